@@ -45,13 +45,13 @@ from modelc.core.events import silence
 from modelc.core.precision import Precision
 from modelc.core.probe import Probed
 from modelc.pipeline.api import export
-from modelc.pipeline.held_out import refer, stored
-from modelc.pipeline.localising.localise import Suspect, locate
-from modelc.pipeline.localising.measure import sqnr
+from modelc.pipeline.held_out import load_samples, refer_held_out
+from modelc.pipeline.localising.localise import SuspectArtifact, locate_layer
+from modelc.pipeline.localising.measure import finite_sqnr
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Lowering
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
 
 MODELS = (
     "sample-digits", "sample-nested", "sample-lstm", "sample-encoder", "convolutions", "upsampling",
@@ -114,8 +114,8 @@ class Bed:
 
     name: str
     folder: Path
-    subject: Subject
-    stage: Stage
+    subject: EagerReference
+    stage: Progress
     precision: Precision = Precision.FP32
 
     @property
@@ -145,12 +145,14 @@ def open_bed(name: str, folder: Path, *, seed: int, precision: Precision = Preci
         inputs=source.inputs,
     )
     manifest = read_manifest(out)
-    stage = Stage(tell=silence, logs=folder / "logs")
+    stage = Progress(tell=silence, logs=folder / "logs")
     signature = None if manifest is None else manifest.signature
     subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage, signature)
     if precision is Precision.INT8 and manifest is not None:  # on what it was not calibrated with
         artifact = next(one for one in manifest.artifacts if one.precision is precision)
-        subject = replace(subject, references=refer(stored(artifact, out), subject, stage))
+        subject = replace(
+            subject, references=refer_held_out(load_samples(artifact, out), subject, stage)
+        )
     return Bed(name=name, folder=out, subject=subject, stage=stage, precision=precision)
 
 
@@ -214,8 +216,8 @@ def _looked(bed: Bed, name: str, path: Path, fault: Planted | None) -> Row:
     target = target_named(name)
     if not isinstance(target, Probed):
         raise TypeError(f"{name} cannot be looked into")
-    suspect = Suspect(name=name, path=path, target=target, precision=bed.precision)
-    found = locate(suspect, bed.subject, bed.stage)
+    suspect = SuspectArtifact(name=name, path=path, target=target, precision=bed.precision)
+    found = locate_layer(suspect, bed.subject, bed.stage)
     worst = found.layers[0]
     return Row(
         model=bed.name,
@@ -246,7 +248,7 @@ def _visible(bed: Bed, name: str, path: Path, feed: str) -> float | None:
         ratio
         for key, array in outputs.items()
         if array.dtype.kind == "f"
-        and (ratio := sqnr(reference.outputs[key].astype(np.float64), array)) is not None
+        and (ratio := finite_sqnr(reference.outputs[key].astype(np.float64), array)) is not None
     ]
     return min(found, default=None)
 

@@ -21,8 +21,8 @@ import psutil
 from safetensors.torch import save_file
 
 from modelc.benchmarks.dying import INPUT, net
-from modelc.pipeline.manifest_file import manifest_in
-from modelc.pipeline.recorded import changed_file
+from modelc.pipeline.manifest_file import read_manifest_file
+from modelc.pipeline.recorded import describe_changed_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "faults.md"
@@ -104,7 +104,7 @@ def _happened(folder: Path, log: Path) -> str:
     manifest = folder / "out" / "manifest.json"
     if manifest.exists():
         found = [f"{one.step}: {one.message.partition('; its log ends')[0]}"
-                 for one in manifest_in(manifest).failures]  # fmt: skip
+                 for one in read_manifest_file(manifest).failures]  # fmt: skip
         return "; ".join(found) or "all proven"
     errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
     return errors[-1].removeprefix("error: ").partition("; its log ends")[0] if errors else "-"
@@ -117,9 +117,9 @@ def _on_disk(out: Path, alive: int) -> str:
         return "; ".join([*parts, "no output folder"])
     named: set[str] = set()
     if (out / "manifest.json").exists():
-        manifest = manifest_in(out / "manifest.json")
+        manifest = read_manifest_file(out / "manifest.json")
         named = {file.name for file in manifest.files}
-        wrong = [one.name for one in manifest.artifacts if changed_file(one, out)]
+        wrong = [one.name for one in manifest.artifacts if describe_changed_file(one, out)]
         names = ", ".join(one.name for one in manifest.artifacts) or "no artifact"
         parts += [f"manifest with {names}", *(f"{name} FAILS ITS DIGEST" for name in wrong)]
     strays = {path.name for path in out.glob("model*")} - named

@@ -24,9 +24,9 @@ from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api
 from modelc.pipeline.order import Judging, Lowering, Source
-from modelc.pipeline.proof import Candidate, prove
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.proof import Candidate, judge_candidate
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,8 +41,8 @@ class Bed:
     name: str
     source: Source
     folder: Path
-    stage: Stage
-    subject: Subject
+    stage: Progress
+    subject: EagerReference
     exact: tuple[Outputs, ...]
 
     @property
@@ -74,7 +74,7 @@ class Bed:
         candidate = Listened(
             name=path.name, target=target_named(target), precision=precision, path=path
         )
-        verdict = prove(candidate, self.subject, Judging(), self.stage)
+        verdict = judge_candidate(candidate, self.subject, Judging(), self.stage)
         answers = candidate.heard[: len(self.subject.references)]
         return Judged(verdict=verdict, answers=answers)
 
@@ -112,7 +112,7 @@ def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
     place = folder / f"{name}-{seed}-{layers}"
     place.mkdir(parents=True, exist_ok=True)
     source = zoo.checkpoint(name, place, seed=seed, layers=layers)
-    stage = Stage(tell=silence, logs=place / "logs")
+    stage = Progress(tell=silence, logs=place / "logs")
     subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
     feeds = [reference.feed.arrays for reference in subject.references]
     exact = exactly(subject.eager.module, subject.signature, feeds)

@@ -33,11 +33,11 @@ from filelock import FileLock, Timeout
 from modelc.converters.registry import target_named
 from modelc.core.capture import Capture
 from modelc.core.manifest import Manifest
-from modelc.pipeline.committing import COMMIT
-from modelc.pipeline.folder import LOCK
+from modelc.pipeline.committing import COMMIT_FOLDER
+from modelc.pipeline.folder import FOLDER_LOCK
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.recorded import changed_file, manifest_of
+from modelc.pipeline.recorded import describe_changed_file, load_manifest
 from modelc.pipeline.run import run
 from modelc.sample_models.digits import build
 
@@ -144,10 +144,10 @@ class Killing:
         self._hold(not self._locked(), where, "a lock is held")
         raw = read_manifest(self.out) if self.out.exists() else None
         self._check_right(raw, where)
-        if (self.out / COMMIT).is_dir():
+        if (self.out / COMMIT_FOLDER).is_dir():
             self.counts.found["a commit to finish"] += 1
-        if raw is not None or (self.out / COMMIT).is_dir():
-            manifest = manifest_of(self.out)
+        if raw is not None or (self.out / COMMIT_FOLDER).is_dir():
+            manifest = load_manifest(self.out)
             self._hold(
                 self._check_right(manifest, where) == 0, where, "an artifact fails its digest"
             )
@@ -176,7 +176,7 @@ class Killing:
         for artifact in (
             () if manifest is None or manifest.artifacts is None else manifest.artifacts
         ):
-            if changed_file(artifact, self.out):
+            if describe_changed_file(artifact, self.out):
                 changed += 1
                 self.counts.found["an artifact that its digest refuses, until the commit ends"] += 1
                 continue
@@ -205,9 +205,9 @@ class Killing:
             return stream.read() == b"1"
 
     def _locked(self) -> bool:
-        if not (self.out / LOCK).exists():
+        if not (self.out / FOLDER_LOCK).exists():
             return False
-        lock = FileLock(self.out / LOCK, timeout=0)
+        lock = FileLock(self.out / FOLDER_LOCK, timeout=0)
         try:
             lock.acquire()
         except Timeout:

@@ -77,27 +77,27 @@ def build_ov(
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
-    source = asked.source_of(
+    source = asked.make_source(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         drop_outputs=drop_output, weights_key=weights_key, trust=trust,
     )  # fmt: skip
-    judging = asked.judging_of(
+    judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
         limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
-    lowering = asked.lowering_of(
+    lowering = asked.make_lowering(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
+        calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
         quantizer=quantizer, keep_fp=keep_fp, max_trials=max_trials,
     )  # fmt: skip
-    measuring = asked.measuring_of(
+    measuring = asked.make_measuring(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
     )
     precision = p.precision_of(fp16=fp16, int8=int8)
     order = Order(
         source=source, wanted=(Wanted(target="openvino", precision=precision),), out=out,
         judging=judging, overwrite=overwrite, lowering=lowering, measuring=measuring,
-        patches=tuple(patch or ()), custom_ops=asked.custom_ops_of(custom_op),
+        patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
         cache=o.cache_folder(no_cache=no_cache),
     )  # fmt: skip
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)

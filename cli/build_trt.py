@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError
-from ..pipeline.manifest_file import FILE
+from ..pipeline.manifest_file import MANIFEST_FILE
 from . import options as o
 from . import options_accuracy as a
 from . import options_bounds as b
@@ -113,32 +113,32 @@ def build_trt(
     """
     from ..pipeline import options as asked
     from ..pipeline.building import build_order
-    from ..pipeline.finish_order import FinishOrder
+    from ..pipeline.finish_order import FinishRequest
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out, finish_off
 
-    settings = asked.settings_of(
+    settings = asked.make_settings(
         tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
         optimization_level=optimization_level, timing_cache=timing_cache,
         version_compatible=version_compatible, hardware_compatible=hardware_compatible,
         refittable=refittable, strip_weights=strip_weights, weight_streaming=weight_streaming,
         trust_engine=trust_engine, builder=builder,
     )  # fmt: skip
-    judging = asked.judging_of(
+    judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
         limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports, cache = r.formats_of(report), o.cache_folder(no_cache=no_cache)
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-    measuring = asked.measuring_of(data, metric, max_drop, label=label, output=metric_output,
-        preprocess=preprocess, calibrates=not (path / FILE).is_file())  # fmt: skip
-    if (path / FILE).is_file():
+    measuring = asked.make_measuring(data, metric, max_drop, label=label, output=metric_output,
+        preprocess=preprocess, calibrates=not (path / MANIFEST_FILE).is_file())  # fmt: skip
+    if (path / MANIFEST_FILE).is_file():
         o.refuse_others(
             context, _WITH_FOLDER, f"with the folder {path}: its steps are on record",
             f"finish it: modelc build-trt {path}; or give a checkpoint",
         )  # fmt: skip
         moved = o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust)
-        prepared = FinishOrder(out=path, judging=judging, settings=settings, moved=moved,
+        prepared = FinishRequest(out=path, judging=judging, settings=settings, moved=moved,
                                measuring=measuring, cache=cache)  # fmt: skip
         finish_off(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
                    sign_key=sign_key, bounds=bounds)  # fmt: skip
@@ -148,19 +148,19 @@ def build_trt(
             hint=f"give {checkpoint} alone",
             option="checkpoint",
         )
-    source = asked.source_of(
+    source = asked.make_source(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         drop_outputs=drop_output, weights_key=weights_key, trust=trust)  # fmt: skip
-    lowering = asked.lowering_of(
+    lowering = asked.make_lowering(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
+        calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
         quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, max_trials=max_trials,
     )  # fmt: skip
     order = Order(
         source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
         out=out, judging=judging, overwrite=overwrite, lowering=lowering,
-        patches=tuple(patch or ()), custom_ops=asked.custom_ops_of(custom_op),
+        patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
         settings=settings, cache=cache, measuring=measuring,
     )  # fmt: skip
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,

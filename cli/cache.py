@@ -10,7 +10,7 @@ import typer
 from . import options as o
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.layout import Layout
+    from ..pipeline.caching.layout import StoreLayout
 
 app = typer.Typer(
     help="Look at the results that earlier runs left for later ones, and clear them away.",
@@ -36,15 +36,17 @@ def ls(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List the results that are kept, the last used first."""
-    from ..pipeline.caching.listing import listed
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.caching.listing import list_results
+    from ..pipeline.manifest_file import encode_json
     from .render_cache import show_results
     from .tables import show_json
 
     layout = _layout(cache_dir)
-    rows = listed(layout)
+    rows = list_results(layout)
     if json:
-        show_json(as_json({"results": rows, "size": layout.size(), "folder": str(layout.folder)}))
+        show_json(
+            encode_json({"results": rows, "size": layout.size(), "folder": str(layout.folder)})
+        )
     else:
         show_results(rows, layout.size(), layout.folder)
 
@@ -75,19 +77,19 @@ def gc(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Remove what was used least recently, beyond a size or an age."""
-    from ..pipeline.caching.housekeeping import collect
-    from ..pipeline.caching.store import LIMIT
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.caching.housekeeping import collect_garbage
+    from ..pipeline.caching.store import DEFAULT_CACHE_LIMIT
+    from ..pipeline.manifest_file import encode_json
     from ..projects.quantities import bytes_of, seconds_of
     from .render_cache import show_freed
     from .tables import show_json
 
-    most = LIMIT if limit is None else bytes_of(limit, least=0)
+    most = DEFAULT_CACHE_LIMIT if limit is None else bytes_of(limit, least=0)
     age = None if older_than is None else seconds_of(older_than)
     layout = _layout(cache_dir)
-    freed = collect(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
+    freed = collect_garbage(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
     if json:
-        show_json(as_json({"freed": freed, "left": layout.size()}))
+        show_json(encode_json({"freed": freed, "left": layout.size()}))
     else:
         show_freed(freed, layout.size())
 
@@ -100,29 +102,29 @@ def verify(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Digest every file again and remove what is wrong; exit 1 where anything was."""
-    from ..pipeline.caching.housekeeping import verify as wrong_in
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.caching.housekeeping import verify_store as wrong_in
+    from ..pipeline.manifest_file import encode_json
     from .render_cache import show_wrong
     from .tables import show_json
 
     layout = _layout(cache_dir)
     wrong = wrong_in(layout) if layout.folder.is_dir() else ()
     if json:
-        show_json(as_json({"wrong": wrong, "left": layout.size()}))
+        show_json(encode_json({"wrong": wrong, "left": layout.size()}))
     else:
         show_wrong(wrong, layout.size())
     raise typer.Exit(1 if wrong else 0)
 
 
-def _layout(cache_dir: Path | None) -> Layout:
+def _layout(cache_dir: Path | None) -> StoreLayout:
     """The store in the folder that was named, or in the user's own."""
     from ..core.errors import UsageError
-    from ..pipeline.caching.layout import Layout
-    from ..pipeline.caching.store import FOLDER
+    from ..pipeline.caching.layout import StoreLayout
+    from ..pipeline.caching.store import RESULTS_FOLDER
 
     folder = cache_dir or o.cache_folder()
     if folder is None:
         raise RuntimeError("there is always a folder of the user's")
     if cache_dir is not None and not cache_dir.is_dir():
         raise UsageError(f"no such folder: {cache_dir}", hint="give the folder of a cache")
-    return Layout(folder=folder / FOLDER)
+    return StoreLayout(folder=folder / RESULTS_FOLDER)

@@ -36,23 +36,23 @@ def calibrate(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show counts, ranges, histograms and problems of calibration samples."""
-    from ..pipeline.calibrating import look_at
-    from ..pipeline.manifest_file import as_json
-    from ..pipeline.options import calibration_of
+    from ..pipeline.calibrating import preview_calibration
+    from ..pipeline.manifest_file import encode_json
+    from ..pipeline.options import make_calibration
     from .render_calibration import show_calibration
     from .screen import Screen
     from .tables import show_json
 
     with Screen(quiet=quiet) as screen:
-        report = look_at(
-            calibration_of(source, calib_samples, calib_select, calib_seed, preprocess),
+        report = preview_calibration(
+            make_calibration(source, calib_samples, calib_select, calib_seed, preprocess),
             tuple(inputs or ()),
             samples,
             screen,
             thorough=calib_samples is None,
         )
     if json:
-        show_json(as_json(report))
+        show_json(encode_json(report))
     else:
         show_calibration(report)
     raise typer.Exit(report.exit_code)

@@ -11,13 +11,13 @@ import typer
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
-from ..pipeline.finish_order import AnyOrder, FinishOrder
-from ..pipeline.isolation.bounds import Bounds
-from ..pipeline.manifest_file import as_json, as_text
+from ..pipeline.finish_order import AnyRequest, FinishRequest
+from ..pipeline.isolation.bounds import ProcessLimits
+from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
-from ..pipeline.provenance.resigning import signing
-from ..pipeline.reporting import fresh_reports
+from ..pipeline.provenance.resigning import keep_signature
+from ..pipeline.reporting import remove_stale_reports
 from ..reports.formats import Format
 from .kept_folder import work_in
 from .options_sign import private_key
@@ -36,7 +36,7 @@ def carry_out(
     quiet: bool,
     prepare_only: bool = False,
     reports: Sequence[Format] = (),
-    bounds: Bounds | None = None,
+    bounds: ProcessLimits | None = None,
     sign_key: Path | None = None,
 ) -> None:
     """Run the order, show its manifest and write its reports; or show only its plan.
@@ -50,16 +50,16 @@ def carry_out(
     if dry_run:
         rows = plan_rows(make_plan(order), order)
         if json:
-            show_json(as_json({"plan": rows}))
+            show_json(encode_json({"plan": rows}))
         else:
             show_plan(rows)
         return
     key = private_key(sign_key)
     work_in(order.out)
     with (
-        fresh_reports(order.out, reports),
+        remove_stale_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
-        signing(order.out, key, screen),
+        keep_signature(order.out, key, screen),
     ):
         manifest = _run(order, screen, bounds)
     _show(manifest, str(order.out), json=json)
@@ -67,15 +67,15 @@ def carry_out(
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
 
 
-def _run(order: AnyOrder, tell: Tell, bounds: Bounds | None) -> Manifest:
+def _run(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
     if bounds is not None:
         from ..pipeline.isolation.supervising import run_isolated
 
         return run_isolated(order, tell, bounds=bounds)
-    if isinstance(order, FinishOrder):
-        from ..pipeline.finishing import finish
+    if isinstance(order, FinishRequest):
+        from ..pipeline.finishing import finish_pending
 
-        return finish(order, tell)
+        return finish_pending(order, tell)
     from ..pipeline.run import run
 
     return run(order, tell)
@@ -89,13 +89,13 @@ def _code(manifest: Manifest, *, prepare_only: bool) -> int:
 
 
 def finish_off(
-    order: FinishOrder,
+    order: FinishRequest,
     *,
     json: bool,
     quiet: bool,
     prepare_only: bool,
     reports: Sequence[Format] = (),
-    bounds: Bounds | None = None,
+    bounds: ProcessLimits | None = None,
     sign_key: Path | None = None,
 ) -> NoReturn:
     """Carry out what is pending in a folder, show its manifest and write its reports.
@@ -108,9 +108,9 @@ def finish_off(
     key = private_key(sign_key)
     work_in(order.out)
     with (
-        fresh_reports(order.out, reports),
+        remove_stale_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
-        signing(order.out, key, screen),
+        keep_signature(order.out, key, screen),
     ):
         manifest = _run(order, screen, bounds)
     _show(manifest, str(order.out), json=json)
@@ -120,6 +120,6 @@ def finish_off(
 
 def _show(manifest: Manifest, out: str, *, json: bool) -> None:
     if json:
-        show_json(as_text(manifest))
+        show_json(encode_manifest(manifest))
     else:
         show_manifest(manifest, out)

@@ -69,10 +69,10 @@ def debug(
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""
     from ..core.findings import Localisation
-    from ..pipeline.calls import Call
-    from ..pipeline.manifest_file import as_json
-    from ..pipeline.options import judging_of, source_of
-    from ..pipeline.provenance.resigning import signing
+    from ..pipeline.calls import ApiCall
+    from ..pipeline.manifest_file import encode_json
+    from ..pipeline.options import make_judging, make_source
+    from ..pipeline.provenance.resigning import keep_signature
     from ..projects.quantities import bytes_of
     from .render_debug import show_localisation, warn_unwritten
     from .screen import Screen
@@ -80,7 +80,7 @@ def debug(
 
     source = None
     if against is not None:
-        source = source_of(
+        source = make_source(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
             drop_outputs=drop_output, weights_key=weights_key, trust=trust,
@@ -94,19 +94,19 @@ def debug(
     with ExitStack() as held:
         bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
         screen = held.enter_context(Screen(quiet=quiet))
-        held.enter_context(signing(artifact.parent, None, screen))
-        held.enter_context(signing(artifact.parent.parent, None, screen))
+        held.enter_context(keep_signature(artifact.parent, None, screen))
+        held.enter_context(keep_signature(artifact.parent.parent, None, screen))
         moved = o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust)
-        judging = judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device)
+        judging = make_judging(feeds=feeds, seed=seed, limits=limits_of(), device=device)
         arguments = {
             "path": artifact, "against": source, "moved": moved, "precision": precision,
             "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
         }  # fmt: skip
         result = b.answer(
-            Call(function="localise", arguments=arguments), Localisation, bounds, screen
+            ApiCall(function="localise", arguments=arguments), Localisation, bounds, screen
         )
     if json:
-        show_json(as_json(result))
+        show_json(encode_json(result))
         warn_unwritten(result, out)
     else:
         show_localisation(result, artifact, out)

@@ -18,15 +18,17 @@ def doctor(
 
     What is missing is no fault; only what is installed and cannot work ends with exit code 4.
     """
-    from ..pipeline.doctor import examine, surroundings
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.doctor import collect_surroundings, examine
+    from ..pipeline.manifest_file import encode_json
     from .render_doctor import show_diagnosis
     from .tables import show_json
 
     folders = {"work": Path.cwd(), "cache": o.cache_folder()}
-    diagnosis = examine(surroundings({name: f for name, f in folders.items() if f is not None}))
+    diagnosis = examine(
+        collect_surroundings({name: f for name, f in folders.items() if f is not None})
+    )
     if json:
-        show_json(as_json(diagnosis))
+        show_json(encode_json(diagnosis))
     else:
         show_diagnosis(diagnosis, quiet=quiet)
     raise typer.Exit(diagnosis.exit_code)

@@ -100,19 +100,19 @@ def export(
     from .carry_out import carry_out
 
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
-    source = asked.source_of(
+    source = asked.make_source(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         drop_outputs=drop_output, weights_key=weights_key, trust=trust,
     )  # fmt: skip
-    judging = asked.judging_of(
+    judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
         sensitivity=sensitivity,
     )  # fmt: skip
-    lowering = asked.lowering_of(
+    lowering = asked.make_lowering(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
+        calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
         quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, max_trials=max_trials,
     )  # fmt: skip
     order = Order(
@@ -120,7 +120,7 @@ def export(
         wanted=tuple(Wanted.parse(text, precision) for text in to),
         out=out,
         judging=judging,
-        measuring=asked.measuring_of(
+        measuring=asked.make_measuring(
             data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
         ),
         capture=None if capture is o.CaptureChoice.AUTO else Capture(capture.value),
@@ -133,7 +133,7 @@ def export(
         lowering=lowering,
         cache=o.cache_folder(no_cache=no_cache),
         patches=tuple(patch or ()),
-        custom_ops=asked.custom_ops_of(custom_op),
+        custom_ops=asked.parse_custom_ops(custom_op),
         runtimes=tuple(runtimes or ()),
     )
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)

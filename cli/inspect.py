@@ -22,21 +22,21 @@ def inspect(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
-    from ..pipeline.calls import Call, CheckpointContents, Looked
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.calls import ApiCall, CheckpointContents, InspectedFile
+    from ..pipeline.manifest_file import encode_json
     from ..sources.weight_sets import weights_kind
     from .render import show_checkpoint, show_inspection
     from .tables import show_json
 
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
     if weights_kind(path):
-        call = Call(function="inspect_checkpoint", arguments={"path": path})
+        call = ApiCall(function="inspect_checkpoint", arguments={"path": path})
         contents = b.answer(call, CheckpointContents, bounds)
-        show_json(as_json(contents)) if json else show_checkpoint(contents, path)
+        show_json(encode_json(contents)) if json else show_checkpoint(contents, path)
         return
-    call = Call(function="inspect", arguments={"path": path, "trust": trust})
-    looked = b.answer(call, Looked, bounds)
+    call = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
+    looked = b.answer(call, InspectedFile, bounds)
     if json:
-        show_json(as_json(looked))
+        show_json(encode_json(looked))
         return
     show_inspection(looked.inspection, looked.size, looked.lineage)

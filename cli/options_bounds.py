@@ -12,8 +12,8 @@ from ..core.events import Tell, silence
 from .options import Panel
 
 if TYPE_CHECKING:
-    from ..pipeline.calls import Call
-    from ..pipeline.isolation.bounds import Bounds
+    from ..pipeline.calls import ApiCall
+    from ..pipeline.isolation.bounds import ProcessLimits
 
 Returned = TypeVar("Returned")
 _VARIABLE = "MODELC_ISOLATE"
@@ -48,13 +48,13 @@ Memory = Annotated[
 
 def bounds_of(
     isolate: bool | None, *, timeout: str | None = None, memory: str | None = None
-) -> Bounds | None:
+) -> ProcessLimits | None:
     """The bounds of a process of its own; None where the work is done in this one.
 
     Raises:
         UsageError: a bound was given where there is no process to hold to it.
     """
-    from ..pipeline.isolation.bounds import Bounds
+    from ..pipeline.isolation.bounds import ProcessLimits
     from ..projects.quantities import bytes_of, seconds_of
 
     for name, value in (("--timeout", timeout), ("--memory", memory)):
@@ -65,7 +65,7 @@ def bounds_of(
                 option="no-isolate",
                 code=ErrorCode.NO_EFFECT,
             )
-    bounds = Bounds(
+    bounds = ProcessLimits(
         timeout=None if timeout is None else seconds_of(timeout),
         memory=None if memory is None else bytes_of(memory),
     )
@@ -74,7 +74,7 @@ def bounds_of(
 
 
 def answer(
-    call: Call, kind: type[Returned], bounds: Bounds | None, tell: Tell = silence
+    call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = silence
 ) -> Returned:
     """What the call returns, of this type: from a process of its own where there are bounds.
 
@@ -82,9 +82,9 @@ def answer(
         ModelcError: what the call raises, or what ended its process.
     """
     if bounds is None:
-        from ..pipeline.calls import perform
+        from ..pipeline.calls import perform_call
 
-        found = perform(call, tell)
+        found = perform_call(call, tell)
     else:
         from ..pipeline.isolation.calling import call_isolated
 

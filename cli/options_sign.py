@@ -30,18 +30,18 @@ def private_key(path: Path | None) -> PrivateKey | None:
     """The key in the file that was named, if one was."""
     if path is None:
         return None
-    from ..pipeline.provenance.signing import read_private
+    from ..pipeline.provenance.signing import read_private_key
 
-    return read_private(path)
+    return read_private_key(path)
 
 
 def public_key(path: Path | None) -> PublicKey | None:
     """As `private_key`, of the key that signatures are checked with."""
     if path is None:
         return None
-    from ..pipeline.provenance.signing import read_public
+    from ..pipeline.provenance.signing import read_public_key
 
-    return read_public(path)
+    return read_public_key(path)
 
 
 def given(context: typer.Context, name: str) -> bool:

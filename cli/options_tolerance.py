@@ -48,7 +48,7 @@ def limits_of(
 
 def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
-    from ..pipeline.limits import limit_named, limit_number
+    from ..pipeline.limits import limit_field, parse_limit_number
     from ..projects.keys import TOP_LEVEL
 
     if not file.is_file():
@@ -69,7 +69,9 @@ def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
         (
             name,
             {
-                limit_named(key, f"tolerance in {file}:"): limit_number(value, f"{file}: {key}")
+                limit_field(key, f"tolerance in {file}:"): parse_limit_number(
+                    value, f"{file}: {key}"
+                )
                 for key, value in values.items()
             },
         )

@@ -13,12 +13,12 @@ from ..reports.words import counted, size_text
 from .tables import new_table, result_console, say
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.listing import Listed
+    from ..pipeline.caching.listing import ListedResult
 
 _STEPS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-def show_results(rows: Sequence[Listed], size: int, folder: Path) -> None:
+def show_results(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
     """A row for each result, then the size of all and where they are."""
     console = result_console()
     if rows:

@@ -10,10 +10,10 @@ from .tables import result_console, say
 
 def begun_document(begun: Begun) -> bytes:
     """The file, its models, the lines to edit, and what else is wrong."""
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.manifest_file import encode_json
 
     left = [{"message": one.text, "hint": one.hint} for one in begun.left]
-    return as_json(
+    return encode_json(
         {"file": str(begun.file), "models": begun.models, "edits": begun.edits, "left": left}
     )
 

@@ -14,8 +14,8 @@ from ..core.errors import LOGGED
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict
-from ..pipeline.choosing import RULE
-from ..pipeline.unverified import narrowed_value_lines
+from ..pipeline.choosing import CHOICE_RULE
+from ..pipeline.unverified import describe_narrowed_values
 from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
@@ -43,7 +43,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
     say_all(console, map(escape, domain_lines(shown, manifest.signature)))
-    say_all(console, map(escape, narrowed_value_lines(shown, manifest.signature)))
+    say_all(console, map(escape, describe_narrowed_values(shown, manifest.signature)))
     say_all(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     for artifact in shown:
@@ -129,7 +129,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
-        say(console, f"  [dim]{escape(artifact.capture)} is kept, {RULE}[/]")
+        say(console, f"  [dim]{escape(artifact.capture)} is kept, {CHOICE_RULE}[/]")
 
 
 def tell_pending(console: Console, pending: Pending) -> None:
@@ -184,13 +184,13 @@ def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> No
 
 def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
     """The layer that a refused artifact goes wrong in, and the command that says more."""
-    from ..pipeline.localising.refusal import tell_guilty
+    from ..pipeline.localising.refusal import describe_guilty
 
     found = next((one for one in manifest.localisations if one.artifact == artifact.name), None)
     if found is None or not found.guilty or not artifact.rejected:
         return
     command = f"modelc debug {quote(f'{out}/{artifact.files[0].name}')}"
-    say(console, f"  [bold]{escape(tell_guilty(found))}[/]")
+    say(console, f"  [bold]{escape(describe_guilty(found))}[/]")
     say(console, f"  [dim]more: {escape(command)}[/]")
 
 

@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..pipeline.manifest_file import as_json
-from ..pipeline.reporting import compare_runs, run_at, write_document, write_reports
+from ..pipeline.manifest_file import encode_json
+from ..pipeline.reporting import compare_runs, load_run, write_document, write_reports
 from ..projects.results import compare_projects, is_project, results_at
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
@@ -31,11 +31,11 @@ def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: 
     if is_project(path):
         _write_project(path, out, formats, json=json)
         return
-    manifest, folder = run_at(path)
+    manifest, folder = load_run(path)
     chosen = list(formats) or _by_suffix(out) or ([] if json else [format_named("html")])
     written = _write(manifest, out or folder, chosen) if chosen else ()
     if json:
-        show_json(as_json(manifest))
+        show_json(encode_json(manifest))
     else:
         show_written(written)
 
@@ -55,7 +55,7 @@ def _write_project(
     chosen = list(formats) or ([] if json else [format_named("html")])
     written = write_project_reports(folder, chosen)
     if json:
-        show_json(as_json(results_at(folder).record))
+        show_json(encode_json(results_at(folder).record))
     else:
         show_written(written)
 
@@ -134,10 +134,10 @@ def compare_two(
         folder = paths[1]
     else:
         comparison = compare_runs(*paths, latency=latency)
-        folder = run_at(paths[1])[1]
+        folder = load_run(paths[1])[1]
     written = _write_comparison(comparison, out or folder, chosen)
     if json:
-        show_json(as_json(comparison))
+        show_json(encode_json(comparison))
     else:
         _show(comparison)
         show_written(written)

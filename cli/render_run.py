@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..core.errors import Hint
 from ..core.manifest import Manifest
-from ..pipeline.manifest_file import as_json
+from ..pipeline.manifest_file import encode_json
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
@@ -138,7 +138,7 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     """What would be made, model by model; nothing is read but the project."""
     plans = {model.name: plan_rows(model.plan, model.order) for model in models}
     if json:
-        show_json(as_json({"models": plans}))
+        show_json(encode_json({"models": plans}))
         return
     console = result_console()
     table = new_table("model", "artifact", "from", "by", "file")

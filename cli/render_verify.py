@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..pipeline.provenance.records import Check, Finding, Verification, Verified
+from ..pipeline.provenance.records import (
+    CheckOutcome,
+    FolderVerification,
+    ProvenanceCheck,
+    Verification,
+)
 from .tables import new_table, result_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _MARKS = {
-    Finding.HOLDS: "[green]holds[/]",
-    Finding.FAILED: "[red]FAIL[/]",
-    Finding.LACKING: "[yellow]lacking[/]",
-    Finding.UNCHECKED: "[dim]unchecked[/]",
+    CheckOutcome.HOLDS: "[green]holds[/]",
+    CheckOutcome.FAILED: "[red]FAIL[/]",
+    CheckOutcome.LACKING: "[yellow]lacking[/]",
+    CheckOutcome.UNCHECKED: "[dim]unchecked[/]",
 }
-_ORDER = tuple(Finding)[1:]  # what is worth a line, the worst first
+_ORDER = tuple(CheckOutcome)[1:]  # what is worth a line, the worst first
 _COLUMNS = ("form", "files", "inside", "chain", "verdict", "seal", "signature")
 _NOT = "no model was run: that a verdict is right says modelc validate"
 
@@ -31,25 +36,25 @@ def show_verification(found: Verification, folder: str, *, quiet: bool = False) 
         _show_model(console, model, quiet=quiet)
     _show_lines(console, found.run, "", quiet=quiet)
     checks = [check for model in found.models for check in model.checks] + list(found.run)
-    counts = ", ".join(f"{_count(checks, kind)} {_NAMES[kind]}" for kind in Finding)
+    counts = ", ".join(f"{_count(checks, kind)} {_NAMES[kind]}" for kind in CheckOutcome)
     say(console, f"{counts} · {escape(folder)}")
     if not quiet:
         say(console, f"[dim]{_NOT}[/]")
 
 
 _NAMES = {
-    Finding.HOLDS: "hold",
-    Finding.FAILED: "failed",
-    Finding.LACKING: "lacking",
-    Finding.UNCHECKED: "unchecked",
+    CheckOutcome.HOLDS: "hold",
+    CheckOutcome.FAILED: "failed",
+    CheckOutcome.LACKING: "lacking",
+    CheckOutcome.UNCHECKED: "unchecked",
 }
 
 
-def _count(checks: Iterable[Check], kind: Finding) -> int:
+def _count(checks: Iterable[ProvenanceCheck], kind: CheckOutcome) -> int:
     return sum(check.found is kind for check in checks)
 
 
-def _show_model(console: Console, model: Verified, *, quiet: bool) -> None:
+def _show_model(console: Console, model: FolderVerification, *, quiet: bool) -> None:
     if model.name:
         say(console, f"[bold]{escape(model.name)}[/]")
     columns = [one for one in _COLUMNS if any(check.what == one for check in model.checks)]
@@ -61,17 +66,19 @@ def _show_model(console: Console, model: Verified, *, quiet: bool) -> None:
     _show_lines(console, model.checks, "  ", quiet=quiet)
 
 
-def _worst(checks: Sequence[Check], of: str, what: str) -> Finding | None:
+def _worst(checks: Sequence[ProvenanceCheck], of: str, what: str) -> CheckOutcome | None:
     """How one thing was found, where it was looked at: the worst, where more than once."""
     found = [check.found for check in checks if (check.of, check.what) == (of, what)]
-    return next((kind for kind in (*_ORDER, Finding.HOLDS) if kind in found), None)
+    return next((kind for kind in (*_ORDER, CheckOutcome.HOLDS) if kind in found), None)
 
 
-def _mark(found: Finding | None) -> str:
+def _mark(found: CheckOutcome | None) -> str:
     return "" if found is None else _MARKS[found]
 
 
-def _show_lines(console: Console, checks: Sequence[Check], before: str, *, quiet: bool) -> None:
+def _show_lines(
+    console: Console, checks: Sequence[ProvenanceCheck], before: str, *, quiet: bool
+) -> None:
     """A line for each thing that failed, is lacking or was not checked; quietly, for the first."""
     for kind in _ORDER[:1] if quiet else _ORDER:
         for check in checks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell
-from ..pipeline.manifest_file import as_json
+from ..pipeline.manifest_file import encode_json
 from ..projects.layers import Given, results_folder
 from ..projects.only import only
 from ..projects.orders import Planned, plan_project
@@ -29,7 +29,7 @@ from .screen import Screen
 from .tables import show_json
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.taking_up import Caching
+    from ..pipeline.caching.taking_up import ReuseSources
     from ..pipeline.provenance.signing import PrivateKey
     from ..projects.run_record import RunRecord
     from ..projects.running import TellOf
@@ -123,8 +123,8 @@ def _carried_out(
     given: Given,
     key: PrivateKey | None,
 ) -> tuple[Ended, ...]:
-    from ..pipeline.provenance.resigning import signing
-    from ..pipeline.reporting import fresh_reports
+    from ..pipeline.provenance.resigning import keep_signature
+    from ..pipeline.reporting import remove_stale_reports
     from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
     from ..projects.running import Limits, run_models
@@ -139,10 +139,10 @@ def _carried_out(
     with ExitStack() as held, use_code_folder(planned.settings.project.folder):
         with _refusals(asked, given):
             for model in models:
-                held.enter_context(fresh_reports(model.order.out, reports))
+                held.enter_context(remove_stale_reports(model.order.out, reports))
             screen, of = held.enter_context(_listening(models, run, asked))
             for model in models:
-                held.enter_context(signing(model.order.out, key, screen))
+                held.enter_context(keep_signature(model.order.out, key, screen))
             caching = held.enter_context(_caching(run, asked, screen))
             clear_index(run.out, wanted=format_named("html") in reports)
             clear_record(run.out)
@@ -150,23 +150,23 @@ def _carried_out(
 
 
 @contextmanager
-def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[Caching | None]:
+def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[ReuseSources | None]:
     """Where earlier results are looked for; None where they are not to be."""
-    from ..pipeline.caching.digests import Digests
+    from ..pipeline.caching.digests import FileDigests
     from ..pipeline.caching.remote import open_remote
     from ..pipeline.caching.steps import StepCache
-    from ..pipeline.caching.store import LIMIT
-    from ..pipeline.caching.taking_up import Caching
+    from ..pipeline.caching.store import DEFAULT_CACHE_LIMIT
+    from ..pipeline.caching.taking_up import ReuseSources
 
     folder = run.cache_dir or cache_folder()
     if not asked.use_cache or folder is None:
         yield None
         return
     remote = None if run.remote_cache is None else open_remote(run.remote_cache, tell)
-    limit = LIMIT if run.cache_limit is None else run.cache_limit
-    with Digests(folder) as digests:
+    limit = DEFAULT_CACHE_LIMIT if run.cache_limit is None else run.cache_limit
+    with FileDigests(folder) as digests:
         steps = StepCache(folder, limit, tell=tell, remote=remote)
-        yield Caching(root=Path.cwd(), digests=digests, steps=steps)
+        yield ReuseSources(root=Path.cwd(), digests=digests, steps=steps)
 
 
 @contextmanager
@@ -210,5 +210,5 @@ def _told(
     elif not asked.json:
         show_run(ended, record, run.out)
     if asked.json:
-        show_json(as_json(record))
+        show_json(encode_json(record))
     return record.exit_code

@@ -26,10 +26,10 @@ def sbom(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
-    from ..pipeline.provenance.billing import bill_of, write_bill
+    from ..pipeline.provenance.billing import make_bill, write_bill
     from .tables import result_console, say, show_document
 
-    bill = bill_of(out)
+    bill = make_bill(out)
     if file is None:
         show_document(bill)
         return

@@ -13,7 +13,7 @@ def targets(
     """List every format: ready or not, why not, and the line that makes it so."""
     from ..converters.registry import plugin_faults
     from ..pipeline.api import targets as rows_of
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.manifest_file import encode_json
     from .render import show_targets
     from .render_config import warn
     from .tables import show_json
@@ -22,6 +22,6 @@ def targets(
     if not quiet:
         warn(plugin_faults())
     if json:
-        show_json(as_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
+        show_json(encode_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
         return
     show_targets(rows)

@@ -24,7 +24,7 @@ from .options_sign import SignKey, given, private_key
 from .options_tolerance import Tolerances, limits_of
 
 if TYPE_CHECKING:
-    from ..pipeline.isolation.bounds import Bounds
+    from ..pipeline.isolation.bounds import ProcessLimits
     from ..reports.formats import Format
 
 _REJUDGING = {
@@ -96,8 +96,8 @@ def validate(
 ) -> None:
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
-    from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
-    from ..pipeline.reporting import fresh_reports
+    from ..pipeline.options import make_judging, make_measuring, make_settings, make_source
+    from ..pipeline.reporting import remove_stale_reports
     from .kept_folder import work_in
     from .screen import Screen
 
@@ -110,26 +110,26 @@ def validate(
         source = None
     else:
         _refuse(["--checkpoint"], [checkpoint], "beside --against")
-        source = source_of(
+        source = make_source(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
             drop_outputs=drop_output, weights_key=weights_key, trust=trusted,
         )  # fmt: skip
-    measuring = measuring_of(
+    measuring = make_measuring(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
         calibrates=False,
     )  # fmt: skip
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
-    judging = judging_of(
+    judging = make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device,
         limits=limits_of(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
-    settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
+    settings = make_settings(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
     work_in(path)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
-    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
+    with remove_stale_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         if rejudge:
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
         else:
@@ -145,12 +145,12 @@ def validate(
 
 
 def _judged_again(
-    path: Path, arguments: Mapping[str, object], bounds: Bounds | None, tell: Tell
+    path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
-    from ..pipeline.calls import Call
+    from ..pipeline.calls import ApiCall
 
-    call = Call(function="validate", arguments=arguments)
+    call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():
         return b.answer(call, Manifest, bounds, tell)
     return b.answer(call, Verdict, bounds, tell)
@@ -164,11 +164,11 @@ def _signed(
     Raises:
         UsageError: a key was given for a single file, or it is none.
     """
-    from ..pipeline.provenance.resigning import signing
+    from ..pipeline.provenance.resigning import keep_signature
 
     if path.is_dir():
         private = private_key(key)
-        return lambda tell: signing(path, private, tell, judges_all=not rejudge)
+        return lambda tell: keep_signature(path, private, tell, judges_all=not rejudge)
     if given(context, "sign_key"):
         raise UsageError(
             "--sign-key has no effect on a single file",
@@ -181,14 +181,14 @@ def _signed(
 
 def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> int:
     """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.manifest_file import encode_json
     from .render import show_verdict
     from .render_manifest import show_manifest
     from .render_report import report_on
     from .tables import show_json
 
     if json:
-        show_json(as_json(result))
+        show_json(encode_json(result))
     elif isinstance(result, Verdict):
         show_verdict(result)
     else:

@@ -27,14 +27,14 @@ def verify(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check a folder's files, records and lineage again; no model is run and nothing is written."""
-    from ..pipeline.manifest_file import as_json
+    from ..pipeline.manifest_file import encode_json
     from ..projects.verifying import verify as look
     from .render_verify import show_verification
     from .tables import show_json
 
     found = look(out, key=public_key(key))
     if json:
-        show_json(as_json(found))
+        show_json(encode_json(found))
     else:
         show_verification(found, str(out), quiet=quiet)
     raise typer.Exit(found.exit_code)

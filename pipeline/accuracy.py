@@ -23,11 +23,10 @@ from ..validators.paired_answers import (
     find_newly_broken,
 )
 from ..validators.task_metrics import NO_CLASS, LabelFaultError
-from .labelled_feeds import LabelledFeeds, labelled_for, opened_labelled, rows_of
+from .labelled_feeds import LabelledFeeds, rows_of
 
-__all__ = ["LabelledFeeds", "labelled_for", "measure_accuracy", "opened_labelled"]
 
-NAMED = 100  # disagreeing samples that are named
+MAX_NAMED_SAMPLES = 100  # disagreeing samples that are named
 
 
 class BrokenAnswerError(RunnerError):
@@ -54,7 +53,7 @@ def measure_accuracy(
         UsageError: the data changed, or the user's metric raised.
     """
     answers = ModelAnswers(labelled.eager.metric)
-    noted = _Noted(labelled=labelled, answers=answers)
+    noted = _NotableSamples(labelled=labelled, answers=answers)
     for batch in labelled.batches():
         outputs = runner.run(batch.feed)
         start = len(answers)
@@ -73,7 +72,7 @@ def measure_accuracy(
         advance(len(answers), len(labelled))
     noted.refuse_broken()
     gate = labelled.measuring.max_drop if max_drop is None else max_drop
-    return _accuracy(labelled, answers, tuple(noted.told), gate)
+    return _build_accuracy(labelled, answers, tuple(noted.told), gate)
 
 
 def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
@@ -86,7 +85,7 @@ def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Noted:
+class _NotableSamples:
     """The samples worth a name, found while they are at hand."""
 
     labelled: LabelledFeeds
@@ -99,7 +98,7 @@ class _Noted:
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
         for place in find_differing_samples(eager, self.answers, start, stop)[
-            : NAMED - len(self.told)
+            : MAX_NAMED_SAMPLES - len(self.told)
         ]:
             label = int(batch.labels[place - start].reshape(-1)[0])
             self.told.append(
@@ -138,7 +137,7 @@ class _Noted:
         )
 
 
-def _accuracy(
+def _build_accuracy(
     labelled: LabelledFeeds, answers: ModelAnswers, told: tuple[Answer, ...], gate: float | None
 ) -> Accuracy:
     metric, pair = labelled.eager.metric, compare_answers(labelled.eager, answers)

@@ -18,8 +18,8 @@ from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
 from .exporting import PathLike, build, export, run
 from .inspecting import inspect, inspect_checkpoint
-from .localising.asking import Looking, localise_file
-from .localising.localise import MEMORY
+from .localising.asking import DebugOptions, localise_file
+from .localising.localise import DEFAULT_MEMORY
 from .measuring import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded import Moved
@@ -88,7 +88,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     """
     place = Path(path)
     if not place.is_dir():
-        known = None if precision is None else _precision(precision)
+        known = None if precision is None else _parse_precision(precision)
         return validate_file(
             place,
             against,
@@ -133,7 +133,7 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
     moved: Moved | None = None,
     precision: str | None = None,
     feed: str | None = None,
-    memory: int = MEMORY,
+    memory: int = DEFAULT_MEMORY,
     out: PathLike | None = None,
     judging: Judging | None = None,
     tell: Tell = silence,
@@ -161,14 +161,14 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
         Path(path),
         against,
         tell,
-        looking=Looking(feed=feed, memory=memory, out=None if out is None else Path(out)),
+        looking=DebugOptions(feed=feed, memory=memory, out=None if out is None else Path(out)),
         judging=judging,
-        precision=None if precision is None else _precision(precision),
+        precision=None if precision is None else _parse_precision(precision),
         moved=moved,
     )
 
 
-def _precision(text: str) -> Precision:
+def _parse_precision(text: str) -> Precision:
     known = [precision.value for precision in Precision]
     if text not in known:
         raise unknown("precision", text, known)

@@ -19,12 +19,12 @@ from .caching.read_tracker import ReadTracker
 from .calibration_cache import CalibrationCache
 from .folder import OutputFolder
 from .order import Order
-from .stage import Stage
-from .subject import Subject
+from .stage import Progress
+from .subject import EagerReference
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class RunContext:
     """What every step of one run shares.
 
     `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
@@ -38,9 +38,9 @@ class Bench:
     """
 
     order: Order
-    subject: Subject
+    subject: EagerReference
     folder: OutputFolder
-    stage: Stage
+    stage: Progress
     metadata: dict[str, str]
     calibration: CalibrationFeeds | None = None
     record: CalibrationRecord | None = None
@@ -50,7 +50,7 @@ class Bench:
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     stamp: ChangeGuard = NO_GUARD
     tracker: ReadTracker | None = None
-    narrowed: dict[str, Subject] = field(default_factory=dict)
+    narrowed: dict[str, EagerReference] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class Parent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class StepResult:
     """The end of a step: an artifact with its verdict, a failure, or a step left pending.
 
     `warned` is what frameworks said of the user's lines meanwhile. `lasting` says of a failure that

@@ -17,19 +17,21 @@ from ..validators.input_sensitivity import find_unequal_rows
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.masked_rows import differs_behind_masks, drop_masked_row
 from ..validators.wide_integer_feeds import WIDE
-from .branches import look
-from .float64 import doubted, unstable_feeds, with_exact, with_more_noise
+from .branches import branch_coverage
+from .float64 import add_exact, add_noise_draws, find_doubtful_feeds, unstable_feeds
 
 if TYPE_CHECKING:
-    from .subject import Subject
+    from .subject import EagerReference
 
 _UNDEFINED = "where masked rows are undefined in many attentions"
-_BEHIND = {
+_MASKED_SUFFIX = {
     True: ", only in rows that are masked",
     False: ", and not only in rows that are masked",
     None: f", {_UNDEFINED}",
 }
-_LOOKS = 4  # float64 and more draws on the feeds that are over, and on those of channels after them
+_MAX_REDRAWS = (
+    4  # float64 and more draws on the feeds that are over, and on those of channels after them
+)
 
 JudgeOn: TypeAlias = Callable[[Sequence[ReferenceOutputs], Sequence[ArtifactOutputs]], Verdict]
 
@@ -59,7 +61,7 @@ class Evidence:
 
     def of(self, pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]]) -> Evidence:
         """The same of these feeds alone."""
-        references, replies = _apart(pairs)
+        references, replies = _split_by_failure(pairs)
         return replace(self, references=references, replies=replies)
 
     @property
@@ -79,15 +81,15 @@ class Evidence:
 
     def wide_faults(self) -> tuple[str, ...]:
         """What is wrong on feeds of wide integers, each judged by itself."""
-        return tuple(one.reason for one in map(self._judged_alone, self._wide) if not one.passed)
+        return tuple(one.reason for one in map(self._judge_alone, self._wide) if not one.passed)
 
     @property
     def _wide(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
         return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
 
-    def _judged_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
+    def _judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
         """The verdict on one feed of wide integers: the scale of others says nothing of it."""
-        verdict = self.judge_on(*_apart([pair]))
+        verdict = self.judge_on(*_split_by_failure([pair]))
         reference, reply = pair
         if reply.outputs is not None:
             return verdict
@@ -97,7 +99,7 @@ class Evidence:
 
     def _with_wide(self, verdict: Verdict) -> Verdict:
         """The verdict with those on feeds of wide integers."""
-        found = list(map(self._judged_alone, self._wide))
+        found = list(map(self._judge_alone, self._wide))
         wrong = [one for one in found if not one.passed]
         reasons = wrong[0].reasons if wrong else ()
         if len(wrong) > 1:
@@ -105,7 +107,7 @@ class Evidence:
             reasons = (*reasons[:-1], last)
         return replace(
             verdict,
-            state=max((verdict.state, *(one.state for one in wrong)), key=_badness),
+            state=max((verdict.state, *(one.state for one in wrong)), key=_rank_badness),
             reasons=(*verdict.reasons, *reasons),
             feeds=(*verdict.feeds, *(name for one in found for name in one.feeds)),
             outputs=(
@@ -124,7 +126,7 @@ class Evidence:
                 verdict = verdict.with_fault(ReasonCode.BESIDE_MASK, found.reason)
         return verdict
 
-    def failed(self) -> frozenset[str]:
+    def find_failed(self) -> frozenset[str]:
         """The feeds that count and on which an output is beyond its limits."""
         outputs = self.verdict().outputs
         beside = {name for name, found in self._beside_empty().items() if not found.passed}
@@ -135,7 +137,7 @@ class Evidence:
 
         In lower precisions a channel is judged over all feeds: on one alone it may be near zero.
         """
-        if self.loose - beyond_of(self.references, self.precision):
+        if self.loose - beyond_feeds(self.references, self.precision):
             return {}
         found = {}
         for reference, reply in self.pairs:
@@ -144,7 +146,7 @@ class Evidence:
             shown = drop_masked_row(reference, reply, self.references)
             if shown is None:
                 continue
-            verdict = self.judge_on(*_apart([shown]))
+            verdict = self.judge_on(*_split_by_failure([shown]))
             if self.precision is Precision.FP32 or not all(one.passed for one in verdict.outputs):
                 found[reference.feed.name] = verdict
         return found
@@ -153,21 +155,21 @@ class Evidence:
         pairs = [pair for pair in self.pairs if pair[0].feed.kind != WIDE]
         if len(pairs) < len(self.references):
             return self.of(pairs)._without_wide()
-        apart = beyond_of(self.references, self.precision)
+        apart = beyond_feeds(self.references, self.precision)
         far = [pair for pair in self.pairs if pair[0].feed.name in apart]
         if not far:
             return self._with_rows(self.judge_on(self.references, self.replies))
         near = [pair for pair in self.pairs if pair[0].feed.name not in apart]
-        verdict = self._with_rows(self.judge_on(*_apart(near)))
-        beyond = self.judge_on(*_apart(far))
+        verdict = self._with_rows(self.judge_on(*_split_by_failure(near)))
+        beyond = self.judge_on(*_split_by_failure(far))
         if self.precision is Precision.FP32:
             for fault in _faults_where_shown(far, beyond):
                 verdict = verdict.with_fault(ReasonCode.OUTPUT_DIFFERS, fault)
         return replace(
             verdict,
             feeds=(*verdict.feeds, *beyond.feeds),
-            outputs=(*verdict.outputs, *map(_uncounted, beyond.outputs)),
-            notes=(*verdict.notes, *_notes(far, beyond, self.precision)),
+            outputs=(*verdict.outputs, *map(_without_measures, beyond.outputs)),
+            notes=(*verdict.notes, *_beyond_notes(far, beyond, self.precision)),
         )
 
     def _with_rows(self, verdict: Verdict) -> Verdict:
@@ -198,11 +200,11 @@ def _faults_where_shown(
                 yield f"output {one.output!r} {where}: {one.reason}"
 
 
-def _badness(state: State) -> int:
+def _rank_badness(state: State) -> int:
     return (State.PASSED, State.FAILED, State.ERROR).index(state)
 
 
-def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
+def redraw_and_judge(evidence: Evidence, subject: EagerReference) -> tuple[Evidence, Verdict]:
     """The verdict; where eager's luck may have refused it, that with float64, then more draws.
 
     Once the feeds that were over are within, channels may be over that are pooled over all feeds:
@@ -213,33 +215,33 @@ def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict
     """
     verdict = evidence.verdict()
     unstable = unstable_feeds(evidence.references, verdict, subject)
-    if unstable and (unstable := _undecided(unstable, subject)):
+    if unstable and (unstable := _find_undecided_feeds(unstable, subject)):
         stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
         evidence = replace(evidence.of(stable), notes=(*evidence.notes, *unstable.values()))
         verdict = evidence.verdict()
-    for _ in range(_LOOKS):
-        if not (feeds := doubted(verdict)):
+    for _ in range(_MAX_REDRAWS):
+        if not (feeds := find_doubtful_feeds(verdict)):
             break
         old = evidence.references
         known = any(one.exact is not None for one in old)
-        references = with_exact(old, feeds, subject) if known else old
+        references = add_exact(old, feeds, subject) if known else old
         if all(new is one for new, one in zip(references, old, strict=True)):
-            references = with_more_noise(old, feeds, subject)
+            references = add_noise_draws(old, feeds, subject)
         evidence = replace(evidence, references=references)
         verdict = evidence.verdict()
     return evidence, verdict
 
 
-def _undecided(unstable: Mapping[str, str], subject: Subject) -> dict[str, str]:
+def _find_undecided_feeds(unstable: Mapping[str, str], subject: EagerReference) -> dict[str, str]:
     """Those of the feeds that go through the model as the one does that is captured."""
-    watched = look(subject).watched
+    watched = branch_coverage(subject).watched
     if watched.incomplete:
         return {}
     others = {feed for one in watched.found for feed in one.others}
     return {feed: note for feed, note in unstable.items() if feed not in others}
 
 
-def beyond_of(references: Sequence[ReferenceOutputs], precision: Precision) -> frozenset[str]:
+def beyond_feeds(references: Sequence[ReferenceOutputs], precision: Precision) -> frozenset[str]:
     """The feeds of which an artifact of that precision has only its form judged, as beyond."""
     return frozenset(
         one.feed.name
@@ -248,7 +250,7 @@ def beyond_of(references: Sequence[ReferenceOutputs], precision: Precision) -> f
     )
 
 
-def reply_of(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
+def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
     """The artifact's answer to one feed, or why it refuses."""
     try:
         return ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
@@ -256,19 +258,19 @@ def reply_of(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
         return ArtifactOutputs(outputs=None, error=error.message)
 
 
-def _apart(
+def _split_by_failure(
     pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]],
 ) -> tuple[tuple[ReferenceOutputs, ...], tuple[ArtifactOutputs, ...]]:
     return tuple(one for one, _ in pairs), tuple(reply for _, reply in pairs)
 
 
-def _uncounted(output: OutputVerdict) -> OutputVerdict:
+def _without_measures(output: OutputVerdict) -> OutputVerdict:
     """The measures of a feed that does not count; what is wrong is kept as a reason alone."""
     reason = f"does not count: {output.reason}" if output.reason else ""
     return replace(output, passed=True, reason=reason, loose=True, form="", form_kind="")
 
 
-def _notes(
+def _beyond_notes(
     far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict, precision: Precision
 ) -> Iterator[str]:
     """One line for what each feed did, the worst output of each.
@@ -300,4 +302,4 @@ def _notes(
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"
     for alone, names in behind.items():
-        yield f"differs from eager on {', '.join(names)}{_BEHIND[alone]}"
+        yield f"differs from eager on {', '.join(names)}{_MASKED_SUFFIX[alone]}"

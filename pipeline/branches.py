@@ -24,22 +24,22 @@ from ..sources.data_branches import (
     symbol_places,
 )
 from ..sources.taint import watch_capture
-from .recorded import unknown_trace
+from .recorded import has_unknown_trace
 
 if TYPE_CHECKING:
     from .order import Judging
-    from .stage import Stage
-    from .subject import Subject
+    from .stage import Progress
+    from .subject import EagerReference
 
-_LISTED = 8  # branches that a message names
-_SHOWN = 3  # untested branches that a reason names
-_TOLD = 3  # feeds that take another arm, by name
-KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
-_CHANGE = "change that line in a copy, with --patch PKG.MOD:FN"
+_MAX_LISTED = 8  # branches that a message names
+_MAX_SHOWN = 3  # untested branches that a reason names
+_MAX_DETAILED = 3  # feeds that take another arm, by name
+BRANCH_KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
+_PATCH_HINT = "change that line in a copy, with --patch PKG.MOD:FN"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Branches:
+class BranchCoverage:
     """What was seen of the model's branches, and those that the user accepts as they are."""
 
     watched: BranchReport
@@ -60,7 +60,7 @@ class Branches:
         before = {one.place for one in self.then if one.accepted}
         return any(self._means(text, record, then=text in before) for text in self.accept)
 
-    def placed(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
+    def relocate_places(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
         """Places of the manifest's time where they are now; those that are no more as they were."""
         if frozen is None:
             return None
@@ -76,14 +76,14 @@ class Branches:
         Lines move: what is of that time (`then`) is the branch of the same condition, wherever it
         is now, and not another one that has come to its line.
         """
-        old = [one for one in self.then if _names(place, one.place)]
-        if old and (then or not any(_names(place, one.place) for one in self._records)):
+        old = [one for one in self.then if _matches_place(place, one.place)]
+        if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
             return any(
                 (one.kind, one.condition) == (record.kind, record.condition)
                 and Path(one.file).name == Path(record.file).name
                 for one in old
             )
-        return _names(place, record.place)
+        return _matches_place(place, record.place)
 
     def judged(
         self,
@@ -91,7 +91,7 @@ class Branches:
         frozen: Sequence[str] | None,
         *,
         traced: bool = False,
-        untried: Sequence[Capture] = KEEPING,
+        untried: Sequence[Capture] = BRANCH_KEEPING,
     ) -> Verdict:
         """The verdict with what the feeds say of the branches that the capture froze.
 
@@ -112,27 +112,33 @@ class Branches:
 
         fixed = [one for one in found if unknown or any(map(means(one), places))]
         unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
-        faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
+        faults = [
+            _describe_untested(one) for one in fixed if one.record.untested and not self._ok(one)
+        ]
         if verdict.passed:
-            faults += [_unseen(one) for one in fixed if _hides(one) and not self._ok(one)]
+            faults += [
+                _describe_unseen(one)
+                for one in fixed
+                if _is_masked_value(one) and not self._ok(one)
+            ]
         faults += [
             f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
             for place in unseen
-            if not any(_names(text, place) for text in self.accept)
+            if not any(_matches_place(text, place) for text in self.accept)
         ]
-        others = [_frozen(one) for one in fixed if one.others]
+        others = [_describe_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
-            mend = f"{_instead(untried)}: what feeds take cannot be accepted"
+            mend = f"{_alternative_captures(untried)}: what feeds take cannot be accepted"
             verdict = verdict.with_fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, mend))
         elif verdict.passed:
             notes = self._notes(fixed, unseen, known=frozen is not None)
             verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if not faults:
             return verdict
-        texts = _with_hint(_shown(faults), _mend(fixed, self, untried))
+        texts = _with_hint(_shown(faults), _suggest_fix(fixed, self, untried))
         return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
 
-    def less(self, verdict: Verdict, copy: Branches, *, patched: bool) -> Verdict:
+    def less(self, verdict: Verdict, copy: BranchCoverage, *, patched: bool) -> Verdict:
         """The verdict on a rewritten copy, with the model's branches that the copy has no more.
 
         One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless
@@ -145,24 +151,24 @@ class Branches:
         if faults:
             place = faults[0].record.place
             mend = f"cover it with a feed, or --accept-branch {place}"
-            texts = _with_hint(_shown(list(map(_taken_out, faults))), mend)
+            texts = _with_hint(_shown(list(map(_describe_removed, faults))), mend)
             return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
         if not verdict.passed:
             return verdict
-        return replace(verdict, notes=(*verdict.notes, *map(_taken_out, gone)))
+        return replace(verdict, notes=(*verdict.notes, *map(_describe_removed, gone)))
 
     def traced(self, verdict: Verdict) -> Verdict:
         """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
         places = sorted(f"{shorten_path(file)}:{line}" for file, line in self.watched.within)
         if not places or not verdict.passed:
             return verdict
-        told = ", ".join(places[:_LISTED])
+        told = ", ".join(places[:_MAX_LISTED])
         note = f"torch's own code, called at {told}, decides by tensor data: only feeds judge that"
         return replace(verdict, notes=(*verdict.notes, note))
 
-    def judged_again(self, verdict: Verdict, artifact: Artifact, manifest: Manifest) -> Verdict:
+    def judge_recorded(self, verdict: Verdict, artifact: Artifact, manifest: Manifest) -> Verdict:
         """The verdict on what was made before, by what its record says of its capture."""
-        traced = unknown_trace(artifact, manifest)
+        traced = has_unknown_trace(artifact, manifest)
         verdict = self.judged(verdict, artifact.frozen, traced=traced)
         return self.traced(verdict) if artifact.capture in TRACES else verdict
 
@@ -171,8 +177,10 @@ class Branches:
 
     def _notes(self, fixed: list[DataBranch], unseen: list[str], *, known: bool) -> list[str]:
         """What else there is to say of the branches."""
-        notes = [f"{_frozen(one)}; it agrees all the same" for one in fixed if one.others]
-        notes += [f"{_untested(one)}; accepted" for one in fixed if self._names_untested(one)]
+        notes = [f"{_describe_frozen(one)}; it agrees all the same" for one in fixed if one.others]
+        notes += [
+            f"{_describe_untested(one)}; accepted" for one in fixed if self._names_untested(one)
+        ]
         notes += [f"{place}: frozen by the capture; accepted" for place in unseen]
         free = [
             one for one in self.watched.found if one not in fixed and one.record.kind != "value"
@@ -189,7 +197,9 @@ class Branches:
         return bool(found.record.untested) and self._ok(found)
 
 
-def look(subject: Subject, accept: Sequence[str] = (), *, then: Manifest | None = None) -> Branches:
+def branch_coverage(
+    subject: EagerReference, accept: Sequence[str] = (), *, then: Manifest | None = None
+) -> BranchCoverage:
     """The model's branches on the subject's feeds; watched once, then remembered.
 
     `then` is the manifest of what is judged again. Drawn from another seed, the subject's example
@@ -197,15 +207,15 @@ def look(subject: Subject, accept: Sequence[str] = (), *, then: Manifest | None 
     """
     feeds = [(one.feed.name, one.feed.arrays) for one in subject.references]
     same = then is None or then.feeds.seed == subject.feeds.seed
-    return Branches(
+    return BranchCoverage(
         watched=subject.eager.branches(feeds, subject.example if same else None),
         accept=tuple(accept),
         then=() if then is None else then.branches,
     )
 
 
-def watch(
-    subject: Subject, accept: Sequence[str], stage: Stage, *, then: Manifest | None = None
+def watch_branches(
+    subject: EagerReference, accept: Sequence[str], stage: Progress, *, then: Manifest | None = None
 ) -> tuple[BranchRecord, ...]:
     """Watch eager on every feed, as a step of its own; returns the records.
 
@@ -219,34 +229,34 @@ def watch(
         UsageError: `accept` names no branch that depends on tensor data.
     """
     with stage.step("look at branches", log="eager") as clock:
-        found = look(subject, accept, then=then)
+        found = branch_coverage(subject, accept, then=then)
         reason = found.watched.incomplete
         clock.passed = not reason
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
         if reason:  # of what was seen before, nothing is known to be all
             clock.detail = f"not watched: {reason}"
-    before = () if then is None else accepted_in(then)
+    before = () if then is None else get_accepted_branches(then)
     if not reason:
-        _check([text for text in accept if text not in before], found.records)
+        _check_accepted([text for text in accept if text not in before], found.records)
     return replace(found, accept=(*found.accept, *before)).records
 
 
-def with_branches(
-    manifest: Manifest, subject: Subject, accept: Sequence[str], stage: Stage
+def update_branches(
+    manifest: Manifest, subject: EagerReference, accept: Sequence[str], stage: Progress
 ) -> Manifest:
     """The manifest with the branches as they are now, and what is frozen at the lines of now."""
-    records = watch(subject, accept, stage, then=manifest)
-    seen = look(subject, accept, then=manifest)
-    artifacts = (replace(a, frozen=seen.placed(a.frozen)) for a in manifest.artifacts)
+    records = watch_branches(subject, accept, stage, then=manifest)
+    seen = branch_coverage(subject, accept, then=manifest)
+    artifacts = (replace(a, frozen=seen.relocate_places(a.frozen)) for a in manifest.artifacts)
     return replace(manifest, branches=records, artifacts=tuple(artifacts))
 
 
-def _check(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
+def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
     """That what the user accepts is there."""
     places = [record.place for record in records]
     for text in accept:
-        if not any(_names(text, place) for place in places):
-            known = ", ".join(places[:_LISTED])
+        if not any(_matches_place(text, place) for place in places):
+            known = ", ".join(places[:_MAX_LISTED])
             raise UsageError(
                 f"--accept-branch {text} names no branch that depends on tensor data",
                 hint=f"these do: {known}" if known else "this model has none: leave it out",
@@ -254,27 +264,27 @@ def _check(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
             )
 
 
-def accepted_in(manifest: Manifest) -> tuple[str, ...]:
+def get_accepted_branches(manifest: Manifest) -> tuple[str, ...]:
     """The branches that were accepted when the artifacts were made."""
     return tuple(record.place for record in manifest.branches if record.accepted)
 
 
-def accepting(judging: Judging, manifest: Manifest) -> Judging:
+def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
     """The same judging, that accepts what the manifest's artifacts were accepted with as well.
 
     A manifest that is not trusted adds nothing.
     """
     if not judging.trusts_record:
         return judging
-    return replace(judging, accept=(*judging.accept, *accepted_in(manifest)))
+    return replace(judging, accept=(*judging.accept, *get_accepted_branches(manifest)))
 
 
-def frozen_by(
+def find_frozen_places(
     capture: Capture | None,
     warned: Sequence[Branch],
-    branches: Branches,
-    subject: Subject,
-    second: Second,
+    branches: BranchCoverage,
+    subject: EagerReference,
+    second: RepeatableCapture,
 ) -> tuple[str, ...]:
     """The places where a capture froze tensor data, `file:line`.
 
@@ -304,19 +314,19 @@ def frozen_by(
         one for one in watched.found if one not in frozen and not are_library_shortcuts(one.places)
     ]
     doubt = [one for one in silent if one.record.untested]
-    frozen += [one for one in doubt if not _kept(one, capture, second)]
+    frozen += [one for one in doubt if not _is_kept(one, capture, second)]
     told = [one.record.place for one in frozen]
     return tuple(dict.fromkeys([*told, *(f"{shorten_path(f)}:{line}" for f, line in sorted(left))]))
 
 
-def _kept(found: DataBranch, capture: Capture | None, second: Second) -> bool:
+def _is_kept(found: DataBranch, capture: Capture | None, second: RepeatableCapture) -> bool:
     """Whether a capture that said nothing of a branch or a value has it all the same."""
     if capture is Capture.MIXED:
         return any(_is_within(found.record.module, path) for path in second.scripted)
     # torch._dynamo reads the code and runs none of it: there is nothing to watch
     if capture is not Capture.EXPORT or found.record.kind != "value":
         return False
-    return bool(found.places & second.followed)
+    return bool(found.places & second.symbolic_places)
 
 
 def _is_within(module: str, path: str) -> bool:
@@ -324,7 +334,7 @@ def _is_within(module: str, path: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Second:
+class RepeatableCapture:
     """A capture that can be done again to be watched: `again` captures into a folder.
 
     `scripted` are the paths of the submodules that keep their branches.
@@ -334,7 +344,7 @@ class Second:
     scripted: tuple[str, ...] = ()
 
     @cached_property
-    def followed(self) -> frozenset[tuple[str, int]]:
+    def symbolic_places(self) -> frozenset[tuple[str, int]]:
         """Where it makes symbols of tensor data, which it follows; captured when first asked."""
         with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
             try:
@@ -345,7 +355,7 @@ class Second:
         return symbol_places(seen)
 
 
-def _names(text: str, place: str) -> bool:
+def _matches_place(text: str, place: str) -> bool:
     """Whether `FILE:LINE` is the place, or the end of its path."""
     text = text.removeprefix("./")
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
@@ -353,8 +363,8 @@ def _names(text: str, place: str) -> bool:
 
 def _shown(texts: Sequence[str]) -> list[str]:
     """The first texts, and how many more there are."""
-    more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-    return [*texts[:_SHOWN], *more]
+    more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
+    return [*texts[:_MAX_SHOWN], *more]
 
 
 def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
@@ -362,15 +372,15 @@ def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
     return [*texts[:-1], f"{texts[-1]} ({hint})"]
 
 
-def _untested(found: DataBranch) -> str:
+def _describe_untested(found: DataBranch) -> str:
     return f"{found.record.told}: {found.record.untested}"
 
 
-def _taken_out(found: DataBranch) -> str:
-    return f"{_untested(found)}, and the rewritten copy has it no more"
+def _describe_removed(found: DataBranch) -> str:
+    return f"{_describe_untested(found)}, and the rewritten copy has it no more"
 
 
-def _hides(found: DataBranch) -> bool:
+def _is_masked_value(found: DataBranch) -> bool:
     """Whether a frozen value differs between feeds that it makes no difference to.
 
     Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
@@ -378,27 +388,33 @@ def _hides(found: DataBranch) -> bool:
     return found.record.kind == "value" and bool(found.others)
 
 
-def _unseen(found: DataBranch) -> str:
+def _describe_unseen(found: DataBranch) -> str:
     return f"{found.record.told}: it differs between feeds, and no feed shows what it decides"
 
 
-def _frozen(found: DataBranch) -> str:
+def _describe_frozen(found: DataBranch) -> str:
     what = "value" if found.record.kind == "value" else "branch"
     on = "with another value" if what == "value" else "on its other arm"
-    more = f" and {len(found.others) - _TOLD} more" if len(found.others) > _TOLD else ""
-    feeds = f"{', '.join(found.others[:_TOLD])}{more}"
+    more = (
+        f" and {len(found.others) - _MAX_DETAILED} more"
+        if len(found.others) > _MAX_DETAILED
+        else ""
+    )
+    feeds = f"{', '.join(found.others[:_MAX_DETAILED])}{more}"
     return f"the trace froze the {what} at {found.record.place}; {on}: {feeds}"
 
 
-def _instead(untried: Sequence[Capture]) -> str:
-    return f"capture it with {' or '.join(untried)}" if untried else _CHANGE
+def _alternative_captures(untried: Sequence[Capture]) -> str:
+    return f"capture it with {' or '.join(untried)}" if untried else _PATCH_HINT
 
 
-def _mend(fixed: Sequence[DataBranch], branches: Branches, untried: Sequence[Capture]) -> str:
+def _suggest_fix(
+    fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
+) -> str:
     """What a user can do about branches that no feed took otherwise."""
-    open_ones = [one for one in fixed if one.record.untested or _hides(one)]
+    open_ones = [one for one in fixed if one.record.untested or _is_masked_value(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
-        return _instead(untried)
+        return _alternative_captures(untried)
     place = left[0].record.place
     return f"the capture froze it: cover it with a feed, or --accept-branch {place}"

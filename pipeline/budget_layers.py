@@ -14,27 +14,31 @@ from ..converters.quantizers.quantizer_registry import quantizers_for
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
 from ..validators.metrics import is_numeric, measure_arrays
-from .bench import Bench, Parent
-from .budget_ranking import MOST, Noise, Ranking, noises, ranked
-from .calibration_cache import key_of
+from .bench import Parent, RunContext
+from .budget_ranking import MAX_NOISE, Noise, Ranking, measure_noises, rank_by_noise
+from .calibration_cache import quantization_key
 from .plan import Step
-from .quantizing import Quantization, quantized
+from .quantizing import QuantizationTask, quantize_parent
 from .stage import Clock
-from .tradeoffs import TradeOffStore, key_over, store_in
-from .trying import Trial, Way, quantization_of
+from .tradeoffs import TradeOffStore, digest_texts, open_tradeoff_store
+from .trying import Recipe, Trial, make_quantization
 
-SAMPLES = 4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
+NOISE_SAMPLES = (
+    4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class RankedLayers:
     """The layers in the order of the graph, and their ranking by index."""
 
     layers: tuple[QuantizedLayer, ...]
     ranking: Ranking
 
 
-def rank_layers(step: Step, plain: Trial, parent: Parent, bench: Bench, *, most: int) -> Ranked:
+def rank_layers(
+    step: Step, plain: Trial, parent: Parent, bench: RunContext, *, most: int
+) -> RankedLayers:
     """Measure the noise of each layer alone in 8 bits, from the cache what is known.
 
     Args:
@@ -48,23 +52,25 @@ def rank_layers(step: Step, plain: Trial, parent: Parent, bench: Bench, *, most:
     Raises:
         ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
     """
-    work, result = _reference(step, plain, parent, bench)
-    store = store_in(bench.order.cache)
-    key = key_over(("ranking", key_of(work), str(SAMPLES)))
+    work, result = _reference_quantization(step, plain, parent, bench)
+    store = open_tradeoff_store(bench.order.cache)
+    key = digest_texts(("ranking", quantization_key(work), str(NOISE_SAMPLES)))
     title = f"rank layers of {step.name}"
     with bench.stage.step(title, log=f"rank-{step.name}") as clock:
-        with _switched(step, work, result, bench) as board:
+        with _open_switchboard(step, work, result, bench) as board:
             if len(board.layers) == 0:
                 raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")
-            feeds = _spread(bench)
-            runs = _Runs(board, feeds, store, key, lambda n: bench.stage.advance(title, n, n))
+            feeds = _sample_evenly(bench)
+            runs = _BlockMeter(board, feeds, store, key, lambda n: bench.stage.advance(title, n, n))
             gate = bench.order.judging.min_sqnr or 0.0
-            found = noises(len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most)
-        _tell(board, runs, clock, bench)
-    return Ranked(layers=board.layers, ranking=ranked(found))
+            found = measure_noises(
+                len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most
+            )
+        _report_ranking(board, runs, clock, bench)
+    return RankedLayers(layers=board.layers, ranking=rank_by_noise(found))
 
 
-def _tell(board: Switchboard, runs: _Runs, clock: Clock, bench: Bench) -> None:
+def _report_ranking(board: Switchboard, runs: _BlockMeter, clock: Clock, bench: RunContext) -> None:
     clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
     if runs.taken:
         clock.detail += f", {runs.taken} from the cache"
@@ -73,7 +79,7 @@ def _tell(board: Switchboard, runs: _Runs, clock: Clock, bench: Bench) -> None:
         bench.stage.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
 
 
-class _Runs:
+class _BlockMeter:
     """Measures blocks of layers on the feeds; keeps what is measured."""
 
     def __init__(
@@ -102,7 +108,7 @@ class _Runs:
         found = tuple(
             entry
             for feed, exact in zip(self._feeds, self._exact, strict=True)
-            for entry in _noise(exact, self._board.run(feed, layers))
+            for entry in _noise_ratios(exact, self._board.run(feed, layers))
         )
         self.made += 1
         self._advance(self.made + self.taken)
@@ -111,39 +117,39 @@ class _Runs:
         return found
 
 
-def _noise(exact: Outputs, rounded: Outputs) -> Iterator[float]:
+def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
     """Of each float output, of each numeric one where there is none."""
     floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
     for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
         found = measure_arrays(exact[name], rounded[name])
         if found.nonfinite_mismatch:
-            yield MOST
+            yield MAX_NOISE
         elif found.noise == 0:
             yield 0.0
         else:
-            yield min(found.noise / found.signal, MOST) if found.signal else MOST
+            yield min(found.noise / found.signal, MAX_NOISE) if found.signal else MAX_NOISE
 
 
-def _spread(bench: Bench) -> tuple[Feed, ...]:
+def _sample_evenly(bench: RunContext) -> tuple[Feed, ...]:
     """A few calibration samples from all over the set."""
     if bench.calibration is None:
         raise RuntimeError("layers are to be ranked without samples")
-    step = max(1, len(bench.calibration) // SAMPLES)
-    return tuple(islice(bench.calibration, 0, step * SAMPLES, step))
+    step = max(1, len(bench.calibration) // NOISE_SAMPLES)
+    return tuple(islice(bench.calibration, 0, step * NOISE_SAMPLES, step))
 
 
-def _reference(
-    step: Step, plain: Trial, parent: Parent, bench: Bench
-) -> tuple[Quantization, Quantized]:
+def _reference_quantization(
+    step: Step, plain: Trial, parent: Parent, bench: RunContext
+) -> tuple[QuantizationTask, Quantized]:
     """A quantizer's result that switches can be made of: the trial's own, else another's."""
     others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
     own = [plain.way.quantizer] if plain.switchable and plain.way.quantizer else []
     for quantizer in (*own, *(one for one in others if one is not plain.way.quantizer)):
-        work = quantization_of(step, Way(quantizer=quantizer), parent, bench)
+        work = make_quantization(step, Recipe(quantizer=quantizer), parent, bench)
         if work.method not in (None, *quantizer.METHODS[step.target.NAME]):
             work = replace(work, method=None)
         place = bench.folder.workplace(f"{step.name}-ranked")
-        result = quantized(work, place, bench.cache, bench.stage)
+        result = quantize_parent(work, place, bench.cache, bench.stage)
         if can_switch(result.path):
             return work, result
         rmtree(place)
@@ -154,8 +160,8 @@ def _reference(
 
 
 @contextmanager
-def _switched(
-    step: Step, work: Quantization, result: Quantized, bench: Bench
+def _open_switchboard(
+    step: Step, work: QuantizationTask, result: Quantized, bench: RunContext
 ) -> Iterator[Switchboard]:
     """The opened switchboard; its files and the quantizer's go at the end."""
     place = bench.folder.workplace(f"{step.name}-switched")

@@ -16,9 +16,9 @@ Noise: TypeAlias = tuple[float, ...]  # noise over signal (powers), one for each
 Block: TypeAlias = tuple[int, ...]  # layers by index, neighbours
 Measure: TypeAlias = Callable[[Block], Noise]  # of these layers in 8 bits
 
-MOST = 1e12  # of a noise: the output is lost, or not finite
-_COUNTED_TWICE = 3.1  # dB: the most that counting each noise twice makes
-_SINGLY = 48  # layers: so many are measured one by one, more in blocks first
+MAX_NOISE = 1e12  # of a noise: the output is lost, or not finite
+_DOUBLE_COUNTING = 3.1  # dB: the most that counting each noise twice makes
+_MAX_SINGLE = 48  # layers: so many are measured one by one, more in blocks first
 _BLOCKS = 16
 _NEGLIGIBLE = 0.25  # of what is allowed: blocks that stay below it together are not taken apart
 
@@ -30,25 +30,25 @@ class Ranking:
     order: tuple[int, ...]
     noise: tuple[Noise, ...]
 
-    def predicted(self, kept: Collection[int]) -> float:
+    def predict(self, kept: Collection[int]) -> float:
         """SQNR in dB of the worst output, with these layers in floating point."""
         left = [noise for layer, noise in enumerate(self.noise) if layer not in kept]
-        return decibel(max(map(math.fsum, zip(*left, strict=True)), default=0.0))
+        return to_decibel(max(map(math.fsum, zip(*left, strict=True)), default=0.0))
 
     def guess(self, target: float) -> int:
         """How many layers, one at least, are predicted to reach `target` dB."""
         for count in range(1, len(self.order)):
-            if self.predicted(self.order[:count]) >= target:
+            if self.predict(self.order[:count]) >= target:
                 return count
         return len(self.order)
 
-    def scaled_to(self, plain: float) -> Ranking:
+    def scale_to(self, plain: float) -> Ranking:
         """The same order, with noises that add up to what plain INT8 has, an SQNR in dB.
 
         A tensor between two layers counts for both, so that the sum is too large. By no more than a
         few dB: noise that swamps the output is no sum any more.
         """
-        over = max(self.predicted(()) - plain, -_COUNTED_TWICE)
+        over = max(self.predict(()) - plain, -_DOUBLE_COUNTING)
         if not over < 0:
             return self
         factor = 10 ** (over / 10)
@@ -57,7 +57,7 @@ class Ranking:
         )
 
 
-def ranked(noise: Sequence[Noise]) -> Ranking:
+def rank_by_noise(noise: Sequence[Noise]) -> Ranking:
     """The order: always the layer that takes most from the output that is worst by then."""
     left = set(range(len(noise)))
     order: list[int] = []
@@ -69,7 +69,7 @@ def ranked(noise: Sequence[Noise]) -> Ranking:
     return Ranking(order=tuple(order), noise=tuple(noise))
 
 
-def noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[Noise, ...]:
+def measure_noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[Noise, ...]:
     """The noise of each of `count` layers, by at most `most` measurements.
 
     Up to 48 layers are measured one by one. Of more, blocks of neighbours are measured first; then
@@ -84,15 +84,15 @@ def noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[
         most: how often `measure` may be called, at least 2; what it answers from a cache counts.
     """
     everything = tuple(range(count))
-    if count <= min(_SINGLY, most):
+    if count <= min(_MAX_SINGLE, most):
         found: dict[Block, Noise] = {(layer,): measure((layer,)) for layer in everything}
     else:
-        whole = worst_of(measure(everything))
+        whole = worst_noise(measure(everything))
         size = -(-count // min(_BLOCKS, most - 1))
         blocks = [everything[at : at + size] for at in range(0, count, size)]
         found = {block: measure(block) for block in blocks}
         least = _NEGLIGIBLE * min(allowed, whole) / _BLOCKS
-        _take_apart(found, measure, least, halvings=(most - 1 - len(blocks)) // 2)
+        _split_blocks(found, measure, least, halvings=(most - 1 - len(blocks)) // 2)
     shared = {
         layer: tuple(entry / len(block) for entry in noise)
         for block, noise in found.items()
@@ -101,25 +101,25 @@ def noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[
     return tuple(shared[layer] for layer in everything)
 
 
-def _take_apart(
+def _split_blocks(
     found: dict[Block, Noise], measure: Measure, least: float, *, halvings: int
 ) -> None:
     """Halve the loudest block, at most so often, while there is one that matters."""
     for _ in range(halvings):
-        wide = [b for b, noise in found.items() if len(b) > 1 and worst_of(noise) > least]
+        wide = [b for b, noise in found.items() if len(b) > 1 and worst_noise(noise) > least]
         if not wide:
             return
-        loudest = max(wide, key=lambda block: worst_of(found[block]))
+        loudest = max(wide, key=lambda block: worst_noise(found[block]))
         del found[loudest]
         half = len(loudest) // 2
         found |= {part: measure(part) for part in (loudest[:half], loudest[half:])}
 
 
-def worst_of(noise: Noise) -> float:
+def worst_noise(noise: Noise) -> float:
     """The largest of its entries."""
     return max(noise, default=0.0)
 
 
-def decibel(noise: float) -> float:
+def to_decibel(noise: float) -> float:
     """SQNR in dB of a noise over signal; Inf without any."""
     return -10 * math.log10(noise) if noise > 0 else math.inf

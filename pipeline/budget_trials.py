@@ -9,74 +9,74 @@ from typing import TypeAlias
 
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
-from .bench import Bench, Parent
-from .budget_layers import Ranked
-from .budget_search import Point
-from .calibration_cache import key_of
-from .held_out import FEW, samples_of
+from .bench import Parent, RunContext
+from .budget_layers import RankedLayers
+from .budget_search import BudgetPoint
+from .calibration_cache import quantization_key
+from .held_out import FEW_SAMPLES, plain_samples
 from .plan import Step
-from .quantizing import Quantization
+from .quantizing import QuantizationTask
 from .stage import Clock
-from .tradeoffs import digest_over, key_over, store_in
-from .trying import Trial, Way, attempt, quantization_of
+from .tradeoffs import digest_references, digest_texts, open_tradeoff_store
+from .trying import Recipe, Trial, make_quantization, try_recipe
 
-Kept: TypeAlias = tuple[int, ...]  # layers by index, ascending
+KeptLayers: TypeAlias = tuple[int, ...]  # layers by index, ascending
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
+class TrialBase:
     """What is made again and again: a step, by the way of its plain trial."""
 
     step: Step
-    way: Way
+    way: Recipe
     parent: Parent
-    bench: Bench
+    bench: RunContext
 
 
-class Trials:
+class BudgetTrials:
     """Makes, judges and remembers; of what lies on disk only the best stays.
 
     `points` are the trade-offs by set of layers, at most `most` of them. Those of earlier runs come
     from the cache.
     """
 
-    def __init__(self, making: Making, ranked: Ranked, most: int) -> None:
+    def __init__(self, making: TrialBase, ranked: RankedLayers, most: int) -> None:
         bench = making.bench
         self._making, self._ranked, self.most = making, ranked, most
-        self._store = store_in(bench.order.cache)
+        self._store = open_tradeoff_store(bench.order.cache)
         order = bench.order
         references = (*bench.subject.references, *bench.held_out)
         self._key = (
-            "trial", str(order.judging), digest_over(references), str(order.opset),
-            str(order.external_data), str(sorted(order.settings.items())), _labelled(bench),
+            "trial", str(order.judging), digest_references(references), str(order.opset),
+            str(order.external_data), str(sorted(order.settings.items())), _key_of_labels(bench),
         )  # fmt: skip
-        self._live: tuple[Kept, Trial] | None = None
-        self.points: dict[Kept, TradeOff] = {}
+        self._live: tuple[KeptLayers, Trial] | None = None
+        self.points: dict[KeptLayers, TradeOff] = {}
 
     @property
     def rests_on(self) -> str:
         """On how many samples the choice of layers was judged: few are a matter of luck."""
-        count = len(samples_of(self._making.bench.held_out))
-        few = ": few, other samples might choose others" if count < FEW else ""
+        count = len(plain_samples(self._making.bench.held_out))
+        few = ": few, other samples might choose others" if count < FEW_SAMPLES else ""
         return f"these were chosen by the worst of {count} held-out samples{few}"
 
     def more(self) -> bool:
         """Whether another one is allowed. Those from the cache count, as they decide alike."""
         return len(self.points) < self.most
 
-    def judge(self, layers: Kept) -> Point:
+    def judge(self, layers: KeptLayers) -> BudgetPoint:
         """Whether the artifact with these layers in floating point holds the budget."""
         kept = tuple(sorted(layers))
         if kept not in self.points:
-            key = key_over((*self._key, key_of(self._work(kept))))
+            key = digest_texts((*self._key, quantization_key(self._work(kept))))
             known = self._store.take(key, TradeOff)
             self.points[kept] = known or self._try(kept)
             self._store.keep(key, self.points[kept])
             self._tell(kept)
         point = self.points[kept]
-        return Point(passed=point.passed, sqnr=point.sqnr)
+        return BudgetPoint(passed=point.passed, sqnr=point.sqnr)
 
-    def trial(self, kept: Kept) -> Trial:
+    def trial(self, kept: KeptLayers) -> Trial:
         """The artifact with these layers, made again where it is no longer on disk.
 
         Raises:
@@ -94,7 +94,7 @@ class Trials:
             rmtree(self._live[1].workplace)
         self._live = None
 
-    def best(self) -> Kept | None:
+    def best(self) -> KeptLayers | None:
         """The set that comes nearest, of equals the smallest; None where none was judged."""
         judged = [kept for kept, point in self.points.items() if not point.error]
         key = lambda kept: (self.worth(self.points[kept]), -len(kept))  # noqa: E731 - for max alone
@@ -106,30 +106,30 @@ class Trials:
             return -point.drop
         return math.inf if point.sqnr is None else point.sqnr
 
-    def _work(self, kept: Kept) -> Quantization:
+    def _work(self, kept: KeptLayers) -> QuantizationTask:
         making = self._making
-        return quantization_of(making.step, self._way(kept), making.parent, making.bench)
+        return make_quantization(making.step, self._way(kept), making.parent, making.bench)
 
-    def _way(self, kept: Kept) -> Way:
+    def _way(self, kept: KeptLayers) -> Recipe:
         nodes = tuple(name for layer in kept for name in self._ranked.layers[layer].nodes)
         return replace(self._making.way, kept=nodes)
 
-    def _attempt(self, kept: Kept) -> Trial:
+    def _attempt(self, kept: KeptLayers) -> Trial:
         making = self._making
-        return attempt(making.step, self._way(kept), making.parent, making.bench)
+        return try_recipe(making.step, self._way(kept), making.parent, making.bench)
 
-    def _try(self, kept: Kept) -> TradeOff:
+    def _try(self, kept: KeptLayers) -> TradeOff:
         clock = Clock()
         titles = tuple(self._ranked.layers[layer].title for layer in kept)
         try:
             trial = self._attempt(kept)
         except (ConversionError, RunnerError) as error:
             return TradeOff(kept=titles, passed=False, error=error.message, seconds=clock.seconds)
-        point = tradeoff_of(trial, titles, clock.seconds)
+        point = tradeoff_from(trial, titles, clock.seconds)
         self._keep_live(kept, trial, point)
         return point
 
-    def _keep_live(self, kept: Kept, trial: Trial, point: TradeOff) -> None:
+    def _keep_live(self, kept: KeptLayers, trial: Trial, point: TradeOff) -> None:
         """The new one stays where it is better: it holds with fewer layers, or comes nearer."""
         if self._live is not None and self._rank(point) <= self._rank(self.points[self._live[0]]):
             rmtree(trial.workplace)
@@ -140,7 +140,7 @@ class Trials:
     def _rank(self, point: TradeOff) -> tuple[bool, float]:
         return point.passed, -len(point.kept) if point.passed else self.worth(point)
 
-    def _tell(self, kept: Kept) -> None:
+    def _tell(self, kept: KeptLayers) -> None:
         point = self.points[kept]
         ratio = point.error or ("exact" if point.sqnr is None else f"{point.sqnr:.1f} dB")
         drop = "" if point.drop is None else f", drop {point.drop:.4g}"
@@ -150,13 +150,13 @@ class Trials:
         self._making.bench.stage.note(f"{step}: {count}: {ratio}{drop}, {state}")
 
 
-def _labelled(bench: Bench) -> str:
+def _key_of_labels(bench: RunContext) -> str:
     """What a drop of accuracy depends on beside the artifact."""
     labelled = bench.labelled
     return "" if labelled is None else f"{labelled.digest} {labelled.measuring}"
 
 
-def tradeoff_of(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeOff:
+def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeOff:
     """What a trial gave, for the record."""
     latency, coverage = trial.latency, trial.coverage
     return TradeOff(

@@ -7,55 +7,57 @@ from dataclasses import dataclass, replace
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
 from ..core.verdict import Reason, ReasonCode, State
-from .bench import Bench, Parent
-from .budget_layers import Ranked, rank_layers
-from .budget_search import Found, fewest
-from .budget_trials import Kept, Making, Trials, tradeoff_of
+from .bench import Parent, RunContext
+from .budget_layers import RankedLayers, rank_layers
+from .budget_search import LayerChoice, find_fewest
+from .budget_trials import BudgetTrials, KeptLayers, TrialBase, tradeoff_from
 from .order import MAX_TRIALS
 from .plan import Step
 from .trying import Trial
 
 # Measurements that ranking may make for each trial allowed: each runs a few samples, where a trial
 # calibrates, converts and runs all feeds.
-_MEASUREMENTS = 4
+_MEASUREMENTS_PER_TRIAL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balanced:
+class BalancedTrial:
     """The trial that is kept, and the trade-offs that were found on the way to it."""
 
     trial: Trial
     tradeoffs: tuple[TradeOff, ...]
 
 
-def has_budget(step: Step, bench: Bench) -> bool:
+def has_budget(step: Step, bench: RunContext) -> bool:
     """Whether the step quantizes, and something was asked for that its result must keep."""
-    return bool(step.quantizers) and bench.order.budgeted
+    return bool(step.quantizers) and bench.order.has_accuracy_budget
 
 
-def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced:
+def balance_layers(step: Step, plain: Trial, parent: Parent, bench: RunContext) -> BalancedTrial:
     """The plain INT8 trial where it holds the budget, else the best that returning layers gives.
 
     Where the budget cannot be met, the trial is the one nearest to it; its verdict has failed and
     says what was reached. Other trials than `plain` that lose are removed from disk.
     """
-    first = tradeoff_of(plain, (), 0.0)
+    first = tradeoff_from(plain, (), 0.0)
     if plain.verdict.passed or not _is_numeric(plain):
-        return Balanced(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
+        return BalancedTrial(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
     most = bench.order.lowering.max_trials or MAX_TRIALS
-    ranked = _ranked(step, plain, parent, bench, most=_MEASUREMENTS * most)
+    ranked = _rank_or_none(step, plain, parent, bench, most=_MEASUREMENTS_PER_TRIAL * most)
     if ranked is None:
-        return Balanced(trial=plain, tradeoffs=(first,))
-    making = Making(step=step, way=plain.way, parent=parent, bench=bench)
-    trials = Trials(making, ranked, most)
-    ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scaled_to(first.sqnr)
-    found = fewest(ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
+        return BalancedTrial(trial=plain, tradeoffs=(first,))
+    making = TrialBase(step=step, way=plain.way, parent=parent, bench=bench)
+    trials = BudgetTrials(making, ranked, most)
+    ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scale_to(first.sqnr)
+    found = find_fewest(ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
     if found.kept is not None:
-        return _met(trials, tuple(sorted(found.kept)), found, first, ranked)
-    return _missed(trials, found, plain, first, ranked)
+        return _settle_met(trials, tuple(sorted(found.kept)), found, first, ranked)
+    return _settle_missed(trials, found, plain, first, ranked)
 
 
-def _ranked(step: Step, plain: Trial, parent: Parent, bench: Bench, *, most: int) -> Ranked | None:
+def _rank_or_none(
+    step: Step, plain: Trial, parent: Parent, bench: RunContext, *, most: int
+) -> RankedLayers | None:
     """The layers by at most `most` measurements; None, with a note, where they cannot be ranked."""
     try:
         return rank_layers(step, plain, parent, bench, most=most)
@@ -79,7 +81,13 @@ def _is_numeric(trial: Trial) -> bool:
     )
 
 
-def _met(trials: Trials, kept: Kept, found: Found, first: TradeOff, ranked: Ranked) -> Balanced:
+def _settle_met(
+    trials: BudgetTrials,
+    kept: KeptLayers,
+    found: LayerChoice,
+    first: TradeOff,
+    ranked: RankedLayers,
+) -> BalancedTrial:
     """The artifact of the set that was found; its verdict is that of the normal proof."""
     trial = trials.trial(kept)
     notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
@@ -88,14 +96,14 @@ def _met(trials: Trials, kept: Kept, found: Found, first: TradeOff, ranked: Rank
         notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
     verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
     chosen = kept if verdict.passed else None
-    return Balanced(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sorted(trials, chosen))
+    return BalancedTrial(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, chosen))
     )
 
 
-def _missed(
-    trials: Trials, found: Found, plain: Trial, first: TradeOff, ranked: Ranked
-) -> Balanced:
+def _settle_missed(
+    trials: BudgetTrials, found: LayerChoice, plain: Trial, first: TradeOff, ranked: RankedLayers
+) -> BalancedTrial:
     """The artifact that came nearest, which may be the plain one."""
     best = trials.best()
     trial = plain
@@ -114,12 +122,12 @@ def _missed(
     )
     missed = Reason(code=ReasonCode.BUDGET, text=text)
     verdict = replace(trial.verdict, reasons=(*trial.verdict.reasons, missed))
-    return Balanced(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sorted(trials, None))
+    return BalancedTrial(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, None))
     )
 
 
-def _sorted(trials: Trials, chosen: Kept | None) -> tuple[TradeOff, ...]:
+def _sort_tradeoffs(trials: BudgetTrials, chosen: KeptLayers | None) -> tuple[TradeOff, ...]:
     """The trade-offs by the number of layers kept."""
     points = sorted(trials.points.items(), key=lambda item: (len(item[0]), item[0]))
     return tuple(replace(point, chosen=kept == chosen) for kept, point in points)

@@ -21,14 +21,18 @@ from ..sources.sample_inputs import infer_specs
 from ..validators.feed_values import check_samples, distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
 from .sampling import sample_without_model
-from .stage import Stage
-from .subject import Subject
+from .stage import Progress
+from .subject import EagerReference
 
-STEP = "calibration samples"
+CALIBRATION_STEP = "calibration samples"
 
 
-def calibration_for(
-    options: CalibrationOptions, subject: Subject, stage: Stage, *, root: Path | None = None
+def prepare_calibration(
+    options: CalibrationOptions,
+    subject: EagerReference,
+    stage: Progress,
+    *,
+    root: Path | None = None,
 ) -> CalibrationSet:
     """The samples to quantize the subject with. To be closed when it is done.
 
@@ -44,18 +48,18 @@ def calibration_for(
     usual = (one.feed for one in subject.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
     lent = LoaderHooks(
-        load=_load,
-        draw=_drawing(subject.signature, options.seed, feeds.get(SAMPLE)),
+        load=_load_samples,
+        draw=_sample_drawer(subject.signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
         own=SAMPLE in feeds,
     )
-    with stage.step(STEP, log="calibration") as clock:
+    with stage.step(CALIBRATION_STEP, log="calibration") as clock:
         found = open_calibration(
             options,
             subject.signature,
             lent,
             root=root,
-            advance=lambda done, total: stage.advance(STEP, done, total),
+            advance=lambda done, total: stage.advance(CALIBRATION_STEP, done, total),
         )
         clock.detail = f"{found.report.used} of {found.report.found}"
     for finding in found.report.findings:
@@ -63,7 +67,7 @@ def calibration_for(
     return found
 
 
-def look_at(
+def preview_calibration(
     options: CalibrationOptions,
     inputs: tuple[str, ...],
     samples: Path | None,
@@ -83,32 +87,32 @@ def look_at(
     Raises:
         UsageError: nothing says what the inputs are, or there are no samples.
     """
-    signature, own = _described(inputs, samples)
+    signature, own = _describe_inputs(inputs, samples)
     lent = LoaderHooks(
-        load=_load,
-        draw=_drawing(signature, options.seed, own),
+        load=_load_samples,
+        draw=_sample_drawer(signature, options.seed, own),
         validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
         own=own is not None,
     )
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
-        stage = Stage(tell=tell, logs=Path(logs))
-        with stage.step(STEP, log="calibration") as clock:
+        stage = Progress(tell=tell, logs=Path(logs))
+        with stage.step(CALIBRATION_STEP, log="calibration") as clock:
             report = survey_samples(
                 options,
                 signature,
                 lent,
                 thorough=thorough,
-                advance=lambda done, total: stage.advance(STEP, done, total),
+                advance=lambda done, total: stage.advance(CALIBRATION_STEP, done, total),
             )
             clock.passed, clock.detail = not report.errors, f"{report.read} read"
     return report
 
 
-def _load(spec: str) -> object:
+def _load_samples(spec: str) -> object:
     return import_object(spec, "--calib")
 
 
-def _described(
+def _describe_inputs(
     inputs: tuple[str, ...], samples: Path | None
 ) -> tuple[Signature, dict[str, Array] | None]:
     """The signature, and the user's sample checked against it."""
@@ -131,7 +135,7 @@ def _described(
     return signature, check_samples(signature, found)[0]
 
 
-def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[int], Feed]:
+def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Callable[[int], Feed]:
     """Draws sample i at the smallest batch and the opt sizes, with values as validation feeds have.
 
     Masks are padded, as most are in use.

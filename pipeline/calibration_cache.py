@@ -14,23 +14,23 @@ from .. import __version__
 from ..converters.onnx_guard import list_model_files
 from ..core.contract import Quantized
 from ..core.digest import record_of, sha256_of
-from .caching.digests import Digests
-from .caching.entry import Calibrated, Entry
-from .caching.machine import machine
+from .caching.digests import FileDigests
+from .caching.entry import CachedQuantization, CacheEntry
+from .caching.machine import describe_machine
 from .caching.own_code import digest_of_code
-from .caching.store import Store
+from .caching.store import ResultStore
 from .environment import packages
 
 if TYPE_CHECKING:
-    from .quantizing import Quantization
+    from .quantizing import QuantizationTask
 
 
-def key_of(work: Quantization) -> str:
+def quantization_key(work: QuantizationTask) -> str:
     """SHA-256 over the model, the samples, the options and the versions of all that took part."""
     parts = [
         __version__,
-        digest_of_code(Digests(None)),
-        machine(),
+        digest_of_code(FileDigests(None)),
+        describe_machine(),
         *(f"{name}={version}" for name, version in sorted(packages().items())),
         *(f"{file.name}:{sha256_of(file)}" for file in list_model_files(work.parent)),
         *(str(spec) for spec in work.signature.inputs),
@@ -46,7 +46,7 @@ def key_of(work: Quantization) -> str:
 class CalibrationCache:
     """Quantizers' results by key. `model` is whose they are, as `modelc cache ls` shows it."""
 
-    def __init__(self, store: Store, model: str = "") -> None:
+    def __init__(self, store: ResultStore, model: str = "") -> None:
         self._store = store
         self._model = model
 
@@ -66,13 +66,13 @@ class CalibrationCache:
     def keep(self, key: str, result: Quantized, what: str = "") -> None:
         """Store a result; where the folder cannot be written, it is not."""
         files = list_model_files(result.path)
-        calibrated = Calibrated(
+        calibrated = CachedQuantization(
             model=result.path.name,
             versions=dict(result.versions),
             options=dict(result.options),
             notes=result.notes,
         )
-        entry = Entry(
+        entry = CacheEntry(
             key=key,
             model=self._model,
             artifact=what,

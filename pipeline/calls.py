@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class InspectedFile:
     """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
 
     inspection: Inspection
@@ -35,17 +35,17 @@ class CheckpointContents:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class ApiCall:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
     function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
-Returned: TypeAlias = "Manifest | Verdict | Localisation | Looked | CheckpointContents"
+CallValue: TypeAlias = "Manifest | Verdict | Localisation | InspectedFile | CheckpointContents"
 
 
-def perform(call: Call, tell: Tell = silence) -> Returned:
+def perform_call(call: ApiCall, tell: Tell = silence) -> CallValue:
     """Call the function in this process.
 
     Raises:

@@ -14,26 +14,28 @@ from ..sources.eager_model import Eager, open_eager
 from ..sources.run_limits import MoreWorkError, Work
 from ..validators.feeds import FeedDrawer
 from ..validators.wide_integer_feeds import SMALL, draw_wide_feeds
-from .feeding import not_finite
-from .remembering import leaving_nothing
+from .feeding import nonfinite_outputs
+from .remembering import preserve_state
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
     from ..sources.loaded_module import LoadedModule
     from .order import Judging
-    from .stage import Stage
+    from .stage import Progress
 
 LARGEST = {"int64": 2**40, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 127, "uint8": 255}
 # Values tried upwards until eager rejects one: coarse, as the end is found by halving.
-_LADDER = (
+_VALUE_LADDER = (
     2, 4, 16, 64, 256, 1024, 4096, 16384, 2**16, 2**18, 2**20, 2**22, 2**24, 2**31 - 1, 2**31 + 5,
     2**40,
 )  # fmt: skip
-_TABLE = 2**24  # a larger end than this is no table's: it is not looked for by halving
-_RUNS = 96  # of eager, for one input: a table of 2^24 rows that follows a dim takes some 80
+_MAX_TABLE = 2**24  # a larger end than this is no table's: it is not looked for by halving
+_MAX_VALUE_RUNS = (
+    96  # of eager, for one input: a table of 2^24 rows that follows a dim takes some 80
+)
 _FACTOR = 8  # times the work of the least value: more, and the value says how much to do
 _SLACK = Work(operators=64, elements=1 << 16)
-_AGAIN = 5  # draws at the opt sizes: of two values, all are in order once in 64
+_MAX_RETRIES = 5  # draws at the opt sizes: of two values, all are in order once in 64
 _MASK = "mask"
 
 
@@ -55,19 +57,23 @@ def choose_values(
     """
     found: dict[str, ValueRange] = {}
     first = FeedDrawer.of(signature, seed, samples).corners()["opt"]
-    with leaving_nothing(eager, first.arrays if samples is None else samples):
+    with preserve_state(eager, first.arrays if samples is None else samples):
         for spec in signature.inputs:
             if spec.values is not None or spec.dtype not in LARGEST:
                 continue
-            search = _Search(eager, signature, spec, seed=seed, samples=samples)
+            search = _RangeSearch(eager, signature, spec, seed=seed, samples=samples)
             values = search.values()
             if values is not None:
                 found[spec.name] = values
-        return _kept(eager, signature, found, seed=seed, samples=samples)
+        return _keep_runnable(eager, signature, found, seed=seed, samples=samples)
 
 
-def chosen_values(
-    loaded: LoadedModule, signature: Signature, judging: Judging, samples: Feed | None, stage: Stage
+def choose_and_report_values(
+    loaded: LoadedModule,
+    signature: Signature,
+    judging: Judging,
+    samples: Feed | None,
+    stage: Progress,
 ) -> Signature:
     """As `choose_values` on the model as it was loaded; the ranges are noted."""
     if all(spec.values is not None or spec.dtype not in LARGEST for spec in signature.inputs):
@@ -88,13 +94,13 @@ def describe_chosen(signature: Signature) -> str:
     )
 
 
-class _Outcome(Enum):
+class _RunOutcome(Enum):
     TAKEN = "taken"
     REJECTED = "rejected"
     OVERWORKED = "overworked"  # taken, but the value says how much there is to do
 
 
-class _Search:
+class _RangeSearch:
     """Finds the range of one input by runs of eager, `_RUNS` at most."""
 
     def __init__(
@@ -111,8 +117,8 @@ class _Search:
         self._spec = spec
         self._sample = None if samples is None else samples.get(spec.name)
         self._drawer = FeedDrawer.of(signature, seed, samples)
-        self._left = _RUNS
-        self._known: dict[tuple[tuple[int, ...], int], _Outcome] = {}
+        self._left = _MAX_VALUE_RUNS
+        self._known: dict[tuple[tuple[int, ...], int], _RunOutcome] = {}
         self._usually: dict[tuple[int, ...], tuple[Work, frozenset[str]]] = {}  # by sizes
 
     def values(self) -> ValueRange | None:
@@ -218,16 +224,16 @@ class _Search:
         Where the work ends it, the last step of the ladder.
         """
         good, most = start, LARGEST[self._spec.dtype]
-        for step in (*(one for one in _LADDER if start < one < most), most):
+        for step in (*(one for one in _VALUE_LADDER if start < one < most), most):
             outcome = self._outcome(sizes, step)
-            if outcome is _Outcome.REJECTED and step <= _TABLE:
-                return self._halved(sizes, good, step)
-            if outcome is not _Outcome.TAKEN:
+            if outcome is _RunOutcome.REJECTED and step <= _MAX_TABLE:
+                return self._bisect(sizes, good, step)
+            if outcome is not _RunOutcome.TAKEN:
                 return good
             good = step
         return good
 
-    def _halved(self, sizes: Mapping[str, int], good: int, bad: int) -> int:
+    def _bisect(self, sizes: Mapping[str, int], good: int, bad: int) -> int:
         for guess in self._guesses(good, bad):
             if self._ends_at(sizes, guess):
                 return guess
@@ -245,19 +251,19 @@ class _Search:
         return sorted(row for row in rows if good <= row < bad)[:2]
 
     def _takes(self, sizes: Mapping[str, int], value: int) -> bool:
-        return self._outcome(sizes, value) is _Outcome.TAKEN
+        return self._outcome(sizes, value) is _RunOutcome.TAKEN
 
-    def _outcome(self, sizes: Mapping[str, int], value: int) -> _Outcome:
+    def _outcome(self, sizes: Mapping[str, int], value: int) -> _RunOutcome:
         """What eager makes of the input full of the value; `REJECTED` beyond the number of runs."""
         key = tuple(sizes.values()), value
         if key not in self._known:
             if self._left <= 0:
-                return _Outcome.REJECTED
+                return _RunOutcome.REJECTED
             self._left -= 1
             self._known[key] = self._run(sizes, value)
         return self._known[key]
 
-    def _run(self, sizes: Mapping[str, int], value: int) -> _Outcome:
+    def _run(self, sizes: Mapping[str, int], value: int) -> _RunOutcome:
         """Run it: the first value at these sizes says what work and which NaN or Inf are usual."""
         import numpy as np
 
@@ -266,25 +272,25 @@ class _Search:
         key = tuple(sizes.values())
         usual = self._usually.get(key)
         try:
-            outputs, work = self._eager.run_metered(feed, usual and _allowed(usual[0]))
+            outputs, work = self._eager.run_metered(feed, usual and _compute_allowed_work(usual[0]))
         except MoreWorkError:
-            return _Outcome.OVERWORKED
+            return _RunOutcome.OVERWORKED
         except CheckpointError:
-            return _Outcome.REJECTED
+            return _RunOutcome.REJECTED
         if usual is None:
-            self._usually[key] = work, frozenset(not_finite(outputs))
-            return _Outcome.TAKEN
-        return _Outcome.REJECTED if not_finite(outputs) - usual[1] else _Outcome.TAKEN
+            self._usually[key] = work, frozenset(nonfinite_outputs(outputs))
+            return _RunOutcome.TAKEN
+        return _RunOutcome.REJECTED if nonfinite_outputs(outputs) - usual[1] else _RunOutcome.TAKEN
 
 
-def _allowed(usual: Work) -> Work:
+def _compute_allowed_work(usual: Work) -> Work:
     return Work(
         operators=_FACTOR * usual.operators + _SLACK.operators,
         elements=_FACTOR * usual.elements + _SLACK.elements,
     )
 
 
-def _kept(
+def _keep_runnable(
     eager: Eager,
     signature: Signature,
     found: Mapping[str, ValueRange],
@@ -301,25 +307,25 @@ def _kept(
         )
         return replace(signature, inputs=tuple(specs))
 
-    if not found or _runs(eager, with_ranges(found), seed, samples):
+    if not found or _accepts_drawn(eager, with_ranges(found), seed, samples):
         return with_ranges(found)
     kept: dict[str, ValueRange] = {}
     for name, values in found.items():
-        for one in (values, *(_ordered(values, order) for order in RowOrder if order)):
-            if _runs(eager, with_ranges({**kept, name: one}), seed, samples):
+        for one in (values, *(_as_sorted(values, order) for order in RowOrder if order)):
+            if _accepts_drawn(eager, with_ranges({**kept, name: one}), seed, samples):
                 kept[name] = one
                 break
     return with_ranges(kept)
 
 
-def _ordered(values: ValueRange, order: RowOrder) -> ValueRange:
+def _as_sorted(values: ValueRange, order: RowOrder) -> ValueRange:
     """The values in order and not negative; of those that take any, as many as are drawn."""
     usual = 0 if values.usual is None else values.usual[1]
-    high = values.high if values.high <= _TABLE else max(usual, SMALL)
+    high = values.high if values.high <= _MAX_TABLE else max(usual, SMALL)
     return replace(values, low=max(values.low, 0), high=high, usual=None, order=order)
 
 
-def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> bool:
+def _accepts_drawn(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> bool:
     """Whether eager takes drawn feeds at the least and the opt sizes, and those of edge values.
 
     Several at the opt sizes: a few values may be in order by chance.
@@ -327,7 +333,9 @@ def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -
     drawer = FeedDrawer.of(signature, seed, samples)
     corners = drawer.corners()
     feeds = [corners[name] for name in ("min", "opt") if name in corners]
-    feeds += [drawer.feed(f"again-{number}", corners["opt"].sizes) for number in range(_AGAIN)]
+    feeds += [
+        drawer.feed(f"again-{number}", corners["opt"].sizes) for number in range(_MAX_RETRIES)
+    ]
     try:
         for feed in (*feeds, *draw_wide_feeds(signature, seed=seed, samples=samples)):
             eager.run_with_deadline(feed.arrays)

@@ -15,14 +15,14 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.whole import flush_file, flush_folder
-from .manifest_file import FILE, as_text, drop_signature
+from .manifest_file import MANIFEST_FILE, drop_signature, encode_manifest
 
-COMMIT = ".modelc.commit"
-_LIST = "commit.json"
+COMMIT_FOLDER = ".modelc.commit"
+_COMMIT_LIST = "commit.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class FileMove:
     """One file that takes a name; both are relative to the output folder."""
 
     source: str
@@ -30,14 +30,14 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commit:
+class FolderCommit:
     """What is carried out: moves in their order, then the manifest, then removals."""
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[FileMove, ...] = ()
     removals: tuple[str, ...] = ()
 
 
-def commit(folder: Path, staged: Path, manifest: Manifest, changes: Commit) -> None:
+def commit(folder: Path, staged: Path, manifest: Manifest, changes: FolderCommit) -> None:
     """Carry out changes to the output folder, all or none of them.
 
     Args:
@@ -51,14 +51,14 @@ def commit(folder: Path, staged: Path, manifest: Manifest, changes: Commit) -> N
     """
     import msgspec
 
-    (staged / FILE).write_bytes(as_text(manifest))
-    (staged / _LIST).write_bytes(msgspec.json.encode(changes))
+    (staged / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    (staged / _COMMIT_LIST).write_bytes(msgspec.json.encode(changes))
     for path in staged.iterdir():
         flush_file(path)
     flush_folder(staged)
-    staged.rename(folder / COMMIT)
+    staged.rename(folder / COMMIT_FOLDER)
     flush_folder(folder)
-    _carry_out(folder, changes)
+    _apply_commit(folder, changes)
 
 
 def finish_commit(folder: Path) -> None:
@@ -69,60 +69,60 @@ def finish_commit(folder: Path) -> None:
     """
     import msgspec
 
-    place = folder / COMMIT
+    place = folder / COMMIT_FOLDER
     if not place.is_dir():
         return
-    if not (place / _LIST).is_file():  # all was carried out, and only the rest of it is here
+    if not (place / _COMMIT_LIST).is_file():  # all was carried out, and only the rest of it is here
         shutil.rmtree(place)
         return
     try:
-        changes = msgspec.json.decode((place / _LIST).read_bytes(), type=Commit)
+        changes = msgspec.json.decode((place / _COMMIT_LIST).read_bytes(), type=FolderCommit)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _strange(place, first_line(error)) from error
+        raise _invalid_commit(place, first_line(error)) from error
     for name in (
         *changes.removals,
         *(text for one in changes.moves for text in vars(one).values()),
     ):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-            raise _strange(place, f"it names {name!r}")
+            raise _invalid_commit(place, f"it names {name!r}")
         if not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
-            raise _strange(place, f"{name!r} lies behind a link")
-    _carry_out(folder, changes)
+            raise _invalid_commit(place, f"{name!r} lies behind a link")
+    _apply_commit(folder, changes)
 
 
-def _strange(place: Path, why: str) -> UsageError:
+def _invalid_commit(place: Path, why: str) -> UsageError:
     return UsageError(
         f"{place} is not what modelc leaves: {why}", hint="move it away, or use another folder"
     )
 
 
-def _carry_out(folder: Path, changes: Commit) -> None:
+def _apply_commit(folder: Path, changes: FolderCommit) -> None:
     """Every part can be done twice: what was moved before is no longer where it came from."""
-    place = folder / COMMIT
+    place = folder / COMMIT_FOLDER
     for move in changes.moves:
         source = folder / move.source
         if source.exists():
             (folder / move.name).parent.mkdir(parents=True, exist_ok=True)
             source.replace(folder / move.name)
-    _flush(folder, (move.name for move in changes.moves))
-    if (place / FILE).exists():
+    _flush_files(folder, (move.name for move in changes.moves))
+    if (place / MANIFEST_FILE).exists():
         drop_signature(folder)
-        (place / FILE).replace(folder / FILE)
+        (place / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
         flush_folder(folder)
     for name in changes.removals:
         (folder / name).unlink(missing_ok=True)
-    (place / _LIST).unlink(missing_ok=True)
+    (place / _COMMIT_LIST).unlink(missing_ok=True)
     shutil.rmtree(place)
-    _drop_empty(folder, [*changes.removals, *(move.source for move in changes.moves)])
+    _remove_empty_parents(folder, [*changes.removals, *(move.source for move in changes.moves)])
 
 
-def _flush(folder: Path, names: Iterable[str]) -> None:
+def _flush_files(folder: Path, names: Iterable[str]) -> None:
     for place in {(folder / name).parent for name in names}:
         flush_folder(place)
 
 
-def _drop_empty(folder: Path, names: Sequence[str]) -> None:
+def _remove_empty_parents(folder: Path, names: Sequence[str]) -> None:
     """Remove folders below the output folder that these names were the last in."""
     parents = {path for name in names for path in PurePosixPath(name).parents if path.parts}
     for parent in sorted(parents, key=lambda path: -len(path.parts)):

@@ -8,16 +8,16 @@ from ..core.errors import UsageError
 from ..sources.factory import import_object
 
 
-def functions_of(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
+def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
     """The function that each `package.module:fn` names, by operator.
 
     Raises:
         UsageError: there is none, or it cannot be called.
     """
-    return {name: _function(spec) for name, spec in custom_ops.items()}
+    return {name: _load_function(spec) for name, spec in custom_ops.items()}
 
 
-def _function(spec: str) -> Callable[..., object]:
+def _load_function(spec: str) -> Callable[..., object]:
     found = import_object(spec, "--custom-op")
     if not callable(found):
         raise UsageError(

@@ -21,8 +21,8 @@ from ..core.diagnosis import Buildable, Check, Diagnosis, State
 from ..core.distribution import DISTRIBUTION
 
 _CPUINFO = Path("/proc/cpuinfo")
-_SOURCE = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout
-_LEAST_SPACE = 5 * 10**9  # bytes; a BERT-sized model in all formats takes about two
+_PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout
+_MIN_FREE_SPACE = 5 * 10**9  # bytes; a BERT-sized model in all formats takes about two
 # CPU flags with what they are called; any of them multiplies 8-bit integers.
 _INT8_FLAGS = {
     "amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI",
@@ -44,7 +44,7 @@ class Surroundings:
     folders: Mapping[str, Path] = field(default_factory=dict)
 
 
-def surroundings(folders: Mapping[str, Path]) -> Surroundings:
+def collect_surroundings(folders: Mapping[str, Path]) -> Surroundings:
     """This host, this Python."""
     return Surroundings(
         host=inspect_host(),
@@ -54,7 +54,7 @@ def surroundings(folders: Mapping[str, Path]) -> Surroundings:
     )
 
 
-def own_requirements(name: str = DISTRIBUTION, source: Path = _SOURCE) -> tuple[str, ...]:
+def own_requirements(name: str = DISTRIBUTION, source: Path = _PYPROJECT) -> tuple[str, ...]:
     """What modelc requires, as its metadata says; from a checkout, as its pyproject.toml does."""
     try:
         return tuple(metadata.requires(name) or ())
@@ -73,19 +73,19 @@ def examine(
     """Look at everything; libraries are asked in processes of their own, so none can crash us."""
     return Diagnosis(
         checks=(
-            _python(),
-            _cpu(found.cpu),
-            *(_space(name, folder) for name, folder in found.folders.items()),
+            _check_python(),
+            _check_cpu(found.cpu),
+            *(_check_free_space(name, folder) for name, folder in found.folders.items()),
             *check_libraries(found.host),
             *check_requirements(found.host.packages, found.own),
             *find_clashes(found.host.packages),
         ),
-        targets=tuple(_buildable(t.NAME, t.MADE_FROM, t.readiness()) for t in targets),
-        quantizers=tuple(_buildable(q.NAME, q.METHODS, q.readiness()) for q in quantizers),
+        targets=tuple(_check_target(t.NAME, t.MADE_FROM, t.readiness()) for t in targets),
+        quantizers=tuple(_check_target(q.NAME, q.METHODS, q.readiness()) for q in quantizers),
     )
 
 
-def _buildable(name: str, makes: Iterable[object], readiness: Readiness) -> Buildable:
+def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> Buildable:
     return Buildable(
         name=name,
         makes=" ".join(map(str, makes)),
@@ -95,16 +95,16 @@ def _buildable(name: str, makes: Iterable[object], readiness: Readiness) -> Buil
     )
 
 
-def _python() -> Check:
+def _check_python() -> Check:
     system = " ".join(filter(None, (platform.system(), platform.release(), platform.machine())))
     told = f"modelc {__version__}, Python {platform.python_version()}, {system}"
     return Check(name="modelc", state=State.OK, told=told)
 
 
-def _cpu(text: str) -> Check:
+def _check_cpu(text: str) -> Check:
     """Whether INT8 has instructions of its own here; without, it is seldom faster than FP32."""
-    flags = set((_line(text, "flags") or _line(text, "Features")).split())
-    name = _line(text, "model name") or platform.machine()
+    flags = set((_cpuinfo_value(text, "flags") or _cpuinfo_value(text, "Features")).split())
+    name = _cpuinfo_value(text, "model name") or platform.machine()
     if not flags:
         return Check(name="CPU", state=State.OK, told=f"{name}; its features are not told")
     int8 = [told for flag, told in _INT8_FLAGS.items() if flag in flags]
@@ -116,18 +116,18 @@ def _cpu(text: str) -> Check:
     return Check(name="CPU", state=State.WARN, told=told, mend=mend)
 
 
-def _line(text: str, key: str) -> str:
+def _cpuinfo_value(text: str, key: str) -> str:
     """The first value of a key of /proc/cpuinfo; empty where there is none."""
     match = re.search(rf"^{key}\s*:\s*(.*)$", text, flags=re.MULTILINE)
     return match.group(1).strip() if match else ""
 
 
-def _space(name: str, folder: Path) -> Check:
+def _check_free_space(name: str, folder: Path) -> Check:
     """Free space where files are written; of the nearest folder that there is."""
     place = next((one for one in (folder, *folder.parents) if one.is_dir()), Path.cwd())
     free = shutil.disk_usage(place).free
     told = f"{free / 10**9:.1f} GB free in {folder}"
-    if free >= _LEAST_SPACE:
+    if free >= _MIN_FREE_SPACE:
         return Check(name=f"{name} space", state=State.OK, told=told)
     mend = "make room, or work in another folder"
     return Check(name=f"{name} space", state=State.WARN, told=told, mend=mend)

@@ -19,13 +19,13 @@ from ..core.dims import Dim, Relation
 from ..core.signature import Signature, ValueRange
 from ..sources.eager_model import Eager
 from ..validators.edge_case_feeds import find_batch_dim
-from .remembering import leaving_nothing
-from .size_probe import TIMES, SizeProbe, Sizes, find_start
+from .remembering import preserve_state
+from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start
 
-_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
-_CORNERS = 4  # dims of which all corners are tried; of more, each dim alone at its ends
-_SETS = 31  # of dims that are moved together with one: all of up to five
-_ROUNDS = 12  # times that a box is made smaller because a point of it is rejected
+_STEPS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
+_MAX_CORNERS = 4  # dims of which all corners are tried; of more, each dim alone at its ends
+_MAX_SETS = 31  # of dims that are moved together with one: all of up to five
+_MAX_ROUNDS = 12  # times that a box is made smaller because a point of it is rejected
 
 
 def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
@@ -70,13 +70,13 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     before.restore()
     if start is None:
         return signature
-    with leaving_nothing(eager, probe.feed(start)):
+    with preserve_state(eager, probe.feed(start)):
         box = _find_box(probe, loose, start)
-    return _apply(signature, box) if box else signature
+    return _apply_box(signature, box) if box else signature
 
 
 @dataclass(kw_only=True)
-class _Side:
+class _DimRange:
     """One dim of the box: sizes `start + step * n`, from `low` to `high`.
 
     With a `relation` it follows from another dim of the box.
@@ -93,14 +93,16 @@ class _Side:
         return self.start + int((size - self.start) / self.step) * self.step
 
 
-Box: TypeAlias = dict[str, _Side]
+Box: TypeAlias = dict[str, _DimRange]
 
 
 def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
     """The sizes around the start that eager accepts, in all dims together."""
-    caps = _caps(probe, loose, start)
+    caps = _largest_sizes_to_try(probe, loose, start)
     dims = probe.signature.free_dims
-    box = {name: _Side(start=start[name], low=dims[name].low, high=caps[name]) for name in loose}
+    box = {
+        name: _DimRange(start=start[name], low=dims[name].low, high=caps[name]) for name in loose
+    }
     if all(probe.accepts(point) for point in _test_points(probe, box, start)):
         return box
     free = _find_relations(probe, box, start)
@@ -108,7 +110,7 @@ def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
     known: Sizes = {}
     for name in sorted(free, key=lambda one: batch is not None and one == batch.name):
         # Where eager accepts less than it could, the dims that come after may be larger.
-        box[name].high = _caps(probe, loose, start, known)[name]
+        box[name].high = _largest_sizes_to_try(probe, loose, start, known)[name]
         _find_step(probe, box, start, name)
         _find_ends(probe, box, start, name)
         known[name] = box[name].high
@@ -116,7 +118,7 @@ def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
     return box
 
 
-def _caps(
+def _largest_sizes_to_try(
     probe: SizeProbe, loose: Sequence[str], start: Sizes, known: Mapping[str, int] | None = None
 ) -> Sizes:
     """The largest size of each dim: `TIMES` its start, less where a feed would be too large.
@@ -127,7 +129,7 @@ def _caps(
     dims, batch = probe.signature.free_dims, find_batch_dim(probe.signature)
     stated = {name: dim.high for name, dim in dims.items() if dim.bounded}
     caps = {
-        name: max(TIMES * start[name], dims[name].high, probe.sampled.get(name, 1))
+        name: max(SIZE_FACTOR * start[name], dims[name].high, probe.sampled.get(name, 1))
         for name in loose
     } | dict(known or {})
     rows = [name for name in loose if batch is not None and name == batch.name]
@@ -142,7 +144,7 @@ def _caps(
     return caps
 
 
-def _point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
+def _resize_point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
     """The start with these sizes, and what follows from them."""
     at = {**start, **sizes}
     for name, side in box.items():
@@ -154,37 +156,37 @@ def _point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
 def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
     """Points of a box that show whether eager accepts all of it: corners, and odd sizes inside."""
     stated = {
-        name: _Side(start=dim.opt, low=dim.low, high=dim.high)
+        name: _DimRange(start=dim.opt, low=dim.low, high=dim.high)
         for name, dim in probe.signature.free_dims.items()
         if dim.bounded
     }
     sides = {**stated, **{name: side for name, side in box.items() if side.relation is None}}
     for corner in _corners(sides):
-        yield _point(box, start, corner)
+        yield _resize_point(box, start, corner)
     for shift in (1, 2):
         near = {n: min(s.start + shift * s.step, s.high) for n, s in sides.items() if n in box}
-        yield _point(box, start, near)
+        yield _resize_point(box, start, near)
     for share in (0.37, 0.71):
         inside = {n: s.round(s.low + int(share * (s.high - s.low))) for n, s in sides.items()}
-        yield _point(box, start, inside)
-    yield from (one for one in probe.rejected if _has(box, one))
+        yield _resize_point(box, start, inside)
+    yield from (one for one in probe.rejected if _contains(box, one))
     for one in box:  # each dim alone: two that must be equal never differ above
         side = box[one]
         if side.relation is None:
-            yield _point(box, start, {one: min(side.start + side.step, side.high)})
+            yield _resize_point(box, start, {one: min(side.start + side.step, side.high)})
 
 
-def _has(box: Box, sizes: Sizes) -> bool:
+def _contains(box: Box, sizes: Sizes) -> bool:
     """Whether sizes lie in the box; those that follow from others do so by themselves."""
     sides = ((side, sizes[name]) for name, side in box.items() if side.relation is None)
     return all(side.low <= size <= side.high and side.round(size) == size for side, size in sides)
 
 
-def _corners(sides: Mapping[str, _Side]) -> Iterator[Sizes]:
+def _corners(sides: Mapping[str, _DimRange]) -> Iterator[Sizes]:
     """All lowest, all highest, then the mixed corners; of many dims each alone at its ends."""
     yield {name: side.low for name, side in sides.items()}
     yield {name: side.high for name, side in sides.items()}
-    if len(sides) > _CORNERS:
+    if len(sides) > _MAX_CORNERS:
         for name, side in sides.items():
             yield {name: side.low}
             yield {name: side.high}
@@ -201,7 +203,7 @@ def _find_relations(probe: SizeProbe, box: Box, start: Sizes) -> list[str]:
     free = [name for name in box if name not in tied]
     while tied:
         first, *others = tied
-        together = _moving_with(probe, start, first, others)
+        together = _find_dependent_dims(probe, start, first, others)
         for name, relation in together.items():
             box[name].relation = relation
         tied = [name for name in others if name not in together]
@@ -213,11 +215,11 @@ def _find_relations(probe: SizeProbe, box: Box, start: Sizes) -> list[str]:
 def _moves_alone(probe: SizeProbe, start: Sizes, name: str) -> bool:
     """Whether eager accepts another size of this dim with all others at their start."""
     size = start[name]
-    found = (size + sign * step for step in _STEPS for sign in (1, -1))
+    found = (size + sign * step for step in _STEPS_TO_TRY for sign in (1, -1))
     return any(probe.accepts({**start, name: one}) for one in found if one >= 2)  # noqa: PLR2004 - 1 broadcasts
 
 
-def _moving_with(
+def _find_dependent_dims(
     probe: SizeProbe, start: Sizes, first: str, others: Sequence[str]
 ) -> dict[str, Relation]:
     """The dims that eager wants moved with the first, and how; all by as much, or one of them."""
@@ -225,8 +227,8 @@ def _moving_with(
         list(names)
         for count in range(1, len(others) + 1)
         for names in itertools.combinations(others, count)
-    ][:_SETS]
-    for step, moved in itertools.product(_STEPS, sets):
+    ][:_MAX_SETS]
+    for step, moved in itertools.product(_STEPS_TO_TRY, sets):
         for times in (1, 2) if len(moved) == 1 else (1,):
             sizes = {**start, first: start[first] + step}
             sizes |= {name: start[name] + times * step for name in moved}
@@ -241,16 +243,16 @@ def _moving_with(
 def _find_step(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
     """The distance between sizes that eager accepts, from the start on."""
     side = box[name]
-    for step in _STEPS:
+    for step in _STEPS_TO_TRY:
         up = [side.start + step, side.start + 2 * step, side.start + 3 * step]
         down = [side.start - step, side.start - 2 * step]
         for sizes in (up[:2], [up[0], down[0]], down):
-            points = [_point(box, start, {name: size}) for size in sizes]
+            points = [_resize_point(box, start, {name: size}) for size in sizes]
             if min(sizes) >= 1 and all(map(probe.accepts, points)):
                 side.step = step
                 return
     for size in (*range(max(side.start - 3, 1), side.start + 4),):
-        if size != side.start and probe.accepts(_point(box, start, {name: size})):
+        if size != side.start and probe.accepts(_resize_point(box, start, {name: size})):
             return  # a few sizes around the start, which the search for its ends finds
     side.low = side.high = side.start
 
@@ -270,7 +272,7 @@ def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> i
 
     def accepts(steps: int) -> bool:
         size = side.start + steps * side.step
-        return probe.accepts(_point(box, base, {name: size}))
+        return probe.accepts(_resize_point(box, base, {name: size}))
 
     good, bad = 0, (end - side.start) // side.step
     if bad == 0 or accepts(bad):
@@ -286,27 +288,27 @@ def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> i
 
 def _shrink_to_fit(probe: SizeProbe, box: Box, start: Sizes) -> None:
     """Make the box smaller until eager accepts its corners and what was tried inside."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         points = _test_points(probe, box, start)
         rejected = next((point for point in points if not probe.accepts(point)), None)
         if rejected is None:
             return
-        _exclude(probe, box, start, rejected)
+        _exclude_point(probe, box, start, rejected)
     for side in box.values():  # no box was found in so many rounds: what is known is the start
         side.low = side.high = side.start
 
 
-def _exclude(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
+def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
     """Move one end of the box, so that a rejected point is outside of it.
 
     The dim is one that eager rejects at this size with all others at their start; else one whose
     start makes the others right; else the one that is furthest from its start.
     """
     apart = [n for n, s in box.items() if s.relation is None and rejected[n] != s.start]
-    alone = [n for n in apart if not probe.accepts(_point(box, start, {n: rejected[n]}))]
+    alone = [n for n in apart if not probe.accepts(_resize_point(box, start, {n: rejected[n]}))]
     mended = [
         n for n in apart
-        if probe.accepts(_point(box, start, {**rejected, n: start[n]}))
+        if probe.accepts(_resize_point(box, start, {**rejected, n: start[n]}))
     ]  # fmt: skip
     distance = {n: abs(math.log(rejected[n] / box[n].start)) for n in apart}
     batch = find_batch_dim(probe.signature)
@@ -325,7 +327,7 @@ def _exclude(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
         side.low = kept if kept > rejected[name] else side.round(rejected[name] + side.step)
 
 
-def _apply(signature: Signature, box: Box) -> Signature:
+def _apply_box(signature: Signature, box: Box) -> Signature:
     """The signature with the box's bounds for each dim, wherever its name stands."""
     names = {dim.name for dim in signature.named_dims()}
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
@@ -334,7 +336,7 @@ def _apply(signature: Signature, box: Box) -> Signature:
         root = chosen.get(dim.free.name or "") if dim.dynamic else None
         if root is None or dim.relation is None:
             return root or dim
-        return _follow(dim.name or "", dim.relation, root)
+        return _dependent_dim(dim.name or "", dim.relation, root)
 
     fixed = {name: dim.opt for name, dim in chosen.items() if not dim.dynamic}
     inputs = (
@@ -348,13 +350,13 @@ def _apply(signature: Signature, box: Box) -> Signature:
     return with_bounds(replace(signature, inputs=tuple(inputs)))
 
 
-def _as_dim(name: str, side: _Side, box: Box, names: Collection[str | None]) -> Dim:
+def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None]) -> Dim:
     """The side as a dim; every so-manieth size is a multiple of a dim of its own."""
     if side.relation is not None:
         base = side.relation.base
-        return _follow(name, side.relation, _as_dim(base, box[base], box, names))
+        return _dependent_dim(name, side.relation, _as_dim(base, box[base], box, names))
     if side.low == side.high:
-        return _fixed(name, side.start)
+        return _make_fixed_dim(name, side.start)
     if side.step == 1:
         return Dim(name=name, low=side.low, opt=side.start, high=side.high, chosen=True)
     factor = next(one for one in (f"k_{name}", *(f"k{n}_{name}" for n in range(99)))
@@ -363,19 +365,19 @@ def _as_dim(name: str, side: _Side, box: Box, names: Collection[str | None]) -> 
     ends = [(size - relation.plus) // side.step for size in (side.low, side.start, side.high)]
     low, opt, high = (max(end, 1) for end in ends)
     if low == high:
-        return _fixed(name, relation.size(low))
+        return _make_fixed_dim(name, relation.size(low))
     return Dim.derived(name, relation, Dim(name=factor, low=low, opt=opt, high=high, chosen=True))
 
 
-def _fixed(name: str, size: int) -> Dim:
+def _make_fixed_dim(name: str, size: int) -> Dim:
     """A dim of which eager accepts one size only; it keeps its name, for people to read."""
     return Dim(name=name, low=size, opt=size, high=size, chosen=True)
 
 
-def _follow(name: str, relation: Relation, root: Dim) -> Dim:
+def _dependent_dim(name: str, relation: Relation, root: Dim) -> Dim:
     """A dim that follows from another one, which is fixed, free, or follows itself."""
     if not root.dynamic:
-        return _fixed(name, relation.size(root.opt))
+        return _make_fixed_dim(name, relation.size(root.opt))
     if root.relation is None:
         return Dim.derived(name, relation, root)
     composed = replace(

@@ -13,12 +13,12 @@ from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.names import unknown
 from .building import build_order
-from .isolation.bounds import Bounds
+from .isolation.bounds import ProcessLimits
 from .measuring import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
-from .result import ExportResult, result_of
+from .result import ExportResult, make_result
 from .run import run as run_here
-from .stored import Example, kept_with_record, store_module, store_samples
+from .stored import Example, keep_with_record, store_module, store_samples
 
 if TYPE_CHECKING:
     import torch
@@ -104,12 +104,12 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     Raises:
         ModelcError: something stopped the work.
     """
-    folder, bounds = Path(out), _bounds(timeout, memory, isolate=isolate)
+    folder, bounds = Path(out), _process_limits(timeout, memory, isolate=isolate)
     wanted = tuple(Wanted.parse(text) for text in ([to] if isinstance(to, str) else to))
-    taken = _capture(capture)
-    specs, example = _split(inputs, samples)
-    with kept_with_record(folder) as stored:
-        place = _place(source, folder, stored, isolate=bounds is not None)
+    taken = _parse_capture(capture)
+    specs, example = _split_inputs(inputs, samples)
+    with keep_with_record(folder) as stored:
+        place = _checkpoint_path(source, folder, stored, isolate=bounds is not None)
         if example is not None:
             stored.append(store_samples(example, folder))
             samples = stored[-1]
@@ -144,10 +144,10 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             custom_ops=dict(custom_ops or {}),
             runtimes=tuple(runtimes),
         )
-        return result_of(_carried_out(order, tell, bounds), folder)
+        return make_result(_execute(order, tell, bounds), folder)
 
 
-def _place(
+def _checkpoint_path(
     source: PathLike | torch.nn.Module, folder: Path, stored: list[Path], *, isolate: bool
 ) -> Path:
     """Where the checkpoint is: a path as it is given, a module in a file of `folder`."""
@@ -157,7 +157,7 @@ def _place(
     return stored[-1]
 
 
-def _split(
+def _split_inputs(
     inputs: str | Sequence[str] | Example, samples: PathLike | Example | None
 ) -> tuple[tuple[str, ...], Example | None]:
     """The specs in text, and the example inputs that are no text or path.
@@ -178,14 +178,16 @@ def _split(
     return (), inputs
 
 
-def _bounds(timeout: float | None, memory: int | None, *, isolate: bool) -> Bounds | None:
+def _process_limits(
+    timeout: float | None, memory: int | None, *, isolate: bool
+) -> ProcessLimits | None:
     """What a process of its own may take; None where the work is done in this one."""
     if not isolate and timeout is None and memory is None:
         return None
-    return Bounds(timeout=timeout, memory=memory)
+    return ProcessLimits(timeout=timeout, memory=memory)
 
 
-def _carried_out(order: Order, tell: Tell, bounds: Bounds | None) -> Manifest:
+def _execute(order: Order, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
     if bounds is not None:
         from .isolation.supervising import run_isolated
 
@@ -213,11 +215,11 @@ def run(
     Raises:
         ModelcError: something stopped the work.
     """
-    bounds = _bounds(timeout, memory, isolate=isolate)
-    return result_of(_carried_out(order, tell, bounds), order.out)
+    bounds = _process_limits(timeout, memory, isolate=isolate)
+    return make_result(_execute(order, tell, bounds), order.out)
 
 
-def _capture(text: str) -> Capture | None:
+def _parse_capture(text: str) -> Capture | None:
     """The capture of that name; None for auto."""
     known = [capture.value for capture in Capture]
     if text != "auto" and text not in known:
@@ -269,5 +271,5 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         settings=settings or {},
         measuring=measuring,
     )
-    bounds = _bounds(timeout, memory, isolate=isolate)
-    return result_of(_carried_out(build_order(Path(path), order), tell, bounds), order.out)
+    bounds = _process_limits(timeout, memory, isolate=isolate)
+    return make_result(_execute(build_order(Path(path), order), tell, bounds), order.out)

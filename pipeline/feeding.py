@@ -13,14 +13,14 @@ from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
 from ..validators.wide_integer_feeds import WIDE
-from .relating import SizesError
-from .stage import Stage
+from .relating import RejectedSizesError
+from .stage import Progress
 
-_SHOWN = 3  # rejected feeds that the terminal names
+_MAX_SHOWN_FEEDS = 3  # rejected feeds that the terminal names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class ReferenceRun:
     """Eager's answers, and a record of every feed, rejected ones included."""
 
     references: tuple[ReferenceOutputs, ...]
@@ -31,7 +31,7 @@ class Answered:
         """The feeds with hard values that are rejected, in a line; empty where there are none."""
         hard = [one for one in self.records if one.skipped and not one.gap]
         many = "feeds are" if len(hard) > 1 else "feed is"
-        told = f"{len(hard)} {many} not judged on, as eager rejects them: {_told(hard)}"
+        told = f"{len(hard)} {many} not judged on, as eager rejects them: {_describe_skipped(hard)}"
         return told if hard else ""
 
     @property
@@ -40,22 +40,24 @@ class Answered:
         sized = [one for one in self.records if one.gap]
         told = (
             f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
-            f" them, though it takes other values at these sizes: {_told(sized)}"
+            f" them, though it takes other values at these sizes: {_describe_skipped(sized)}"
         )
         return told if sized else ""
 
 
-def _told(skipped: Sequence[FeedRecord]) -> str:
-    told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_SHOWN])
-    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+def _describe_skipped(skipped: Sequence[FeedRecord]) -> str:
+    told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_MAX_SHOWN_FEEDS])
+    more = (
+        f"; and {len(skipped) - _MAX_SHOWN_FEEDS} more" if len(skipped) > _MAX_SHOWN_FEEDS else ""
+    )
     return told + more
 
 
-def answered(
+def run_reference(
     feeds: Sequence[NamedFeed],
     answer: Callable[[NamedFeed], ReferenceOutputs],
     advance: Callable[[int, int], None],
-) -> Answered:
+) -> ReferenceRun:
     """Run eager on each feed.
 
     Of a feed of hard values, outputs in which eager gives NaN or Inf, and has none on the basic
@@ -70,9 +72,9 @@ def answered(
     records: list[FeedRecord] = []
     allowed: set[str] = set()  # outputs that are NaN or Inf by design
     for done, feed in enumerate(sorted(feeds, key=lambda feed: not feed.basic), start=1):
-        reference, reason = _tried(feed, answer)
+        reference, reason = _try_feed(feed, answer)
         if reference is not None and feed.basic:
-            allowed |= not_finite(reference.outputs)
+            allowed |= nonfinite_outputs(reference.outputs)
         if reference is not None and (feed.beyond or feed.kind in ("value", WIDE, NONFINITE)):
             reference, reason = _finite_part(reference, allowed)
         if reference is not None and not reason:
@@ -82,25 +84,25 @@ def answered(
         records.append(feed.record(reason))
         advance(done, len(feeds))
     places = {feed.name: place for place, feed in enumerate(feeds)}
-    return Answered(
+    return ReferenceRun(
         references=tuple(sorted(references, key=lambda one: places[one.feed.name])),
         records=tuple(sorted(records, key=lambda one: places[one.name])),
     )
 
 
-def _tried(
+def _try_feed(
     feed: NamedFeed, answer: Callable[[NamedFeed], ReferenceOutputs]
 ) -> tuple[ReferenceOutputs | None, str]:
     """Eager's answer, or why there is none."""
     try:
         return answer(feed), ""
     except CheckpointError as error:
-        if feed.basic or isinstance(error, SizesError):
+        if feed.basic or isinstance(error, RejectedSizesError):
             raise
         return None, error.message
 
 
-def not_finite(outputs: Outputs) -> set[str]:
+def nonfinite_outputs(outputs: Outputs) -> set[str]:
     """The float outputs that hold NaN or Inf."""
     import numpy as np
 
@@ -117,7 +119,7 @@ def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> Refere
     Integers and bools are left out with these: they may be computed of NaN. None where no output is
     left; `allowed` are outputs with NaN or Inf by design.
     """
-    wrong = not_finite(reference.outputs) - set(allowed)
+    wrong = nonfinite_outputs(reference.outputs) - set(allowed)
     if not wrong:
         return reference
     floats = {name for name, array in reference.outputs.items() if array.dtype.kind in "fc"}
@@ -132,11 +134,13 @@ def _finite_part(
     found = finite_part(reference, allowed)
     if found is not None:
         return found, ""
-    told = ", ".join(repr(name) for name in sorted(not_finite(reference.outputs) - set(allowed)))
+    told = ", ".join(
+        repr(name) for name in sorted(nonfinite_outputs(reference.outputs) - set(allowed))
+    )
     return None, f"eager gives NaN or Inf in {told}"
 
 
-def redrawn(then: FeedPlan, now: FeedPlan, stage: Stage) -> FeedPlan:
+def merge_feed_plan(then: FeedPlan, now: FeedPlan, stage: Progress) -> FeedPlan:
     """The plan on record with the feeds of now; that they are others than then is told.
 
     What was asked for now alone, another number or seed, leaves the record as it is.
@@ -145,13 +149,13 @@ def redrawn(then: FeedPlan, now: FeedPlan, stage: Stage) -> FeedPlan:
         stage.note(f"{now.samples} gives other samples than those on record", warning=True)
     if (then.count, then.seed) != (now.count, now.seed):
         return then
-    changes = _changes(then.drawn, now.drawn)
+    changes = _describe_changes(then.drawn, now.drawn)
     if changes:
         stage.note(f"the feeds are not those on record: {changes}", warning=True)
     return replace(then, drawn=now.drawn)
 
 
-def _changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
+def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
     """What differs, in words; empty where nothing does, or nothing is on record."""
     if not then or list(then) == list(now):
         return ""

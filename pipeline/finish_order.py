@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from .measuring import Measuring
-from .order import GoingOn, Judging, Order
+from .order import Judging, Order, ResumeState
 from .recorded import Moved
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinishOrder:
+class FinishRequest:
     """One run that carries out the pending steps of an output folder.
 
     `moved` says where checkpoint and samples are now. What is not given in `judging` is as
@@ -28,7 +28,7 @@ class FinishOrder:
     settings: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None
     measuring: Measuring | None = None
-    going_on: GoingOn = field(default_factory=GoingOn)
+    going_on: ResumeState = field(default_factory=ResumeState)
 
 
-AnyOrder: TypeAlias = Order | FinishOrder
+AnyRequest: TypeAlias = Order | FinishRequest

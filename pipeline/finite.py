@@ -9,7 +9,7 @@ from ..core.errors import CheckpointError, Hint, Option
 from ..sources.weight_loading import NonFiniteWeight
 from ..validators.judge import ReferenceOutputs
 
-_SHOWN = 3  # weights that a line names
+_MAX_SHOWN_WEIGHTS = 3  # weights that a line names
 
 
 def check_finite(
@@ -22,7 +22,7 @@ def check_finite(
             weights with NaN or Inf is named.
     """
     arrays = [array for one in references for array in one.outputs.values() if array.size]
-    if not arrays or not all(map(_is_barren, arrays)):
+    if not arrays or not all(map(_is_all_nonfinite, arrays)):
         return
     if weights:
         more = f" (and {len(weights) - 1} more weights)" if len(weights) > 1 else ""
@@ -41,15 +41,21 @@ def check_finite(
     )
 
 
-def told_nonfinite(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
+def note_nonfinite_weights(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
     """A note on weights with NaN or Inf, where eager gives numbers all the same."""
     if not weights:
         return ()
-    more = f" and {len(weights) - _SHOWN} more" if len(weights) > _SHOWN else ""
-    return (f"{', '.join(map(str, weights[:_SHOWN]))}{more}: look at how it was trained",)
+    more = (
+        f" and {len(weights) - _MAX_SHOWN_WEIGHTS} more"
+        if len(weights) > _MAX_SHOWN_WEIGHTS
+        else ""
+    )
+    return (
+        f"{', '.join(map(str, weights[:_MAX_SHOWN_WEIGHTS]))}{more}: look at how it was trained",
+    )
 
 
-def _is_barren(array: Array) -> bool:
+def _is_all_nonfinite(array: Array) -> bool:
     import numpy as np
 
     return array.dtype.kind in "fc" and not np.isfinite(array).any()

@@ -16,21 +16,21 @@ from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import NEGATED
 from ..validators.output_pairs import ReferenceOutputs
 from ..validators.wide_integer_feeds import WIDE
-from .stage import Stage
+from .stage import Progress
 
 if TYPE_CHECKING:
     from ..core.signature import Signature
-    from .subject import Subject
+    from .subject import EagerReference
 
-TITLE = "float64 reference"
-_ROUNDING = 2.0**-24
-_PAIRS = 3  # seven draws with eager's own: their root mean square is far off once in a thousand
+FLOAT64_STEP = "float64 reference"
+_FP32_ROUNDING = 2.0**-24
+_MAX_PAIRS = 3  # seven draws with eager's own: their root mean square is far off once in a thousand
 # The longest row and at least so many others say how far eager's float32 usually is from float64.
-_OTHERS = 3
+_MAX_OTHERS = 3
 
 
-def with_float64(
-    references: Sequence[ReferenceOutputs], subject: Subject, stage: Stage
+def add_float64(
+    references: Sequence[ReferenceOutputs], subject: EagerReference, stage: Progress
 ) -> tuple[ReferenceOutputs, ...]:
     """The references with what eager gives in float64, on some of them or on none.
 
@@ -40,29 +40,29 @@ def with_float64(
     Each feed is run once in the life of a subject, however many artifacts are judged on it. Feeds
     are told apart by their arrays: the held-out samples of two artifacts have the same names.
     """
-    chosen = _chosen(references, subject.signature)
-    missing = [one for one in chosen if _key(one) not in subject.exact]
+    chosen = _choose_references(references, subject.signature)
+    missing = [one for one in chosen if _reference_key(one) not in subject.exact]
     if missing and not subject.eager.no_float64:
-        with stage.step(TITLE, log="eager") as clock:
+        with stage.step(FLOAT64_STEP, log="eager") as clock:
             for done, reference in enumerate(missing, start=1):
-                if _exact(reference, subject) is None:
+                if _run_float64(reference, subject) is None:
                     clock.detail = "none"
                     break
-                stage.advance(TITLE, done, len(missing))
+                stage.advance(FLOAT64_STEP, done, len(missing))
             else:
                 clock.detail = f"{len(missing)} feeds"
-    return with_exact(references, {one.feed.name for one in chosen}, subject)
+    return add_exact(references, {one.feed.name for one in chosen}, subject)
 
 
-def with_exact(
-    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: Subject
+def add_exact(
+    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: EagerReference
 ) -> tuple[ReferenceOutputs, ...]:
     """The references with float64 on these feeds as well; without any where it cannot be run.
 
     Where ties are settled there is none: float64 would settle them otherwise.
     """
     found = tuple(
-        replace(one, exact=_exact(one, subject))
+        replace(one, exact=_run_float64(one, subject))
         if one.exact is None and one.feed.name in feeds and not one.settled
         else one
         for one in references
@@ -72,7 +72,9 @@ def with_exact(
     return found
 
 
-def _chosen(references: Sequence[ReferenceOutputs], signature: Signature) -> list[ReferenceOutputs]:
+def _choose_references(
+    references: Sequence[ReferenceOutputs], signature: Signature
+) -> list[ReferenceOutputs]:
     """The longest row first, then the smallest of usual values, then all of wide integers.
 
     The longest row is the largest feed, or a feed of its sizes with fewer rows: what a sum errs by
@@ -85,15 +87,15 @@ def _chosen(references: Sequence[ReferenceOutputs], signature: Signature) -> lis
     wide = [one for one in references if one.feed.kind == WIDE]
     if not counted:
         return wide
-    longest = min(_of_largest_sizes(counted, signature), key=_size)
+    longest = min(_largest_references(counted, signature), key=_reference_size)
     others = [one for one in counted if one is not longest]
-    others.sort(key=lambda one: (_is_unusual(one), _size(one)))
-    sums = itertools.accumulate(_size(one) for one in others if not _is_unusual(one))
-    fit = sum(total <= _size(longest) for total in sums)
-    return [longest, *others[: max(fit, _OTHERS)], *wide]
+    others.sort(key=lambda one: (_is_unusual(one), _reference_size(one)))
+    sums = itertools.accumulate(_reference_size(one) for one in others if not _is_unusual(one))
+    fit = sum(total <= _reference_size(longest) for total in sums)
+    return [longest, *others[: max(fit, _MAX_OTHERS)], *wide]
 
 
-def _of_largest_sizes(
+def _largest_references(
     references: Sequence[ReferenceOutputs], signature: Signature
 ) -> list[ReferenceOutputs]:
     """The largest feed, and those that differ from it in the number of rows alone."""
@@ -103,7 +105,7 @@ def _of_largest_sizes(
     def sizes(one: ReferenceOutputs) -> dict[str, int]:
         return {dim: size for dim, size in one.feed.sizes.items() if dim != name}
 
-    largest = max(references, key=_size)
+    largest = max(references, key=_reference_size)
     alike = [one for one in references if sizes(one) == sizes(largest) and not _is_unusual(one)]
     return [largest, *(one for one in alike if one.feed.sizes)]
 
@@ -113,17 +115,17 @@ def _is_unusual(reference: ReferenceOutputs) -> bool:
     return reference.feed.beyond or reference.feed.kind == "value"
 
 
-def _size(reference: ReferenceOutputs) -> int:
+def _reference_size(reference: ReferenceOutputs) -> int:
     arrays = (*reference.feed.arrays.values(), *reference.outputs.values())
     return sum(array.size for array in arrays)
 
 
-def _key(reference: ReferenceOutputs) -> str:
+def _reference_key(reference: ReferenceOutputs) -> str:
     return feed_digest(reference.feed.arrays).hex()
 
 
-def _exact(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
-    key = _key(reference)
+def _run_float64(reference: ReferenceOutputs, subject: EagerReference) -> Outputs | None:
+    key = _reference_key(reference)
     if key not in subject.exact:
         outputs = subject.eager.run_exact(reference.feed.arrays)
         if outputs is None:
@@ -132,7 +134,7 @@ def _exact(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
     return subject.exact[key]
 
 
-def doubted(verdict: Verdict) -> frozenset[str]:
+def find_doubtful_feeds(verdict: Verdict) -> frozenset[str]:
     """The feeds on which an artifact is over the noise floor by what eager's own luck may explain.
 
     Eager's noise on one feed is one draw, and where few elements make up the error a draw may come
@@ -150,7 +152,7 @@ def doubted(verdict: Verdict) -> frozenset[str]:
 
 
 def unstable_feeds(
-    references: Sequence[ReferenceOutputs], verdict: Verdict, subject: Subject
+    references: Sequence[ReferenceOutputs], verdict: Verdict, subject: EagerReference
 ) -> dict[str, str]:
     """Drawn feeds of odd values on which eager says nothing, each with the note that says so.
 
@@ -165,7 +167,7 @@ def unstable_feeds(
         reference = known.get(output.feed)
         if reference is None or output.feed in found or not _has_odd_values(reference):
             continue
-        moved = _moved(output.output, reference, subject)
+        moved = _relative_movement(output.output, reference, subject)
         if moved > GROSS_ERROR:
             share = f"{100 * min(moved, 1.0):.0f} %"
             found[output.feed] = (
@@ -180,7 +182,7 @@ def _has_odd_values(reference: ReferenceOutputs) -> bool:
     return reference.feed.kind == "value" and reference.feed.name != NEGATED
 
 
-def _moved(name: str, reference: ReferenceOutputs, subject: Subject) -> float:
+def _relative_movement(name: str, reference: ReferenceOutputs, subject: EagerReference) -> float:
     """How far the output moves over its peak: the median of the draws, or with its sums in turn.
 
     Where values stand on an edge (a mask of what is above 0.5), some draws fall to one side. Rows
@@ -190,25 +192,25 @@ def _moved(name: str, reference: ReferenceOutputs, subject: Subject) -> float:
     import numpy as np
 
     eager = reference.outputs[name].astype(np.float64)
-    peak = _peak(eager) or max(_peak(one.outputs[name]) for one in subject.references)
-    draws = [draw[name].astype(np.float64) for draw in _draws(reference, subject)]
+    peak = _peak_value(eager) or max(_peak_value(one.outputs[name]) for one in subject.references)
+    draws = [draw[name].astype(np.float64) for draw in _draw_noise(reference, subject)]
     if not draws or not peak:
         return 0.0
-    turned = _in_turn(reference, subject)
+    turned = _run_sequential(reference, subject)
     with np.errstate(invalid="ignore"):
         moved = [np.nanmax(np.abs(draw - eager), initial=0.0) for draw in draws]
         by_order = 0.0 if turned is None else np.nanmax(np.abs(turned[name] - eager), initial=0.0)
     return max(float(np.median(moved)), float(by_order)) / peak
 
 
-def _peak(array: Array) -> float:
+def _peak_value(array: Array) -> float:
     import numpy as np
 
     return float(np.max(np.abs(array[np.isfinite(array)]), initial=0.0))
 
 
-def with_more_noise(
-    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: Subject
+def add_noise_draws(
+    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: EagerReference
 ) -> tuple[ReferenceOutputs, ...]:
     """The references with more draws of eager's noise on these feeds.
 
@@ -218,14 +220,14 @@ def with_more_noise(
     there are none: what is off by a rounding settles them otherwise, which is no noise.
     """
     return tuple(
-        replace(one, again=_draws(one, subject), sequential=_in_turn(one, subject))
+        replace(one, again=_draw_noise(one, subject), sequential=_run_sequential(one, subject))
         if one.feed.name in feeds and not one.settled and not one.again
         else one
         for one in references
     )
 
 
-def _in_turn(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
+def _run_sequential(reference: ReferenceOutputs, subject: EagerReference) -> Outputs | None:
     """Eager's answer with its sums taken in turn; None where it does not run so."""
     try:
         found = subject.eager.run_sequential_sums(reference.feed.arrays)
@@ -235,8 +237,8 @@ def _in_turn(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
     return found if {name: array.shape for name, array in found.items()} == shapes else None
 
 
-def _draws(reference: ReferenceOutputs, subject: Subject) -> tuple[Outputs, ...]:
-    found = subject.eager.draw_perturbed(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
+def _draw_noise(reference: ReferenceOutputs, subject: EagerReference) -> tuple[Outputs, ...]:
+    found = subject.eager.draw_perturbed(reference.feed.arrays, _FP32_ROUNDING, pairs=_MAX_PAIRS)
     shapes = {name: array.shape for name, array in reference.outputs.items()}
     return tuple(
         outputs
@@ -245,7 +247,7 @@ def _draws(reference: ReferenceOutputs, subject: Subject) -> tuple[Outputs, ...]
     )
 
 
-def float64_notes(subject: Subject, tolerance: Tolerance) -> tuple[str, ...]:
+def note_missing_float64(subject: EagerReference, tolerance: Tolerance) -> tuple[str, ...]:
     """That the judge fell back to its table, and why, where it would have used float64."""
     why = subject.eager.no_float64
     if not why or tolerance.floor_factor is None:

@@ -19,40 +19,40 @@ from ..core.names import fits_a_file
 from ..core.records import REJECTED, FileRecord
 from ..core.system_errors import hint_of, is_users
 from ..core.whole import drafts_in
-from .committing import COMMIT, Commit, Move, commit, finish_commit
-from .manifest_file import FILE
+from .committing import COMMIT_FOLDER, FileMove, FolderCommit, commit, finish_commit
+from .manifest_file import MANIFEST_FILE
 
-REPLACED = "replaced"
-LOGS = "logs"
-WORST = "worst"
-LOCK = ".modelc.lock"
-_WORK = ".work-"
-_STAGED = "staged"
+REPLACED_FOLDER = "replaced"
+LOGS_FOLDER = "logs"
+WORST_FOLDER = "worst"
+FOLDER_LOCK = ".modelc.lock"
+_WORK_PREFIX = ".work-"
+_STAGED_FOLDER = "staged"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[OutputFolder]:
+def open_folder(path: Path) -> Iterator[OutputFolder]:
     """Make the folder, check that it can be written, and clear the work away at the end.
 
     Raises:
         UsageError: it cannot be made or written.
     """
-    check_place(path)
+    check_output_path(path)
     made = not path.exists()
     try:
-        with writing(path):
+        with translate_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             _check_links(path)
-            with _locked(path):
+            with _lock_folder(path):
                 _check_form(path)
                 finish_commit(path)
-                _sweep(path)
-                work = Path(tempfile.mkdtemp(prefix=f"{_WORK}{os.getpid()}-", dir=path))
+                _sweep_leftovers(path)
+                work = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-", dir=path))
                 try:
                     yield OutputFolder(path, work)
                 except Exception as error:
                     made = made or not work.is_dir()
-                    _tell_gone(path, work, error)
+                    _raise_if_gone(path, work, error)
                     raise
                 finally:
                     with held_back():
@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
                 _remove_empty(path)
 
 
-def _tell_gone(path: Path, work: Path, error: Exception) -> None:
+def _raise_if_gone(path: Path, work: Path, error: Exception) -> None:
     """Tell in one line that the folder was removed, where that is what an error comes of.
 
     It may be there again: whoever writes into a folder of ours makes that first.
@@ -72,10 +72,10 @@ def _tell_gone(path: Path, work: Path, error: Exception) -> None:
         UsageError: the work in the folder is gone, and the error says nothing better.
     """
     if not work.is_dir() and not (isinstance(error, OSError) and is_users(error)):
-        raise _gone(path) from error
+        raise _folder_gone_error(path) from error
 
 
-def _gone(path: Path) -> UsageError:
+def _folder_gone_error(path: Path) -> UsageError:
     return UsageError(
         f"the output folder {path} is gone: it was removed while modelc worked in it",
         hint="run it again, and leave the folder there",
@@ -83,7 +83,7 @@ def _gone(path: Path) -> UsageError:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def translate_write_errors(path: Path) -> Iterator[None]:
     """Tell a full disk or a folder that may not be written in one line."""
     try:
         yield
@@ -95,10 +95,10 @@ def writing(path: Path) -> Iterator[None]:
             ) from error
         if path.is_dir():
             raise
-        raise _gone(path) from error
+        raise _folder_gone_error(path) from error
 
 
-def check_place(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Check that a folder is at the path, or can be made there.
 
     Raises:
@@ -121,11 +121,11 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_folder(path: Path) -> Iterator[None]:
     """Hold the folder for one run; the lock ends with the process, however that ends."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path / LOCK, timeout=0)
+    lock = FileLock(path / FOLDER_LOCK, timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
@@ -137,19 +137,27 @@ def _locked(path: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):  # a disk that may only be read by now
             if os.name == "posix":  # while it is held: whoever comes after makes a file anew
-                (path / LOCK).unlink(missing_ok=True)
+                (path / FOLDER_LOCK).unlink(missing_ok=True)
         lock.release()
 
 
 def _check_links(path: Path) -> None:
     """That nothing of ours is a link: what is written to it would be written elsewhere."""
-    for name in (LOGS, REJECTED, REPLACED, WORST, FILE, LOCK, COMMIT):
+    for name in (
+        LOGS_FOLDER,
+        REJECTED,
+        REPLACED_FOLDER,
+        WORST_FOLDER,
+        MANIFEST_FILE,
+        FOLDER_LOCK,
+        COMMIT_FOLDER,
+    ):
         refuse_links(path, name)
 
 
 def _check_form(path: Path) -> None:
     """That our folders' names are not taken by files."""
-    for name in (LOGS, REJECTED, REPLACED, WORST):
+    for name in (LOGS_FOLDER, REJECTED, REPLACED_FOLDER, WORST_FOLDER):
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",
@@ -174,19 +182,19 @@ def refuse_links(folder: Path, name: str) -> None:
             )
 
 
-def settle(path: Path) -> None:
+def settle_commit(path: Path) -> None:
     """Finish the commit that a killed run left in a folder, unless a run is in it now.
 
     Raises:
         UsageError: the folder cannot be written, or what is there is no commit of ours.
     """
-    if (path / COMMIT).is_dir():
+    if (path / COMMIT_FOLDER).is_dir():
         _check_links(path)
-        with writing(path), _locked(path):
+        with translate_write_errors(path), _lock_folder(path):
             finish_commit(path)
 
 
-def clear(path: Path, *, made: bool = False) -> None:
+def clear_leftovers(path: Path, *, made: bool = False) -> None:
     """As `settle`, with all that a killed run left beside its results; the run is known to be dead.
 
     Raises:
@@ -194,22 +202,22 @@ def clear(path: Path, *, made: bool = False) -> None:
     """
     if path.is_dir():
         with held_back():
-            with opened(path):
+            with open_folder(path):
                 pass
             if made:  # by the run that is dead
                 _remove_empty(path)
 
 
-def _sweep(path: Path) -> None:
+def _sweep_leftovers(path: Path) -> None:
     """Remove what runs that are no more left: the lock says that no other is at work here."""
-    for left in path.glob(f"{_WORK}*"):
+    for left in path.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     for draft, owner in drafts_in(path):  # a report may just be written, outside of the lock
-        if not _runs(owner):
+        if not _is_running(owner):
             draft.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     """Whether the process is there; where that cannot be asked harmlessly, it counts as there."""
     if os.name != "posix":
         return True
@@ -224,7 +232,7 @@ def _runs(process: int) -> bool:
 
 def _remove_empty(path: Path) -> None:
     """Take back a folder that this run made and left without a result."""
-    if {entry.name for entry in path.iterdir()} <= {LOGS, LOCK, WORST}:
+    if {entry.name for entry in path.iterdir()} <= {LOGS_FOLDER, FOLDER_LOCK, WORST_FOLDER}:
         shutil.rmtree(path)
 
 
@@ -238,8 +246,8 @@ class OutputFolder:
         self.path = path
         self._work = work
         self._owned: set[str] = set()
-        self._staged = work / _STAGED
-        self._moves: list[Move] = []
+        self._staged = work / _STAGED_FOLDER
+        self._moves: list[FileMove] = []
         self._removals: list[str] = []
         self._read: frozenset[Path] = frozenset()
 
@@ -273,7 +281,7 @@ class OutputFolder:
     @property
     def logs(self) -> Path:
         """Where the last run's logs are."""
-        return self.path / LOGS
+        return self.path / LOGS_FOLDER
 
     def workplace(self, name: str) -> Path:
         """A new empty folder beside the results, on the same file system."""
@@ -309,7 +317,7 @@ class OutputFolder:
         """
         here = [file for file in files if (self.path / file.name).is_file()]
         self.claim(file.name for file in here)
-        place = self._fresh(REPLACED)
+        place = self._fresh(REPLACED_FOLDER)
         moved = []
         for file in here:
             source, name = self.path / file.name, f"{place}/{file.name}"
@@ -333,11 +341,11 @@ class OutputFolder:
             self._staged.mkdir(exist_ok=True)
             staged = f"{len(self._moves)}-{source.name}"
             source.replace(self._staged / staged)
-            self._moves.append(Move(source=f"{COMMIT}/{staged}", name=name))
+            self._moves.append(FileMove(source=f"{COMMIT_FOLDER}/{staged}", name=name))
             return
         inside = source.resolve().relative_to(self.path.resolve()).as_posix()
         if inside != name:
-            self._moves.append(Move(source=inside, name=name))
+            self._moves.append(FileMove(source=inside, name=name))
 
     def remove(self, name: str) -> None:
         """Have a file go with the next commit, unless another takes its name."""
@@ -346,7 +354,7 @@ class OutputFolder:
     def forget(self) -> None:
         """Take back what was put and removed since the last commit."""
         for move in self._moves:
-            (self._work / _STAGED / Path(move.source).name).unlink(missing_ok=True)
+            (self._work / _STAGED_FOLDER / Path(move.source).name).unlink(missing_ok=True)
         self._moves.clear()
         self._removals.clear()
 
@@ -358,7 +366,7 @@ class OutputFolder:
         """
         taken = {move.name for move in self._moves}
         gone = dict.fromkeys((*self._removals, *(file.name for file in no_longer)))
-        changes = Commit(
+        changes = FolderCommit(
             moves=tuple(self._moves),
             removals=tuple(name for name in gone if name not in taken),
         )

@@ -18,28 +18,30 @@ from ..core.verdict import Verdict
 from ..validators.feed_values import distribution_of
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from ..validators.judge import ReferenceOutputs
-from .stage import Stage
-from .subject import Subject
+from .stage import Progress
+from .subject import EagerReference
 
-ROLE = "samples"
-NAME = "held-out-"
-FEW = 16  # samples: fewer judge a choice among many artifacts by luck
-_TELLING = 2  # samples: a batch of one sample repeated does not show that rows mix
+SAMPLES_ROLE = "samples"
+HELD_OUT_PREFIX = "held-out-"
+FEW_SAMPLES = 16  # samples: fewer judge a choice among many artifacts by luck
+_MIN_DISTINCT = 2  # samples: a batch of one sample repeated does not show that rows mix
 
 
-def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[ReferenceOutputs, ...]:
+def refer_held_out(
+    feeds: Sequence[Feed], subject: EagerReference, stage: Progress
+) -> tuple[ReferenceOutputs, ...]:
     """Eager on each held-out sample, `held-out-1` and so on, and on what is made of them.
 
     Samples have the smallest batch: some are put together to the batch sizes that the drawn feeds
     have, so that rows which mix are found. A mask that is all ones in all is halved in one.
     """
     named = [
-        NamedFeed(name=f"{NAME}{number}", arrays=feed, sizes={})
+        NamedFeed(name=f"{HELD_OUT_PREFIX}{number}", arrays=feed, sizes={})
         for number, feed in enumerate(feeds, start=1)
     ]
     if not named:
         return ()
-    more = [*_batches(feeds, subject.signature), *_masked(feeds, subject.signature)]
+    more = [*_make_batches(feeds, subject.signature), *_make_masked_feeds(feeds, subject.signature)]
     with stage.step("eager on held-out samples", log="eager") as clock:
         references = tuple(
             ReferenceOutputs(feed=feed, outputs=subject.eager.run(feed.arrays))
@@ -49,14 +51,14 @@ def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[Refere
     return references
 
 
-def _batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
+def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
     """Samples of one shape as batches of the opt and the largest size, each sample in its turn."""
     import numpy as np
 
     form = FeedForm.of(signature)
     dims = [spec.dims[0] for spec in signature.inputs if spec.name in form.batched]
-    alike = _of_one_shape(feeds)
-    if not dims or not dims[0].dynamic or not form.per_feed or len(alike) < _TELLING:
+    alike = _most_common_shape(feeds)
+    if not dims or not dims[0].dynamic or not form.per_feed or len(alike) < _MIN_DISTINCT:
         return
     for size in sorted({dims[0].opt, dims[0].high} - {form.per_feed}):
         turns = itertools.islice(itertools.cycle(alike), -(-size // form.per_feed))
@@ -68,10 +70,10 @@ def _batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]
             for name, array in taken[0].items()
         }
         sizes = {str(dims[0].name): size}
-        yield NamedFeed(name=f"{NAME}{dims[0].name}={size}", arrays=arrays, sizes=sizes)
+        yield NamedFeed(name=f"{HELD_OUT_PREFIX}{dims[0].name}={size}", arrays=arrays, sizes=sizes)
 
 
-def _of_one_shape(feeds: Sequence[Feed]) -> list[Feed]:
+def _most_common_shape(feeds: Sequence[Feed]) -> list[Feed]:
     """The most samples that have one shape."""
     groups: dict[tuple[tuple[int, ...], ...], list[Feed]] = {}
     for feed in feeds:
@@ -79,7 +81,7 @@ def _of_one_shape(feeds: Sequence[Feed]) -> list[Feed]:
     return max(groups.values(), key=len)
 
 
-def _masked(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
+def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
     """The first sample with the second half of a mask off, where no sample has any of it off."""
     import numpy as np
 
@@ -92,10 +94,10 @@ def _masked(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
         kept = np.arange(mask.shape[-1]) < -(-mask.shape[-1] // 2)
         half = np.broadcast_to(kept, mask.shape).astype(mask.dtype)
         arrays = {**feeds[0], spec.name: half}
-        yield NamedFeed(name=f"{NAME}half:{spec.name}", arrays=arrays, sizes={})
+        yield NamedFeed(name=f"{HELD_OUT_PREFIX}half:{spec.name}", arrays=arrays, sizes={})
 
 
-def loose_feeds(subject: Subject, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
+def loose_feeds(subject: EagerReference, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
     """Names of the drawn feeds, whose values an INT8 artifact was not calibrated for.
 
     Without held-out samples there is nothing better, and all feeds count.
@@ -105,14 +107,14 @@ def loose_feeds(subject: Subject, held_out: Sequence[ReferenceOutputs]) -> froze
     return frozenset(r.feed.name for r in subject.references if r.feed.name != SAMPLE)
 
 
-def notes_on(
+def note_held_out(
     verdict: Verdict, held_out: Sequence[ReferenceOutputs], beyond: Collection[str] = ()
 ) -> tuple[str, ...]:
     """What a reader should know of how an INT8 artifact was judged.
 
     Feeds whose values lie beyond what is declared are unlike any samples, and say nothing of these.
     """
-    samples = samples_of(held_out)
+    samples = plain_samples(held_out)
     notes = []
     if 0 < len(samples) < LEAST_FEEDS:
         notes.append(f"judged on no more than {len(samples)} held-out samples")
@@ -127,7 +129,7 @@ def notes_on(
     return tuple(notes)
 
 
-def moved_record(record: CalibrationRecord, then: Path, now: Path) -> CalibrationRecord:
+def relocate_record(record: CalibrationRecord, then: Path, now: Path) -> CalibrationRecord:
     """The record as a manifest in the folder `now` says it, when one in `then` did."""
     if record.kind not in ("folder", "shards"):
         return record
@@ -135,31 +137,31 @@ def moved_record(record: CalibrationRecord, then: Path, now: Path) -> Calibratio
     return replace(record, source=Path(source).as_posix())
 
 
-def samples_of(references: Sequence[ReferenceOutputs]) -> list[ReferenceOutputs]:
+def plain_samples(references: Sequence[ReferenceOutputs]) -> list[ReferenceOutputs]:
     """The samples themselves, without what was made of them."""
-    return [r for r in references if r.feed.name.removeprefix(NAME).isdigit()]
+    return [r for r in references if r.feed.name.removeprefix(HELD_OUT_PREFIX).isdigit()]
 
 
-def store(references: Sequence[ReferenceOutputs], path: Path) -> None:
+def store_samples(references: Sequence[ReferenceOutputs], path: Path) -> None:
     """Write the samples as .npz, `<number>/<input>` each."""
     import numpy as np
 
     arrays = {
         f"{number}/{name}": array
-        for number, reference in enumerate(samples_of(references))
+        for number, reference in enumerate(plain_samples(references))
         for name, array in reference.feed.arrays.items()
     }
     with path.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 
-def stored(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
+def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
     """The samples that the artifact was judged on; none where it has no such file.
 
     Raises:
         CheckpointError: the file cannot be read.
     """
-    names = [file.name for file in artifact.files if file.role == ROLE]
+    names = [file.name for file in artifact.files if file.role == SAMPLES_ROLE]
     if not names:
         return ()
     feeds: dict[int, dict[str, Array]] = {}

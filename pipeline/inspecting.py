@@ -8,10 +8,10 @@ from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import Hint, ModelcError, UsageError
 from ..sources.weight_sets import describe_weight_sets, weights_kind
-from .calls import CheckpointContents, Looked
+from .calls import CheckpointContents, InspectedFile
 from .manifest_file import read_manifest
 from .recorded import record_beside
-from .trust import refuse_foreign_program
+from .trust import check_program_trust
 
 
 def inspect_checkpoint(path: str | Path) -> CheckpointContents:
@@ -33,7 +33,7 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
     )
 
 
-def inspect(path: str | Path, *, trust: bool = False) -> Looked:
+def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
     """What a converted model says of itself, and what the manifest beside it says.
 
     Args:
@@ -47,7 +47,7 @@ def inspect(path: str | Path, *, trust: bool = False) -> Looked:
     _refuse_folder(place)
     target = target_for(place)
     if isinstance(target, Program) and target.INSPECT_OPENS:
-        refuse_foreign_program(place, target, trust=trust)
+        check_program_trust(place, target, trust=trust)
     beside = record_beside(place)
     size = place.stat().st_size
     lineage: tuple[tuple[str, str], ...] = ()
@@ -60,10 +60,10 @@ def inspect(path: str | Path, *, trust: bool = False) -> Looked:
             ("checkpoint file", manifest.checkpoint.path),
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
-    return Looked(inspection=_inspected(place, target), size=size, lineage=lineage)
+    return InspectedFile(inspection=_inspect_model(place, target), size=size, lineage=lineage)
 
 
-def _inspected(place: Path, target: Target) -> Inspection:
+def _inspect_model(place: Path, target: Target) -> Inspection:
     """What the model says of itself; nothing is logged, so no hint may name a log."""
     try:
         return target.inspect(place)

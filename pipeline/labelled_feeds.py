@@ -26,10 +26,10 @@ from ..validators.task_metrics import LabelFaultError, TopK
 from .measuring import Measuring
 
 if TYPE_CHECKING:
-    from .stage import Stage
-    from .subject import Subject
+    from .stage import Progress
+    from .subject import EagerReference
 
-_HINT = "run again, with files that stay as they are"
+_STABLE_FILES_HINT = "run again, with files that stay as they are"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +66,19 @@ class LabelledFeeds:
         count = 0
         for count, batch in enumerate(self.samples, start=1):
             if count > len(self.digests) or batch.digest != self.digests[count - 1]:
-                raise UsageError(f"{batch.names[0]} changed while it was in use", hint=_HINT)
+                raise UsageError(
+                    f"{batch.names[0]} changed while it was in use", hint=_STABLE_FILES_HINT
+                )
             yield batch
         if count != len(self.digests):
-            raise UsageError(f"{self.samples.source} shrank while it was in use", hint=_HINT)
+            raise UsageError(
+                f"{self.samples.source} shrank while it was in use", hint=_STABLE_FILES_HINT
+            )
 
 
 @contextmanager
-def opened_labelled(
-    measuring: Measuring, subject: Subject, stage: Stage
+def open_labelled(
+    measuring: Measuring, subject: EagerReference, stage: Progress
 ) -> Iterator[LabelledFeeds]:
     """Open the data and run eager on all of it; what a loader left on disk goes at the end.
 
@@ -87,7 +91,7 @@ def opened_labelled(
             measuring.data, subject.signature, lambda spec: import_object(spec, "--data")
         )
     with samples:
-        labelled = _refer(samples, ModelAnswers(metric), measuring, subject, stage)
+        labelled = _run_eager_on_labels(samples, ModelAnswers(metric), measuring, subject, stage)
         for note in samples.notes:
             stage.note(f"labelled data: {note}")
         for note in labelled.notes:
@@ -95,17 +99,21 @@ def opened_labelled(
         yield labelled
 
 
-def labelled_for(
-    measuring: Measuring | None, subject: Subject, stage: Stage, held: ExitStack
+def enter_labelled(
+    measuring: Measuring | None, subject: EagerReference, stage: Progress, held: ExitStack
 ) -> LabelledFeeds | None:
     """The labelled data open for as long as `held` is; None where nothing is measured."""
     if measuring is None:
         return None
-    return held.enter_context(opened_labelled(measuring, subject, stage))
+    return held.enter_context(open_labelled(measuring, subject, stage))
 
 
-def _refer(
-    samples: LabelledSet, eager: ModelAnswers, measuring: Measuring, subject: Subject, stage: Stage
+def _run_eager_on_labels(
+    samples: LabelledSet,
+    eager: ModelAnswers,
+    measuring: Measuring,
+    subject: EagerReference,
+    stage: Progress,
 ) -> LabelledFeeds:
     """Run eager on every sample."""
     title = "eager on labelled data"
@@ -114,8 +122,8 @@ def _refer(
     with stage.step(title, log="labelled") as clock:
         for batch in samples:
             outputs = subject.eager.run(batch.feed)
-            output = output or _output_of(outputs, measuring.output)
-            _add(eager, outputs, output, batch, samples)
+            output = output or _choose_output(outputs, measuring.output)
+            _score_batch(eager, outputs, output, batch, samples)
             digests.append(batch.digest)
             stage.advance(title, len(eager), max(len(eager), samples.places))
         broken = int((eager.count_nonfinite(0, len(eager)) > 0).sum())
@@ -139,17 +147,17 @@ def _refer(
         output=output,
         eager=eager,
         digests=tuple(digests),
-        notes=_doubts(eager, broken),
+        notes=_eager_warnings(eager, broken),
     )
 
 
-def _doubts(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
+def _eager_warnings(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
     """What looks wrong with eager's own answers."""
     nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
     return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
 
 
-def _output_of(outputs: Outputs, given: str | None) -> str:
+def _choose_output(outputs: Outputs, given: str | None) -> str:
     """The name of the output that the metric reads.
 
     Raises:
@@ -171,7 +179,7 @@ def _output_of(outputs: Outputs, given: str | None) -> str:
     return floats[0]
 
 
-def _add(
+def _score_batch(
     answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
     """Score a batch of eager's; a fault is the labels', and named by the sample."""

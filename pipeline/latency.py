@@ -15,15 +15,17 @@ from ..core.precision import Precision
 from ..core.records import Latency
 from ..core.signature import Signature
 from ..core.verdict import Verdict
-from .bench import Bench, Parent
+from .bench import Parent, RunContext
 from .plan import Step
 
-_WARM, _LEAST, _MOST = 3, 7, 50  # runs of each
-_LEAST_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
-_SECONDS = 4.0  # after which no more than the least are taken
+_WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each
+_MIN_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
+_MAX_SECONDS = 4.0  # after which no more than the least are taken
 
 
-def step_latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | None:
+def measure_step_latency(
+    step: Step, path: Path, parent: Parent, bench: RunContext
+) -> Latency | None:
     """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
 
     Of others that are not FP32 as well, where the order asks for it.
@@ -33,7 +35,7 @@ def step_latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latenc
         return None
     feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
     with bench.stage.step(f"time {step.name}", log=step.name) as clock:
-        latency = latency_of(
+        latency = measure_latency(
             path,
             parent.path,
             step.target,
@@ -45,7 +47,7 @@ def step_latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latenc
     return latency
 
 
-def latency_of(  # noqa: PLR0913 - two models, what runs them, and what they are run on
+def measure_latency(  # noqa: PLR0913 - two models, what runs them, and what they are run on
     path: Path, parent: Path, target: Target, *, device: str, signature: Signature, feed: Feed
 ) -> Latency:
     """Median milliseconds of one run of `path` and of its FP32 `parent`, run by turns.
@@ -65,25 +67,25 @@ def latency_of(  # noqa: PLR0913 - two models, what runs them, and what they are
         target.open_runner(path, device, signature) as mine,
         target.open_runner(parent, device, signature) as other,
     ):
-        for _ in range(_WARM):
-            _seconds(mine, feed)
-            _seconds(other, feed)
+        for _ in range(_WARMUP_RUNS):
+            _time_run(mine, feed)
+            _time_run(other, feed)
         began = time.perf_counter()
         pairs: list[tuple[float, float]] = []
-        while len(pairs) < _LEAST or (
-            len(pairs) < _MOST and time.perf_counter() - began < _SECONDS
+        while len(pairs) < _MIN_RUNS or (
+            len(pairs) < _MAX_RUNS and time.perf_counter() - began < _MAX_SECONDS
         ):
-            pairs.append((_seconds(mine, feed), _seconds(other, feed)))
+            pairs.append((_time_run(mine, feed), _time_run(other, feed)))
     return Latency(
         milliseconds=round(1e3 * statistics.median(one for one, _ in pairs), 3),
         parent=round(1e3 * statistics.median(other for _, other in pairs), 3),
         device=device,
         runs=len(pairs),
-        noise=round(noise_of([one / other for one, other in pairs]), 4),
+        noise=round(ratio_noise([one / other for one, other in pairs]), 4),
     )
 
 
-def noise_of(ratios: Sequence[float]) -> float:
+def ratio_noise(ratios: Sequence[float]) -> float:
     """Two standard errors of the median, as a share of it; at least 1 %.
 
     The deviation is 1.4826 times the median absolute deviation, as of a normal distribution, and a
@@ -91,10 +93,10 @@ def noise_of(ratios: Sequence[float]) -> float:
     """
     middle = statistics.median(ratios)
     spread = 1.4826 * statistics.median(abs(one - middle) for one in ratios)
-    return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _LEAST_NOISE)
+    return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
 
 
-def with_speed(verdict: Verdict, latency: Latency | None) -> Verdict:
+def add_speed_note(verdict: Verdict, latency: Latency | None) -> Verdict:
     """The verdict, with a note where the artifact is slower than what it replaces."""
     if latency is None or not latency.slower:
         return verdict
@@ -105,7 +107,7 @@ def with_speed(verdict: Verdict, latency: Latency | None) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, note))
 
 
-def _seconds(runner: Runner, feed: Feed) -> float:
+def _time_run(runner: Runner, feed: Feed) -> float:
     began = time.perf_counter()
     runner.run(feed)
     return time.perf_counter() - began

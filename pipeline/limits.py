@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.errors import UsageError
 from ..core.names import unknown
 
-LIMITS = {
+LIMIT_FIELDS = {
     "atol": "atol",
     "rtol": "rtol",
     "min-sqnr": "min_sqnr",
@@ -31,22 +31,22 @@ def parse_limits(text: str) -> tuple[str, dict[str, float]]:
                 hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
                 option="tolerance",
             )
-        values[limit_named(key.strip())] = limit_number(value.strip(), f"--tolerance {text}")
+        values[limit_field(key.strip())] = parse_limit_number(value.strip(), f"--tolerance {text}")
     return head, values
 
 
-def limit_named(text: str, noun: str = "tolerance") -> str:
+def limit_field(text: str, noun: str = "tolerance") -> str:
     """The field of `Limits` that goes by this name.
 
     Raises:
         UsageError: there is none.
     """
-    if text not in LIMITS:
-        raise unknown(noun, text, list(LIMITS))
-    return LIMITS[text]
+    if text not in LIMIT_FIELDS:
+        raise unknown(noun, text, list(LIMIT_FIELDS))
+    return LIMIT_FIELDS[text]
 
 
-def limit_number(value: object, where: str) -> float:
+def parse_limit_number(value: object, where: str) -> float:
     """The number, as a file or an option says it.
 
     Raises:

@@ -26,40 +26,40 @@ from ..sources.rewrites.rewrite_table import (
     match_rewrites,
     suggest_rewrites,
 )
-from .bench import Bench, Made, Parent
-from .budgeting import balanced, has_budget
-from .choosing import chosen
+from .bench import Parent, RunContext, StepResult
+from .budgeting import balance_layers, has_budget
+from .choosing import choose_trial
 from .narrowing import (
-    Interval,
+    SizeInterval,
     domain_inputs,
     domains_above_one,
     find_interval,
-    interval_of,
-    subject_in,
+    narrow_subject,
+    parse_interval,
 )
-from .placed import places_of
+from .placed import size_feeds
 from .plan import Step
 from .sensitivity import measure_sensitivity
 from .stage import Clock
-from .trying import Trial, Way, attempt, candidate_of, held_out_for, ways_of
-from .worst import drop_worst, place_worst
+from .trying import Recipe, Trial, recipes_for, select_held_out, trial_candidate, try_recipe
+from .worst import drop_worst_feeds, place_worst_feed
 
-_NARROWED = 3  # times that one capture is narrowed, each time in another dim
+_MAX_NARROWED = 3  # times that one capture is narrowed, each time in another dim
 
 
 @dataclass
-class _Tried:
+class _StepAttempts:
     """What was tried for one step so far, in order."""
 
     step: Step
     attempts: list[Attempt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     errors: list[ModelcError] = field(default_factory=list)
-    _refused: list[Way] = field(default_factory=list)
+    _refused: list[Recipe] = field(default_factory=list)
     _told: set[tuple[str, str]] = field(default_factory=set)  # captures, and why they did not hold
 
     @property
-    def refused(self) -> list[tuple[Way, ModelcError]]:
+    def refused(self) -> list[tuple[Recipe, ModelcError]]:
         """The ways that gave no artifact, and why."""
         return list(zip(self._refused, self.errors, strict=True))
 
@@ -67,37 +67,37 @@ class _Tried:
         """Whether one of the trials passed."""
         return any(trial.verdict.passed for trial in self.trials)
 
-    def all_of(self, ways: Iterable[Way], parent: Parent, bench: Bench) -> None:
+    def all_of(self, ways: Iterable[Recipe], parent: Parent, bench: RunContext) -> None:
         """Try ways until one holds; quantizers are all tried."""
         for way in ways:
             if way.capture is Capture.EXPORT_STRICT and not can_strict_help(self._of(way)):
                 continue
             began = Clock()
             try:
-                trial = attempt(self.step, way, parent, bench, met=self._of(way))
+                trial = try_recipe(self.step, way, parent, bench, met=self._of(way))
             except (ConversionError, RunnerError) as error:
                 if is_redundant(error) and len(self.step.captures) > 1:
                     self._tell(way, "left out", error.message, bench)
                     continue
                 self._refused.append(way)
                 self.errors.append(error)
-                self.attempts.append(_refused(way, error, began))
-                self._passed_over(way, error.message, bench)
+                self.attempts.append(_record_refusal(way, error, began))
+                self._note_skipped(way, error.message, bench)
             else:
                 self.trials.append(trial)
-                self.attempts.append(_attempt(trial, began))
+                self.attempts.append(_record_attempt(trial, began))
                 if trial.verdict.passed and way.quantizer is None:
                     return
                 reasons = trial.verdict.reasons
-                self._passed_over(way, reasons[0].text if reasons else "", bench)
+                self._note_skipped(way, reasons[0].text if reasons else "", bench)
 
-    def _passed_over(self, way: Way, reason: str, bench: Bench) -> None:
+    def _note_skipped(self, way: Recipe, reason: str, bench: RunContext) -> None:
         """One line in the terminal for an attempt that did not hold."""
         attempt = self.attempts[-1]
-        if way != Way() and attempt.outcome != "passed":
+        if way != Recipe() and attempt.outcome != "passed":
             self._tell(way, attempt.outcome, reason, bench)
 
-    def _tell(self, way: Way, outcome: str, reason: str, bench: Bench) -> None:
+    def _tell(self, way: Recipe, outcome: str, reason: str, bench: RunContext) -> None:
         """One line in the terminal for a way that gave nothing to keep, each reason once."""
         known = (way.name, reason) in self._told
         self._told.add((way.name, reason))
@@ -106,13 +106,13 @@ class _Tried:
         why = " as before" if known else f": {reason}"
         bench.stage.note(f"{self.step.name}: {copy}{way.name} {outcome}{why}")
 
-    def _of(self, way: Way) -> list[ModelcError]:
+    def _of(self, way: Recipe) -> list[ModelcError]:
         """What refused the way's copy of the model so far."""
         refused = zip(self._refused, self.errors, strict=True)
         return [error for other, error in refused if other.rewrites == way.rewrites]
 
 
-def make(step: Step, parent: Parent, bench: Bench) -> Made:
+def build_step(step: Step, parent: Parent, bench: RunContext) -> StepResult:
     """Try the step's ways in order; the verdict decides, not the absence of an exception.
 
     Captures end at the first that holds; a trace that froze a branch whose other arm no feed took
@@ -121,19 +121,19 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     """
     clock = Clock()
     inputs = domain_inputs(parent.domain, bench.subject)
-    bench = _within(bench, inputs)
-    tried = _try(step, parent, bench)
+    bench = _in_domain(bench, inputs)
+    tried = _try_all(step, parent, bench)
     if step.captures and not tried.holds():
-        _try_narrower(tried, parent, bench)
+        _try_narrower_domains(tried, parent, bench)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
-        drop_worst(bench.folder, f"{REJECTED}/{step.name}")
-        failure = failure_of(step, _most_useful(tried.errors, bench), attempts)
-        return Made(failure=failure, lasting=all(error.lasting for error in tried.errors))
+        drop_worst_feeds(bench.folder, f"{REJECTED}/{step.name}")
+        failure = step_failure(step, _most_useful(tried.errors, bench), attempts)
+        return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
-        best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
+        best, tradeoffs = _apply_budget(step, choose_trial(trials), parent, bench)
     except (ConversionError, RunnerError) as error:
-        return Made(failure=failure_of(step, error, attempts), lasting=error.lasting)
+        return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)
     bench.stamp.check()
     artifact, verdict = settle_trial(step, best, parent, bench)
     for workplace in {trial.workplace for trial in (*trials, best)}:
@@ -146,41 +146,41 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
         for trial in trials
         for one in trial.converted.warned
     )
-    return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
+    return StepResult(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 
 
-def make_above_one(step: Step, parent: Parent, bench: Bench) -> Made | None:
+def build_above_one(step: Step, parent: Parent, bench: RunContext) -> StepResult | None:
     """What is made from another artifact, in the domain without size 1 of dims that were chosen.
 
     None where it does not pass there either. A runtime may go wrong at size 1 alone, or after it:
     OpenVINO 2026.4 keeps strides of an attention that ran first with one token.
     """
-    bench = _within(bench, domain_inputs(parent.domain, bench.subject))
-    clock, tried = Clock(), _Tried(step=step)
+    bench = _in_domain(bench, domain_inputs(parent.domain, bench.subject))
+    clock, tried = Clock(), _StepAttempts(step=step)
     for inputs in domains_above_one(bench.subject.signature):
-        tried.all_of(ways_of(step), parent, _within(bench, inputs))
+        tried.all_of(recipes_for(step), parent, _in_domain(bench, inputs))
         if tried.holds():
             bench.folder.forget()
-            best = chosen(tried.trials)
+            best = choose_trial(tried.trials)
             artifact, verdict = settle_trial(step, best, parent, bench)
             rmtree(best.workplace)
             domain = Domain(inputs=inputs).describe_chosen()
             bench.stage.note(f"{step.name}: passed in the smaller domain {domain}")
             artifact = replace(artifact, attempts=tuple(tried.attempts), seconds=clock.seconds)
-            return Made(artifact=artifact, verdict=verdict)
+            return StepResult(artifact=artifact, verdict=verdict)
     return None
 
 
-def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
+def _try_all(step: Step, parent: Parent, bench: RunContext) -> _StepAttempts:
     """The model as it is, but for the user's patches; then with rewrites, set after set."""
-    tried = _Tried(step=step)
-    tried.all_of(ways_of(step, _patches(bench)), parent, bench)
+    tried = _StepAttempts(step=step)
+    tried.all_of(recipes_for(step, _user_patches(bench)), parent, bench)
     if not step.captures or tried.holds():
         return tried
     reasons = [one.reason for one in tried.attempts]
     sets = (*bench.held, *suggest_rewrites(bench.subject.eager, reasons))
     for names in dict.fromkeys(sets):  # what held for another format comes first
-        held = _rewrite(names, tried, parent, bench)
+        held = _try_rewrites(names, tried, parent, bench)
         for name in held:
             bench.stage.note(f"{step.name}: captured with {describe_rewrite(name)}")
         if held:
@@ -189,34 +189,34 @@ def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
     return tried
 
 
-def _within(bench: Bench, inputs: tuple[InputSpec, ...]) -> Bench:
+def _in_domain(bench: RunContext, inputs: tuple[InputSpec, ...]) -> RunContext:
     """The bench with eager on feeds of these inputs alone; what is captured is captured anew."""
     if inputs == bench.subject.signature.inputs:
         return bench
     key = Domain(inputs=inputs).as_input()
     if key not in bench.narrowed:
-        bench.narrowed[key] = subject_in(bench.subject, inputs, bench.stage)
+        bench.narrowed[key] = narrow_subject(bench.subject, inputs, bench.stage)
     return replace(bench, subject=bench.narrowed[key], programs={})
 
 
-def _try_narrower(tried: _Tried, parent: Parent, bench: Bench) -> None:
+def _try_narrower_domains(tried: _StepAttempts, parent: Parent, bench: RunContext) -> None:
     """Try captures again in the part of the domain that they hold in, the largest part first.
 
     That is done where the smaller domain is accepted, or leaves out nothing but size 1 of a dim
     whose bounds nobody stated.
     """
     signature = bench.subject.signature
-    found = dict(_intervals(tried, bench))
+    found = dict(_iter_intervals(tried, bench))
     for way, interval in sorted(found.items(), key=lambda one: -one[1].share_of(signature)):
         within = bench
-        narrowed: Interval | None = interval
-        for _ in range(_NARROWED):
+        narrowed: SizeInterval | None = interval
+        for _ in range(_MAX_NARROWED):
             accepted = bench.order.narrow or (
                 narrowed is not None and narrowed.is_all_but_one(signature)
             )
             if narrowed is None or not accepted:
                 break
-            within = _within(within, narrowed.narrow(within.subject.signature).inputs)
+            within = _in_domain(within, narrowed.narrow(within.subject.signature).inputs)
             before = len(tried.errors), len(tried.trials)
             bench.stage.note(f"{tried.step.name}: {way.name} in the smaller domain {narrowed}")
             tried.all_of([way], parent, within)
@@ -224,26 +224,30 @@ def _try_narrower(tried: _Tried, parent: Parent, bench: Bench) -> None:
                 return
             again: list[ModelcError | Trial] = [*tried.errors[before[0] :]]
             again += tried.trials[before[1] :]
-            narrowed = next((_interval(one, within, tried) for one in again), None)
+            narrowed = next((_find_valid_interval(one, within, tried) for one in again), None)
 
 
-def _intervals(tried: _Tried, bench: Bench) -> Iterator[tuple[Way, Interval]]:
+def _iter_intervals(
+    tried: _StepAttempts, bench: RunContext
+) -> Iterator[tuple[Recipe, SizeInterval]]:
     """Each way that holds in a part of the domain, as its capture says or running it shows."""
     for way, error in tried.refused:
-        interval = interval_of(error, bench.subject.signature)
+        interval = parse_interval(error, bench.subject.signature)
         if interval is not None:
             yield way, interval
     for number, trial in enumerate(tried.trials):
-        interval = _interval(trial, bench, tried)
+        interval = _find_valid_interval(trial, bench, tried)
         if interval is not None:
-            tried.trials[number] = replace(trial, verdict=_told_narrow(trial.verdict, interval))
+            tried.trials[number] = replace(trial, verdict=_note_interval(trial.verdict, interval))
             yield trial.way, interval
 
 
-def _interval(found: ModelcError | Trial, bench: Bench, tried: _Tried) -> Interval | None:
+def _find_valid_interval(
+    found: ModelcError | Trial, bench: RunContext, tried: _StepAttempts
+) -> SizeInterval | None:
     if isinstance(found, ModelcError):
-        return interval_of(found, bench.subject.signature)
-    candidate = candidate_of(tried.step, found, bench)
+        return parse_interval(found, bench.subject.signature)
+    candidate = trial_candidate(tried.step, found, bench)
     device = bench.order.judging.device_for(tried.step.target)
     try:
         return find_interval(
@@ -255,33 +259,33 @@ def _interval(found: ModelcError | Trial, bench: Bench, tried: _Tried) -> Interv
         return None
 
 
-def _told_narrow(verdict: Verdict, interval: Interval) -> Verdict:
+def _note_interval(verdict: Verdict, interval: SizeInterval) -> Verdict:
     """The verdict with the part of the domain in which the artifact is right."""
     note = f"right where {interval}, as running it shows: accept that domain with --narrow"
     return replace(verdict, notes=(*verdict.notes, note))
 
 
-def _most_useful(errors: Sequence[ModelcError], bench: Bench) -> ModelcError:
+def _most_useful(errors: Sequence[ModelcError], bench: RunContext) -> ModelcError:
     """The refusal to report: one that leaves a part of the domain; the last where it may."""
     narrow = [error for error in errors if isinstance(error, NarrowError)]
     return narrow[-1 if bench.order.narrow else 0] if narrow else most_specific(errors)
 
 
-def _patches(bench: Bench) -> tuple[str, ...]:
+def _user_patches(bench: RunContext) -> tuple[str, ...]:
     return tuple(f"{PATCH}{spec}" for spec in bench.order.patches)
 
 
-def _rewrite(
-    names: tuple[str, ...], tried: _Tried, parent: Parent, bench: Bench
+def _try_rewrites(
+    names: tuple[str, ...], tried: _StepAttempts, parent: Parent, bench: RunContext
 ) -> tuple[str, ...]:
     """Try these rewrites, then with those that answer what they met; the names that hold."""
     while names:
-        unfit = _unfit((*_patches(bench), *names), bench)
+        unfit = _why_unfit((*_user_patches(bench), *names), bench)
         if unfit:
             bench.stage.note(f"{tried.step.name}: {unfit}")
             return ()
         before = len(tried.attempts)
-        tried.all_of(ways_of(tried.step, (*_patches(bench), *names)), parent, bench)
+        tried.all_of(recipes_for(tried.step, (*_user_patches(bench), *names)), parent, bench)
         if tried.holds():
             return names
         met = [one.reason for one in tried.attempts[before:]]
@@ -290,7 +294,7 @@ def _rewrite(
     return ()
 
 
-def _unfit(names: tuple[str, ...], bench: Bench) -> str:
+def _why_unfit(names: tuple[str, ...], bench: RunContext) -> str:
     """Why a copy with these rewrites is not this model; empty where it gives its outputs."""
     subject = bench.subject
     try:
@@ -300,17 +304,17 @@ def _unfit(names: tuple[str, ...], bench: Bench) -> str:
         return error.message
 
 
-def _within_budget(
-    step: Step, plain: Trial, parent: Parent, bench: Bench
+def _apply_budget(
+    step: Step, plain: Trial, parent: Parent, bench: RunContext
 ) -> tuple[Trial, tuple[TradeOff, ...]]:
     """The trial to keep: of INT8 with a budget, one that holds it, if layers in float can do it."""
     if not has_budget(step, bench):
         return plain, ()
-    found = balanced(step, plain, parent, bench)
+    found = balance_layers(step, plain, parent, bench)
     return found.trial, found.tradeoffs
 
 
-def _refused(way: Way, error: ModelcError, clock: Clock) -> Attempt:
+def _record_refusal(way: Recipe, error: ModelcError, clock: Clock) -> Attempt:
     return Attempt(
         capture=way.name,
         outcome="error",
@@ -320,7 +324,7 @@ def _refused(way: Way, error: ModelcError, clock: Clock) -> Attempt:
     )
 
 
-def _attempt(trial: Trial, clock: Clock) -> Attempt:
+def _record_attempt(trial: Trial, clock: Clock) -> Attempt:
     return Attempt(
         capture=trial.way.name,
         rewrites=trial.way.rewrites,
@@ -333,7 +337,7 @@ def _attempt(trial: Trial, clock: Clock) -> Attempt:
     )
 
 
-def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
+def step_failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
     """The record of a step that gave no artifact."""
     hint = hint_for(error, set(step.target.CAPTURES).difference(step.captures))
     return Failure(
@@ -347,16 +351,16 @@ def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failu
 
 
 def settle_trial(
-    step: Step, trial: Trial, parent: Parent, bench: Bench
+    step: Step, trial: Trial, parent: Parent, bench: RunContext
 ) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
     measured = measure_sensitivity(
         trial.verdict,
-        replace(candidate_of(step, trial, bench), aside=trial.workplace),
+        replace(trial_candidate(step, trial, bench), aside=trial.workplace),
         trial.judged,
-        bench.order.judging_of(step.wanted),
+        bench.order.select_judging(step.wanted),
         bench.stage,
-        held_out=held_out_for(step.wanted.precision, bench),
+        held_out=select_held_out(step.wanted.precision, bench),
     )
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED}/{step.name}"
@@ -372,28 +376,28 @@ def settle_trial(
         files=files,
         parent=parent.digest,
         made_from=parent.name,
-        capture=None if trial.way == Way() else trial.way.name,
+        capture=None if trial.way == Recipe() else trial.way.name,
         options=dict(trial.converted.options),
         versions=dict(trial.converted.versions),
         notes=trial.converted.notes,
         rewrites=trial.way.rewrites,
         frozen=trial.frozen,
-        domain=_domain(step, trial, bench),
+        domain=_artifact_domain(step, trial, bench),
         judged_as=trial.converted.judged_as,
-        places=places_of(trial.judged),
+        places=size_feeds(trial.judged),
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
-        calibration=_calibration(step, bench),
+        calibration=_calibration_record(step, bench),
         coverage=trial.coverage,
         latency=trial.latency,
         accuracy=trial.accuracy,
     )
     verdict = replace(measured, artifact=name)
     was = f"{REJECTED}/{step.name}"
-    return artifact, place_worst(verdict, bench.folder, files[0].name, was=was)
+    return artifact, place_worst_feed(verdict, bench.folder, files[0].name, was=was)
 
 
-def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
+def _artifact_domain(step: Step, trial: Trial, bench: RunContext) -> Domain:
     """What the verdict is a statement about."""
     device = bench.order.judging.device_for(step.target)
     return Domain(
@@ -403,5 +407,5 @@ def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
     )
 
 
-def _calibration(step: Step, bench: Bench) -> CalibrationRecord | None:
+def _calibration_record(step: Step, bench: RunContext) -> CalibrationRecord | None:
     return bench.record if step.wanted.precision is Precision.INT8 else None

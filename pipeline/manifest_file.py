@@ -11,12 +11,12 @@ from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
 from ..core.names import fits_a_file
 from ..core.whole import write_whole
-from .provenance.sealing import bound, sealed
+from .provenance.sealing import bind_manifest, seal_document
 
-FILE = "manifest.json"
-SIGNATURE = f"{FILE}.sig"
+MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = f"{MANIFEST_FILE}.sig"
 SCHEMA_ID = "urn:modelc:manifest:1"
-_OTHER = "give an output folder, its manifest.json or a report.json"
+_INPUT_HINT = "give an output folder, its manifest.json or a report.json"
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -25,11 +25,11 @@ def read_manifest(folder: Path) -> Manifest | None:
     Raises:
         UsageError: it is not a manifest of this schema version.
     """
-    path = folder / FILE
-    return manifest_in(path) if path.exists() else None
+    path = folder / MANIFEST_FILE
+    return read_manifest_file(path) if path.exists() else None
 
 
-def manifest_in(path: Path) -> Manifest:
+def read_manifest_file(path: Path) -> Manifest:
     """The manifest in a file of any name, as `report.json` is.
 
     Raises:
@@ -39,7 +39,9 @@ def manifest_in(path: Path) -> Manifest:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_hint_of(path)) from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", hint=_input_hint(path)
+        ) from error
     return decode_manifest(raw, path)
 
 
@@ -51,7 +53,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     """
     import msgspec
 
-    hint = _hint_of(path)
+    hint = _input_hint(path)
     try:
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
         if version != SCHEMA_VERSION:
@@ -79,8 +81,8 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     return manifest
 
 
-def _hint_of(path: Path) -> str:
-    return "move the folder away, or use another" if path.name == FILE else _OTHER
+def _input_hint(path: Path) -> str:
+    return "move the folder away, or use another" if path.name == MANIFEST_FILE else _INPUT_HINT
 
 
 def paths_in(manifest: Manifest) -> Iterator[str]:
@@ -98,7 +100,7 @@ def paths_in(manifest: Manifest) -> Iterator[str]:
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
     """Write the manifest, whole or not at all; a signature of the one before goes."""
     drop_signature(folder)
-    return write_whole(folder / FILE, as_text(manifest))
+    return write_whole(folder / MANIFEST_FILE, encode_manifest(manifest))
 
 
 def signature_path(record: Path) -> Path:
@@ -106,17 +108,17 @@ def signature_path(record: Path) -> Path:
     return record.with_name(f"{record.name}.sig")
 
 
-def drop_signature(folder: Path, file: str = FILE) -> None:
+def drop_signature(folder: Path, file: str = MANIFEST_FILE) -> None:
     """Remove the signature of an earlier record, before another takes its place."""
     signature_path(folder / file).unlink(missing_ok=True)
 
 
-def as_text(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as it is written: artifacts bound to their verdicts, the whole sealed."""
-    return sealed(as_json(replace(bound(manifest), seal="")))
+    return seal_document(encode_json(replace(bind_manifest(manifest), seal="")))
 
 
-def as_json(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Records as indented JSON with a newline at the end."""
     import msgspec
 
@@ -136,7 +138,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def without(manifest: Manifest, names: set[str]) -> Manifest:
+def without_artifacts(manifest: Manifest, names: set[str]) -> Manifest:
     """The manifest less the artifacts of these names, their verdicts and wrong layers."""
     return replace(
         manifest,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..core.contract import Feed, Outputs
     from ..sources.loaded_module import LoadedModule
 
-_ALL_OPEN = "max"  # the feed that hides nothing: all places are kept
-_MOST = 4  # masks of which all choices are tried
+_ALL_OPEN_FEED = "max"  # the feed that hides nothing: all places are kept
+_MAX_MASKS = 4  # masks of which all choices are tried
 
 
 def choose_mask_sense(
@@ -34,35 +34,35 @@ def choose_mask_sense(
         spec.name
         for spec in signature.inputs
         if spec.dtype == "bool" and spec.values is None and spec.dims
-    ][:_MOST]
+    ][:_MAX_MASKS]
     if not masks:
         return signature
     eager = open_eager(loaded, signature)
     before = eager.before()
-    sizes = _sizes(eager, signature, seed, samples)
-    for hiding in _choices(masks):
-        tried = _hiding(signature, hiding)
-        if _is_taken(eager, tried, sizes, seed, samples):
+    sizes = _runnable_sizes(eager, signature, seed, samples)
+    for hiding in _mask_subsets(masks):
+        tried = _set_hides(signature, hiding)
+        if _accepts_open_masks(eager, tried, sizes, seed, samples):
             before.restore()
             return tried
     before.restore()  # what forward kept of these feeds is not the model's
     return signature
 
 
-def _choices(masks: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _mask_subsets(masks: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """None of the masks, each, each two, and so on."""
     for count in range(len(masks) + 1):
         yield from itertools.combinations(masks, count)
 
 
-def _hiding(signature: Signature, names: Sequence[str]) -> Signature:
+def _set_hides(signature: Signature, names: Sequence[str]) -> Signature:
     def with_sense(spec: InputSpec) -> InputSpec:
         return replace(spec, hides=True) if spec.name in names else spec
 
     return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
 
 
-def _sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
+def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
     """The sample's sizes, or such at which eager runs where dims have no bounds yet; else opt."""
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     probe = SizeProbe(eager, signature, seed, samples)
@@ -70,11 +70,11 @@ def _sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) 
     return start or {name: dim.opt for name, dim in signature.free_dims.items()}
 
 
-def _is_taken(
+def _accepts_open_masks(
     eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
 ) -> bool:
     """Whether eager gives finite outputs for masks that hide nothing."""
-    feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN, sizes)
+    feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN_FEED, sizes)
     try:
         outputs = eager.run(feed.arrays)
     except CheckpointError:

@@ -17,18 +17,18 @@ from ..core.signature import InputSpec, Signature
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from ..validators.output_pairs import is_close
-from .restricting import within_values
-from .stage import Stage
-from .subject import Subject, refer_within
+from .restricting import restrict_subject
+from .stage import Progress
+from .subject import EagerReference, refer_within
 
 if TYPE_CHECKING:
     from ..core.verdict import Verdict
 
-_APART = 1e-3  # of the largest value: what a wrong branch differs by, and roundoff does not
+_DIFFERENCE = 1e-3  # of the largest value: what a wrong branch differs by, and roundoff does not
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class SizeInterval:
     """The sizes of one free dim in which an artifact holds, both ends included."""
 
     dim: str
@@ -85,11 +85,11 @@ def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
         found = signature
         for name in narrowed:
             high = signature.free_dims[name].high
-            found = Interval(dim=name, low=2, high=high).narrow(found)
+            found = SizeInterval(dim=name, low=2, high=high).narrow(found)
         yield found.inputs
 
 
-def interval_of(error: ModelcError, signature: Signature) -> Interval | None:
+def parse_interval(error: ModelcError, signature: Signature) -> SizeInterval | None:
     """The interval that a capture says it holds in; None where it says none."""
     if not isinstance(error, NarrowError) or error.interval is None:
         return None
@@ -97,19 +97,21 @@ def interval_of(error: ModelcError, signature: Signature) -> Interval | None:
     dim = signature.free_dims.get(name)
     if dim is None or not dim.low <= low <= high <= dim.high or low == high:
         return None
-    return Interval(dim=name, low=low, high=high)
+    return SizeInterval(dim=name, low=low, high=high)
 
 
-def subject_in(subject: Subject, inputs: Sequence[InputSpec], stage: Stage) -> Subject:
+def narrow_subject(
+    subject: EagerReference, inputs: Sequence[InputSpec], stage: Progress
+) -> EagerReference:
     """The eager side on feeds of these inputs alone; the subject itself where they are its own."""
     if tuple(inputs) == subject.signature.inputs:
         return subject
-    if _with_usual_values(inputs) == _with_usual_values(subject.signature.inputs):
-        return within_values(subject, inputs)
+    if _usual_inputs(inputs) == _usual_inputs(subject.signature.inputs):
+        return restrict_subject(subject, inputs)
     return refer_within(subject, replace(subject.signature, inputs=tuple(inputs)), stage)
 
 
-def _with_usual_values(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, object]]:
+def _usual_inputs(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, object]]:
     """The inputs with what all feeds but those of wide values depend on."""
     return [
         (replace(spec, values=None), spec.values and (spec.values.usual or spec.values))
@@ -117,14 +119,14 @@ def _with_usual_values(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, obj
     ]
 
 
-def domain_inputs(domain: Domain | None, subject: Subject) -> tuple[InputSpec, ...]:
+def domain_inputs(domain: Domain | None, subject: EagerReference) -> tuple[InputSpec, ...]:
     """The inputs of a recorded domain; the subject's own where none is on record."""
     return subject.signature.inputs if domain is None else domain.inputs
 
 
 def find_interval(
-    verdict: Verdict, subject: Subject, open_runner: Callable[[], Runner]
-) -> Interval | None:
+    verdict: Verdict, subject: EagerReference, open_runner: Callable[[], Runner]
+) -> SizeInterval | None:
     """The sizes of one dim in which a rejected artifact is right, as running it shows.
 
     Looked for where all feeds on which it is wrong differ in one dim from the size that it was
@@ -144,19 +146,19 @@ def find_interval(
     around = [
         found
         for name, dim in subject.signature.free_dims.items()
-        if (found := _separate(name, dim, bad, good)) is not None
+        if (found := _separate_sizes(name, dim, bad, good)) is not None
     ]
     if not around:
         return None
     dim, (low, high), (worst_low, worst_high) = max(around, key=lambda one: one[1][1] - one[1][0])
     with open_runner() as runner:
-        is_right = _Comparison(subject=subject, runner=runner, dim=dim, good=good).is_right
-        low = _halve(is_right, low, worst_low)
-        high = _halve(is_right, high, worst_high)
-    return Interval(dim=dim, low=low, high=high) if low < high else None
+        is_right = _SizeComparison(subject=subject, runner=runner, dim=dim, good=good).is_right
+        low = _bisect(is_right, low, worst_low)
+        high = _bisect(is_right, high, worst_high)
+    return SizeInterval(dim=dim, low=low, high=high) if low < high else None
 
 
-def _separate(
+def _separate_sizes(
     name: str, dim: Dim, bad: Sequence[Mapping[str, int]], good: Sequence[Mapping[str, int]]
 ) -> tuple[str, tuple[int, int], tuple[int | None, int | None]] | None:
     """A dim with the right sizes around its middle, and the nearest wrong ones; None if mixed."""
@@ -174,7 +176,7 @@ def _separate(
     return name, (inside[0], inside[-1]), (below, above)
 
 
-def _halve(is_right: Callable[[int], bool], right: int, wrong: int | None) -> int:
+def _bisect(is_right: Callable[[int], bool], right: int, wrong: int | None) -> int:
     """The last right size on the way to a wrong one; the right one where there is no wrong one."""
     if wrong is None:
         return right
@@ -185,10 +187,10 @@ def _halve(is_right: Callable[[int], bool], right: int, wrong: int | None) -> in
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Comparison:
+class _SizeComparison:
     """Eager beside an artifact at sizes of one dim, the other dims as in a feed that is right."""
 
-    subject: Subject
+    subject: EagerReference
     runner: Runner
     dim: str
     good: Sequence[Mapping[str, int]]
@@ -202,7 +204,7 @@ class _Comparison:
             given = self.runner.run(feed.arrays)
         except (CheckpointError, RunnerError):
             return False
-        return is_close(expected, given, share=_APART)
+        return is_close(expected, given, share=_DIFFERENCE)
 
     @property
     def _sample(self) -> Feed | None:

@@ -16,7 +16,7 @@ from ..core.interrupts import copies_ended, is_users_own
 
 
 @contextmanager
-def into(log: Path) -> Iterator[None]:
+def redirect_output(log: Path) -> Iterator[None]:
     """Send file descriptors 1 and 2, warnings and the traceback of an error to the end of `log`.
 
     File descriptors, because native libraries write there directly. Python's own streams follow
@@ -28,7 +28,7 @@ def into(log: Path) -> Iterator[None]:
     Raises:
         CheckpointError: the user's code raised what is no `Exception`, as SystemExit.
     """
-    _flush()
+    _flush_streams()
     saved = (os.dup(1), os.dup(2))
     try:
         with log.open("ab", buffering=0) as stream, warnings.catch_warnings():
@@ -41,16 +41,16 @@ def into(log: Path) -> Iterator[None]:
             except BaseException as error:
                 stream.write(traceback.format_exc().encode(errors="backslashreplace"))
                 if is_users_own(error):
-                    raise _ended_by_code(error) from error
+                    raise _exit_error(error) from error
                 raise
     finally:
-        _flush()
+        _flush_streams()
         for number, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, number)
             os.close(copy)
 
 
-def _ended_by_code(error: BaseException) -> CheckpointError:
+def _exit_error(error: BaseException) -> CheckpointError:
     """The error where the model's code raised what nothing but the end of a process may catch."""
     place = user_place(error)
     told = f": {first_line(error)}" if text_of(error) else ""
@@ -60,7 +60,7 @@ def _ended_by_code(error: BaseException) -> CheckpointError:
     )
 
 
-def _flush() -> None:
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()

@@ -15,7 +15,7 @@ from .order import Judging, Lowering, Source
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
 
-def source_of(  # noqa: PLR0913 - the options of the eager side
+def make_source(  # noqa: PLR0913 - the options of the eager side
     checkpoint: Path,
     *,
     model: str | None = None,
@@ -38,7 +38,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
     return Source(
         checkpoint=checkpoint,
         model=model,
-        model_args=model_args_of(model_args or ()),
+        model_args=parse_model_args(model_args or ()),
         strict=strict,
         allow_pickle=allow_pickle,
         inputs=tuple(inputs or ()),
@@ -51,7 +51,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
     )
 
 
-def model_args_of(texts: Sequence[str]) -> dict[str, str]:
+def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
     """`depth=50`, as a mapping.
 
     Raises:
@@ -70,7 +70,7 @@ def model_args_of(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def judging_of(  # noqa: PLR0913 - the options of validation
+def make_judging(  # noqa: PLR0913 - the options of validation
     *,
     feeds: int | None = None,
     seed: int | None = None,
@@ -106,7 +106,7 @@ def judging_of(  # noqa: PLR0913 - the options of validation
     )
 
 
-def lowering_of(  # noqa: PLR0913 - the options of precision
+def make_lowering(  # noqa: PLR0913 - the options of precision
     calib: str | None,
     *,
     calib_samples: int | None = None,
@@ -139,7 +139,7 @@ def lowering_of(  # noqa: PLR0913 - the options of precision
     return Lowering(
         calibration=None
         if calib is None
-        else calibration_of(calib, calib_samples, calib_select, calib_seed, preprocess),
+        else make_calibration(calib, calib_samples, calib_select, calib_seed, preprocess),
         quantizer=None if quantizer == "auto" else quantizer,
         method=calib_method,
         keep=tuple(keep_fp or ()),
@@ -148,7 +148,7 @@ def lowering_of(  # noqa: PLR0913 - the options of precision
     )
 
 
-def calibration_of(
+def make_calibration(
     source: str,
     samples: int | None,
     select: str | None,
@@ -169,7 +169,7 @@ def calibration_of(
     )
 
 
-def measuring_of(  # noqa: PLR0913 - the options of labelled data
+def make_measuring(  # noqa: PLR0913 - the options of labelled data
     data: str | None,
     metric: str | None,
     max_drop: str | None,
@@ -212,12 +212,14 @@ def measuring_of(  # noqa: PLR0913 - the options of labelled data
     )
 
 
-def of_calibration(preprocess: str | None, data: str | None, calib: str | None) -> str | None:
+def calibration_preprocess(
+    preprocess: str | None, data: str | None, calib: str | None
+) -> str | None:
     """`--preprocess` as calibration has it: with labelled data alone it is of these."""
     return None if data is not None and calib is None else preprocess
 
 
-def custom_ops_of(texts: Sequence[str] | None) -> dict[str, str]:
+def parse_custom_ops(texts: Sequence[str] | None) -> dict[str, str]:
     """`ns::op=package.module:fn`, as a mapping.
 
     Raises:
@@ -240,7 +242,7 @@ def custom_ops_of(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def settings_of(
+def make_settings(
     *, tf32: bool, profiles: Sequence[str] | None, plugins: Sequence[str] | None, **plain: object
 ) -> dict[str, str]:
     """An engine's settings as text, only what differs from its defaults; checked.

@@ -73,16 +73,16 @@ class Source:
     weights_key: str | None = None
 
 
-_LONGEST = 7 * 86_400.0  # seconds of a search: a week
-_MOST_FAULTS = 1000
-_PLACE = re.compile(r".+:[1-9]\d*")
+_MAX_SECONDS = 7 * 86_400.0  # seconds of a search: a week
+_MAX_FAULTS = 1000
+_BRANCH_PLACE = re.compile(r".+:[1-9]\d*")
 
 
-def _plain(value: float | None) -> str:
+def _plain_text(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _limits_text(output: str, limits: Limits) -> str:
+def _format_limits(output: str, limits: Limits) -> str:
     """As `--tolerance` reads it: `logits:min-sqnr=60,rtol=0.01`."""
     given = (
         f"{key.replace('_', '-')}={value:g}"
@@ -126,19 +126,19 @@ class Judging:
     def summary(self) -> dict[str, str]:
         """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""
         names = ("atol", "rtol", "min_sqnr", "search", "sensitivity")
-        found = {name: _plain(getattr(self, name)) for name in names}
+        found = {name: _plain_text(getattr(self, name)) for name in names}
         mine = Limits(floor_factor=self.floor_factor, min_cosine=self.min_cosine,
                       min_agreement=self.min_agreement)  # fmt: skip
         named = {"": mine, **self.by_output}
-        tolerances = (_limits_text(name, limits) for name, limits in named.items())
+        tolerances = (_format_limits(name, limits) for name, limits in named.items())
         found["tolerance"] = " ".join(filter(None, tolerances))
         return {**found, "accept_branch": " ".join(self.accept)}
 
     def __post_init__(self) -> None:
-        if self.search is not None and not 0 < self.search <= _LONGEST:
+        if self.search is not None and not 0 < self.search <= _MAX_SECONDS:
             raise UsageError(
                 f"--search {self.search:g} is no time to search for",
-                hint=f"give seconds, 1 to {_LONGEST:.0f}",
+                hint=f"give seconds, 1 to {_MAX_SECONDS:.0f}",
                 option="search",
             )
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
@@ -147,9 +147,9 @@ class Judging:
                 hint=f"use {LEAST_FEEDS} or more",
                 option="feeds",
             )
-        if self.sensitivity is not None and not 0 <= self.sensitivity <= _MOST_FAULTS:
+        if self.sensitivity is not None and not 0 <= self.sensitivity <= _MAX_FAULTS:
             raise UsageError(
-                f"--sensitivity must be 0 to {_MOST_FAULTS}, not {self.sensitivity}",
+                f"--sensitivity must be 0 to {_MAX_FAULTS}, not {self.sensitivity}",
                 hint=Hint(
                     "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
                 ),
@@ -161,7 +161,7 @@ class Judging:
             TOLERANCES[Precision.FP32], self.limits, self.by_output
         )  # refuses what is no limit
         for place in self.accept:
-            if not _PLACE.fullmatch(place):
+            if not _BRANCH_PLACE.fullmatch(place):
                 raise UsageError(
                     f"--accept-branch {place!r} is not FILE:LINE",
                     hint=Hint("as the verdict names it: ", Option("accept-branch", "gate.py:23")),
@@ -232,11 +232,11 @@ class Lowering:
             "keep_fp": " ".join(self.keep),
             "half_io": "true" if self.half_io else "",
             "max_trials": "" if self.max_trials is None else str(self.max_trials),
-            **({} if self.calibration is None else _samples(self.calibration)),
+            **({} if self.calibration is None else _samples_summary(self.calibration)),
         }
 
 
-def _samples(options: CalibrationOptions) -> dict[str, str]:
+def _samples_summary(options: CalibrationOptions) -> dict[str, str]:
     """Which samples, and how images become inputs, where that is not the default."""
     usual = CalibrationOptions(source=options.source)
     return {
@@ -248,7 +248,7 @@ def _samples(options: CalibrationOptions) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoingOn:
+class ResumeState:
     """Where a run takes up what others began in the same folder.
 
     `keys` are those of the steps, by artifact name, and become part of the record; `inputs` is what
@@ -310,7 +310,7 @@ class Order:
     depends: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
-    going_on: GoingOn = field(default_factory=GoingOn)
+    going_on: ResumeState = field(default_factory=ResumeState)
     timed: bool = False
 
     def __post_init__(self) -> None:
@@ -332,12 +332,12 @@ class Order:
                 )
 
     @property
-    def budgeted(self) -> bool:
+    def has_accuracy_budget(self) -> bool:
         """Whether INT8 is to keep what was asked for, and not only what its precision must."""
         gate = None if self.measuring is None else self.measuring.max_drop
         return self.judging.min_sqnr is not None or gate is not None
 
-    def judging_of(self, wanted: Wanted) -> Judging:
+    def select_judging(self, wanted: Wanted) -> Judging:
         """How an artifact is judged: `--min-sqnr` beside INT8 is a budget of what is INT8 alone.
 
         What INT8 is made from must not pass with the noise that INT8 may have.

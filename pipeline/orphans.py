@@ -7,7 +7,7 @@ from ..core.records import REJECTED
 from .plan import Step
 
 
-def orphan(step: Step, manifest: Manifest) -> Failure:
+def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
     """The record of such a step; its exit code is the parent's."""
     codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
     verdict = manifest.verdict_of(f"{REJECTED}/{step.parent}")

@@ -16,45 +16,45 @@ from ..core.errors import ConversionError, RunnerError
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact
-from .bench import Bench, Made, Parent
+from .bench import Parent, RunContext, StepResult
 from .making import settle_trial
 from .order import Wanted
 from .plan import Step
-from .trying import Trial, Way, attempt
+from .trying import Recipe, Trial, try_recipe
 
 
-def make_from_other_capture(
-    step: Step, manifest: Manifest, bench: Bench
-) -> tuple[Step, Made, Made] | None:
+def build_from_other_capture(
+    step: Step, manifest: Manifest, bench: RunContext
+) -> tuple[Step, StepResult, StepResult] | None:
     """A second parent and the step made from it, both passed; None where no capture gives both.
 
     Tried where the captures were left to modelc, and the step has no choice of its own.
     """
     parent = next((one for one in manifest.artifacts if one.name == step.parent), None)
-    if parent is None or not _may_try(step, parent, bench):
+    if parent is None or not _can_try(step, parent, bench):
         return None
-    for other in _other_steps(step, parent):
-        found = _try(step, other, bench)
+    for other in _other_capture_steps(step, parent):
+        found = _try_both(step, other, bench)
         if found is not None:
             mother, child = found
-            origin = _parent(other, mother)
+            origin = _trial_parent(other, mother)
             bench.folder.forget()  # the rejected file that came of the first parent is of no use
             bench.folder.claim([other.file])
             bench.stage.note(f"{step.name}: made from {other.name} in place of {parent.name}")
             return (
                 other,
-                _settled(other, mother, _eager(bench), bench),
-                _settled(step, child, origin, bench),
+                _settle_step(other, mother, _eager_parent(bench), bench),
+                _settle_step(step, child, origin, bench),
             )
     return None
 
 
-def _may_try(step: Step, parent: Artifact, bench: Bench) -> bool:
+def _can_try(step: Step, parent: Artifact, bench: RunContext) -> bool:
     plain = step.wanted.precision is Precision.FP32 and not step.quantizers
     return plain and bench.order.capture is None and parent.capture is not None
 
 
-def _other_steps(step: Step, parent: Artifact) -> Iterator[Step]:
+def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:
     """The parent's format by each capture that was not its own."""
     target = step.origin
     if target is None:
@@ -71,14 +71,14 @@ def _other_steps(step: Step, parent: Artifact) -> Iterator[Step]:
             )
 
 
-def _try(step: Step, other: Step, bench: Bench) -> tuple[Trial, Trial] | None:
+def _try_both(step: Step, other: Step, bench: RunContext) -> tuple[Trial, Trial] | None:
     """The second parent and its child, if both pass; what was made of them goes otherwise."""
     made: list[Trial] = []
     try:
-        mother = attempt(other, Way(capture=other.captures[0]), _eager(bench), bench)
+        mother = try_recipe(other, Recipe(capture=other.captures[0]), _eager_parent(bench), bench)
         made.append(mother)
         if mother.verdict.passed:
-            child = attempt(step, Way(), _parent(other, mother), bench)
+            child = try_recipe(step, Recipe(), _trial_parent(other, mother), bench)
             made.append(child)
             if child.verdict.passed:
                 return mother, child
@@ -89,11 +89,11 @@ def _try(step: Step, other: Step, bench: Bench) -> tuple[Trial, Trial] | None:
     return None
 
 
-def _eager(bench: Bench) -> Parent:
+def _eager_parent(bench: RunContext) -> Parent:
     return Parent(name=EAGER, digest=bench.subject.checkpoint.digest)
 
 
-def _parent(other: Step, trial: Trial) -> Parent:
+def _trial_parent(other: Step, trial: Trial) -> Parent:
     return Parent(
         name=other.name,
         digest=trial.files[0].sha256,
@@ -104,7 +104,7 @@ def _parent(other: Step, trial: Trial) -> Parent:
     )
 
 
-def _settled(step: Step, trial: Trial, parent: Parent, bench: Bench) -> Made:
+def _settle_step(step: Step, trial: Trial, parent: Parent, bench: RunContext) -> StepResult:
     artifact, verdict = settle_trial(step, trial, parent, bench)
     rmtree(trial.workplace, ignore_errors=True)
-    return Made(artifact=replace(artifact, seconds=verdict.seconds), verdict=verdict)
+    return StepResult(artifact=replace(artifact, seconds=verdict.seconds), verdict=verdict)

@@ -9,23 +9,23 @@ from ..core.signature import Signature
 from ..validators.judge import ReferenceOutputs
 
 
-def output_axes(
+def find_output_axes(
     signature: Signature, references: Sequence[ReferenceOutputs]
 ) -> dict[str, dict[int, str]]:
     """`{"logits": {0: "batch", 1: "logits.axis1"}}`: axes that vary, by the dim that they follow.
 
     What is no dim's own size on every feed gets a name of its own.
     """
-    sizes = [_sizes(signature, one) for one in references]
+    sizes = [_dim_sizes(signature, one) for one in references]
     found: dict[str, dict[int, str]] = {}
     for name in signature.outputs:
         shapes = [one.outputs[name].shape for one in references]
         if len({len(shape) for shape in shapes}) == 1:
-            found[name] = dict(_axes(name, shapes, sizes))
+            found[name] = dict(_find_varying_axes(name, shapes, sizes))
     return {name: axes for name, axes in found.items() if axes}
 
 
-def _sizes(signature: Signature, reference: ReferenceOutputs) -> dict[str, int]:
+def _dim_sizes(signature: Signature, reference: ReferenceOutputs) -> dict[str, int]:
     """The sizes of the dims on one feed, by the names that axes have."""
     arrays = reference.feed.arrays
     return {
@@ -35,7 +35,7 @@ def _sizes(signature: Signature, reference: ReferenceOutputs) -> dict[str, int]:
     }
 
 
-def _axes(
+def _find_varying_axes(
     output: str, shapes: Sequence[tuple[int, ...]], sizes: Sequence[Mapping[str, int]]
 ) -> Iterator[tuple[int, str]]:
     for axis in range(len(shapes[0]) if shapes else 0):

@@ -16,14 +16,14 @@ from ..core.errors import CheckpointError, ConversionError
 from ..core.findings import SIZED
 from ..validators.feeds import FeedDrawer
 from ..validators.output_pairs import find_sample
-from .bench import Bench
-from .subject import Subject, reference_on
+from .bench import RunContext
+from .subject import EagerReference, run_eager
 
-_NAME = "size"  # of the feeds: size-1, size-2, ...
-_TURNS = 6  # sizes at which forward goes another way that artifacts are judged at
+_SIZE_PREFIX = "size"  # of the feeds: size-1, size-2, ...
+_MAX_TURNS = 6  # sizes at which forward goes another way that artifacts are judged at
 
 
-def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int], ...]:
+def find_extra_sizes(job: Job, capture: str, bench: RunContext) -> tuple[Mapping[str, int], ...]:
     """Sizes that every artifact of the run is judged at, whatever its capture; found once.
 
     These are sizes at which resizes by scales round otherwise in float32, and such at which forward
@@ -42,16 +42,16 @@ def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int
     if capture.startswith(Capture.EXPORT) and AS_TEXT not in job.programs:
         return (*found["resizes"], *found.get("turns", ()))
     if "turns" not in found:
-        found["turns"] = branch_sizes(job)[:_TURNS]
+        found["turns"] = branch_sizes(job)[:_MAX_TURNS]
     return (*found["resizes"], *found["turns"])
 
 
-def with_places(
-    subject: Subject,
+def add_size_feeds(
+    subject: EagerReference,
     places: Sequence[Mapping[str, int]],
     *,
     found: Sequence[Mapping[str, int]] = (),
-) -> Subject:
+) -> EagerReference:
     """The subject with a feed, drawn as the others are, at each of these sizes that has none.
 
     Of those `found`, what eager rejects is left out: a model may reject a size of its own accord.
@@ -62,14 +62,14 @@ def with_places(
     known = [one.feed.sizes for one in subject.references if one.feed.kind in SIZED]
     domain = Domain(inputs=subject.signature.inputs)
     places, found = ([one for one in sizes if domain.contains(one)] for sizes in (places, found))
-    missing = _once(places, besides=known)
-    further = _once(found, besides=[*known, *missing])
+    missing = _unique_sizes(places, besides=known)
+    further = _unique_sizes(found, besides=[*known, *missing])
     if not missing and not further:
         return subject
-    drawer = _drawer(subject)
+    drawer = _feed_drawer(subject)
     try:
         more = [
-            reference_on(subject, drawer.feed(f"{_NAME}-{number}", sizes))
+            run_eager(subject, drawer.feed(f"{_SIZE_PREFIX}-{number}", sizes))
             for number, sizes in enumerate(missing, start=1)
         ]
     except CheckpointError as error:
@@ -79,29 +79,33 @@ def with_places(
         ) from error
     for number, sizes in enumerate(further, start=len(missing) + 1):
         with suppress(CheckpointError):
-            more.append(reference_on(subject, drawer.feed(f"{_NAME}-{number}", sizes)))
+            more.append(run_eager(subject, drawer.feed(f"{_SIZE_PREFIX}-{number}", sizes)))
     return replace(subject, references=(*subject.references, *more))
 
 
-def places_of(subject: Subject) -> dict[str, dict[str, int]]:
+def size_feeds(subject: EagerReference) -> dict[str, dict[str, int]]:
     """The feeds of `with_places` that the subject has, by name, with their sizes."""
     feeds = (one.feed for one in subject.references)
-    return {feed.name: dict(feed.sizes) for feed in feeds if feed.name.startswith(f"{_NAME}-")}
+    return {
+        feed.name: dict(feed.sizes) for feed in feeds if feed.name.startswith(f"{_SIZE_PREFIX}-")
+    }
 
 
-def with_recorded_places(subject: Subject, places: Mapping[str, Mapping[str, int]]) -> Subject:
+def add_recorded_sizes(
+    subject: EagerReference, places: Mapping[str, Mapping[str, int]]
+) -> EagerReference:
     """The subject with the feeds that an artifact was judged on beside the run's, drawn again."""
-    drawer = _drawer(subject)
-    more = [reference_on(subject, drawer.feed(name, dict(sizes))) for name, sizes in places.items()]
+    drawer = _feed_drawer(subject)
+    more = [run_eager(subject, drawer.feed(name, dict(sizes))) for name, sizes in places.items()]
     return replace(subject, references=(*subject.references, *more)) if more else subject
 
 
-def _drawer(subject: Subject) -> FeedDrawer:
+def _feed_drawer(subject: EagerReference) -> FeedDrawer:
     """Draws feeds as the subject's own are drawn."""
     return FeedDrawer.of(subject.signature, subject.feeds.seed, find_sample(subject.references))
 
 
-def _once(
+def _unique_sizes(
     places: Sequence[Mapping[str, int]], *, besides: Sequence[Mapping[str, int]]
 ) -> list[dict[str, int]]:
     """Each of these sizes once, without those that are known."""

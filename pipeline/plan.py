@@ -17,7 +17,7 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FloatEnds
 from .order import Order, Wanted
 
-STEM = "model"
+MODEL_STEM = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Step:
         """The file name without the format's suffix."""
         precision = self.wanted.precision
         own = "" if precision is Precision.FP32 else f".{precision}"
-        return f"{STEM}{own}.{self.variant}" if self.variant else f"{STEM}{own}"
+        return f"{MODEL_STEM}{own}.{self.variant}" if self.variant else f"{MODEL_STEM}{own}"
 
     @property
     def file(self) -> str:
@@ -80,11 +80,11 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
         planner.add(wanted)
     steps = tuple(planner.steps.values())
     _check_lowering(order, steps)
-    _check_capturing(order, steps)
-    return _for_runtimes(order, steps)
+    _check_capture(order, steps)
+    return _assign_runtimes(order, steps)
 
 
-def plan_of_pending(
+def plan_pending(
     pending: Iterable[Pending], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[Step, ...]:
     """The steps that a record has as pending, in its order.
@@ -93,16 +93,16 @@ def plan_of_pending(
         UsageError: one is of an unknown target.
         MissingError: its target can here neither be made nor prepared.
     """
-    return tuple(_of_pending(one, target_named(one.target, targets)) for one in pending)
+    return tuple(_make_pending_step(one, target_named(one.target, targets)) for one in pending)
 
 
-def _of_pending(pending: Pending, target: Target) -> Step:
+def _make_pending_step(pending: Pending, target: Target) -> Step:
     return Step(
         target=target,
         wanted=Wanted(target=target.NAME, precision=pending.precision),
         captures=(),
         parent=pending.made_from,
-        pending=pending_of(target),
+        pending=why_pending(target),
     )
 
 
@@ -121,17 +121,17 @@ class _Planner:
     def add(self, wanted: Wanted) -> None:
         """Add the step for `wanted`, and before it those that it needs."""
         target = target_named(wanted.target, self.targets)
-        _check(target, wanted, self.order)
+        _check_wanted(target, wanted, self.order)
         origin = target.MADE_FROM[wanted.precision]
         ready_made = self._is_ready_made(origin, wanted)
         parent = None if ready_made else self._parent(target, wanted)
         step = Step(
             target=target,
             wanted=wanted,
-            captures=_captures(target, wanted, self.order),
+            captures=_choose_captures(target, wanted, self.order),
             parent=parent,
             quantizers=() if ready_made else self._quantizers(target, wanted),
-            pending=pending_of(target),
+            pending=why_pending(target),
             origin=None if parent is None else self._origin(origin),
         )
         self.steps.setdefault(wanted.name, step)
@@ -145,7 +145,10 @@ class _Planner:
             return False
         if self.given == wanted.name:
             return True
-        return wanted.precision is Precision.INT8 and self.given == _as_precise(origin, wanted).name
+        return (
+            wanted.precision is Precision.INT8
+            and self.given == _same_precision(origin, wanted).name
+        )
 
     def _parent(self, target: Target, wanted: Wanted) -> str | None:
         """The step to start from; None for eager or the order's parent."""
@@ -194,15 +197,15 @@ class _Planner:
                 ),
                 option="calib",
             )
-        chosen = _chosen(able, target, self.order)
-        return tuple(one for one in chosen if _has_method(one, target, self.order))
+        chosen = _choose_quantizers(able, target, self.order)
+        return tuple(one for one in chosen if _offers_method(one, target, self.order))
 
 
 def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     """That no option of precision is without effect in silence."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
-    searches = quantizes and order.budgeted
+    searches = quantizes and order.has_accuracy_budget
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
     no_ends = "nothing becomes half: add --fp16 or --bf16"
@@ -227,7 +230,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
             )
 
 
-def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
+def _check_capture(order: Order, steps: Sequence[Step]) -> None:
     """That there is a model to patch, and an ONNX to write operators in."""
     if order.patches and not any(step.captures for step in steps):
         raise UsageError(
@@ -246,7 +249,7 @@ def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
         )
 
 
-def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
+def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps with what they are written for, once all of it is known to be possible."""
     planned = {
         step.name: step.target.plan_opset(order.opset, order.runtimes, step.wanted.precision)
@@ -265,12 +268,14 @@ def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
 
 
-def _as_precise(origin: str, wanted: Wanted) -> Wanted:
+def _same_precision(origin: str, wanted: Wanted) -> Wanted:
     """What `wanted` is made from, at the precision of `wanted` already."""
     return replace(Wanted.parse(origin), precision=wanted.precision)
 
 
-def _chosen(able: Sequence[Quantizer], target: Target, order: Order) -> Sequence[Quantizer]:
+def _choose_quantizers(
+    able: Sequence[Quantizer], target: Target, order: Order
+) -> Sequence[Quantizer]:
     """The quantizer that was named, or all that are ready."""
     if order.lowering.quantizer is not None:
         named = find_quantizer(order.lowering.quantizer)
@@ -284,7 +289,7 @@ def _chosen(able: Sequence[Quantizer], target: Target, order: Order) -> Sequence
     return ready
 
 
-def _has_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
+def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
     """Whether it offers the calibration method that was asked for; a named one must."""
     methods = quantizer.METHODS[target.NAME]
     if order.lowering.method is None or order.lowering.method in methods:
@@ -296,16 +301,17 @@ def _has_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
     raise unknown("calibration method", order.lowering.method, list(methods))
 
 
-def _captures(target: Target, wanted: Wanted, order: Order) -> tuple[Capture, ...]:
+def _choose_captures(target: Target, wanted: Wanted, order: Order) -> tuple[Capture, ...]:
     if target.MADE_FROM[wanted.precision] != EAGER:
         return ()
     return target.CAPTURES if order.capture is None else (order.capture,)
 
 
-def _check(target: Target, wanted: Wanted, order: Order) -> None:
+def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
     if wanted.precision not in target.MADE_FROM:
         raise UsageError(
-            f"{target.NAME} has no {wanted.precision}", hint=f"it has {_join(target.MADE_FROM)}"
+            f"{target.NAME} has no {wanted.precision}",
+            hint=f"it has {_join_words(target.MADE_FROM)}",
         )
     forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER
     if forced is not None and from_eager and forced not in target.CAPTURES:
@@ -319,11 +325,12 @@ def _check(target: Target, wanted: Wanted, order: Order) -> None:
     device = order.judging.device
     if device is not None and wanted in order.wanted and device not in target.DEVICES:
         raise UsageError(
-            f"{target.NAME} does not run on {device}", hint=f"it runs on {_join(target.DEVICES)}"
+            f"{target.NAME} does not run on {device}",
+            hint=f"it runs on {_join_words(target.DEVICES)}",
         )
 
 
-def pending_of(target: Target) -> Readiness | None:
+def why_pending(target: Target) -> Readiness | None:
     """Why the target must wait for another host; None where it can be made here.
 
     Raises:
@@ -337,5 +344,5 @@ def pending_of(target: Target) -> Readiness | None:
     return readiness
 
 
-def _join(values: Iterable[object]) -> str:
+def _join_words(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))

@@ -6,13 +6,15 @@ from ..converters.registry import as_deferred
 from ..core.contract import Readiness
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.manifest import Pending
-from .bench import Bench, Made, Parent
-from .making import failure_of
+from .bench import Parent, RunContext, StepResult
+from .making import step_failure
 from .plan import Step
-from .trying import job_of
+from .trying import make_job
 
 
-def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> Made:
+def prepare_pending(
+    step: Step, parent: Parent, readiness: Readiness, bench: RunContext
+) -> StepResult:
     """Run the target's pre-flight on the parent and leave the step pending.
 
     What the framework is sure to refuse is a failure here: another host could not finish it.
@@ -22,7 +24,7 @@ def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> M
         raise RuntimeError(f"{step.name} cannot be prepared")
     try:
         with bench.stage.step(f"pre-flight {step.name}", log=step.name) as clock:
-            job = job_of(step, parent, bench, bench.folder.workplace(step.name))
+            job = make_job(step, parent, bench, bench.folder.workplace(step.name))
             found = target.preflight(job)
             clock.passed = not found.blockers
             if found.blockers:
@@ -37,10 +39,10 @@ def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> M
                     option="plugins",
                 )
     except ModelcError as error:
-        return Made(failure=failure_of(step, error, []))
+        return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
         bench.stage.note(f"{step.name}: {warning}", warning=True)
-    return Made(
+    return StepResult(
         pending=Pending(
             step=step.name,
             target=step.target.NAME,

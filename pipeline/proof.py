@@ -12,19 +12,19 @@ from ..core.signature import Signature
 from ..core.verdict import ReasonCode, Tolerance, Verdict
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
-from .beyond import Evidence, beyond_of, reply_of
-from .default_run import with_default_run
-from .float64 import float64_notes, with_float64
-from .held_out import loose_feeds, notes_on
+from .beyond import Evidence, beyond_feeds, reply_to
+from .default_run import add_default_run
+from .float64 import add_float64, note_missing_float64
+from .held_out import loose_feeds, note_held_out
 from .order import Judging
-from .restricting import restrict_values, restricted_inputs
-from .searching import searched
-from .stage import Stage
-from .subject import Subject
-from .sweep import origins_on, sweep
-from .ties import full_look
-from .undecided import with_undecided
-from .worst import keep_worst, with_search
+from .restricting import restrict_inputs, restrict_values
+from .searching import search_worst_feed
+from .stage import Progress
+from .subject import EagerReference
+from .sweep import find_rounding_origins, run_sweep
+from .ties import judge_with_ties
+from .undecided import mark_undecided_replies
+from .worst import add_search_record, save_worst_feed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ class Candidate:
         return target.open_runner(self.path, device, signature)
 
 
-def prove(  # noqa: PLR0913 - what is judged, on what, and how
+def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how
     candidate: Candidate,
-    subject: Subject,
+    subject: EagerReference,
     judging: Judging,
-    stage: Stage,
+    stage: Progress,
     *,
     held_out: tuple[ReferenceOutputs, ...] = (),
     restrict: bool = False,
@@ -76,23 +76,23 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
         MissingError: the device is not here.
     """
     title = f"validate {candidate.name}"
-    case = Case.of(candidate, subject, judging, stage, held_out=held_out)
+    case = JudgeCase.of(candidate, subject, judging, stage, held_out=held_out)
     tolerance, references = case.tolerance, case.references
     with stage.step(title, log=candidate.log, attempt=True) as clock:
         subject.eager.release_pages()  # the runtime holds weights of its own now
         asked = case.ask(lambda done, total: stage.advance(title, done, total))
         subject.eager.release_pages()  # and has given them back
         evidence, verdict = restrict_values(
-            *full_look(asked, subject), subject, case.open, narrow=restrict
+            *judge_with_ties(asked, subject), subject, case.open, narrow=restrict
         )
-        evidence, verdict = _swept(evidence, verdict, case, stage)
-        notes = notes_on(verdict, held_out, beyond_of(references, candidate.precision))
-        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
-        verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
-        verdict = with_default_run(verdict, candidate, evidence, subject)
+        evidence, verdict = _judge_sweep(evidence, verdict, case, stage)
+        notes = note_held_out(verdict, held_out, beyond_feeds(references, candidate.precision))
+        notes = (*note_missing_float64(subject, tolerance), *verdict.notes, *notes)
+        verdict = _check_weights(replace(verdict, notes=notes), candidate, subject)
+        verdict = add_default_run(verdict, candidate, evidence, subject)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
-    found = searched(
+    found = search_worst_feed(
         evidence,
         verdict,
         opened=lambda: candidate.open(case.device, subject.signature),
@@ -102,15 +102,15 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
     )
     if candidate.aside is None:
         return found.verdict
-    return with_search(keep_worst(found.verdict, found.evidence, candidate.aside), found)
+    return add_search_record(save_worst_feed(found.verdict, found.evidence, candidate.aside), found)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class JudgeCase:
     """A candidate, the feeds with eager's answers, and what it is held to on them."""
 
     candidate: Candidate
-    subject: Subject
+    subject: EagerReference
     references: tuple[ReferenceOutputs, ...]
     tolerance: Tolerance
     device: str
@@ -120,18 +120,18 @@ class Case:
     def of(
         cls,
         candidate: Candidate,
-        subject: Subject,
+        subject: EagerReference,
         judging: Judging,
-        stage: Stage,
+        stage: Progress,
         *,
         held_out: tuple[ReferenceOutputs, ...] = (),
-    ) -> Case:
+    ) -> JudgeCase:
         """The case of a candidate, with eager in float64 where it is held to that."""
         tolerance = judging.tolerance_for(candidate.precision)
         references = (*subject.references, *held_out)
         if tolerance.floor_factor is not None:
-            references = with_float64(references, subject, stage)
-        beyond = beyond_of(references, candidate.precision)
+            references = add_float64(references, subject, stage)
+        beyond = beyond_feeds(references, candidate.precision)
         return cls(
             candidate=candidate,
             subject=subject,
@@ -158,7 +158,7 @@ class Case:
         with self.open() as runner:
             taken = runner.inputs
             for number in (smallest, *(one for one in numbers if one != smallest)):
-                replies[number] = reply_of(runner, self.references[number])
+                replies[number] = reply_to(runner, self.references[number])
                 advance(len(replies), len(sizes))
         return self.evidence([replies[number] for number in numbers], taken)
 
@@ -183,36 +183,40 @@ class Case:
 
         return Evidence(
             references=self.references,
-            replies=tuple(with_undecided(self.references, replies, precision, self.subject)),
+            replies=tuple(
+                mark_undecided_replies(self.references, replies, precision, self.subject)
+            ),
             precision=precision,
             judge_on=judge_on,
             loose=self.loose,
         )
 
 
-def _swept(
-    evidence: Evidence, verdict: Verdict, case: Case, stage: Stage
+def _judge_sweep(
+    evidence: Evidence, verdict: Verdict, case: JudgeCase, stage: Progress
 ) -> tuple[Evidence, Verdict]:
     """The verdict of an FP32 artifact with what a sweep over sizes and integers finds wrong."""
     if not verdict.passed or case.candidate.precision is not Precision.FP32:
         return evidence, verdict
     subject = case.subject
-    if not origins_on(evidence, subject):
+    if not find_rounding_origins(evidence, subject):
         return evidence, verdict
-    inputs = restricted_inputs(subject.signature.inputs, verdict.restricted_values)
+    inputs = restrict_inputs(subject.signature.inputs, verdict.restricted_values)
     within = replace(subject, signature=replace(subject.signature, inputs=inputs))
     with case.open() as runner:
-        found = sweep(evidence, within, runner)
+        found = run_sweep(evidence, within, runner)
     if not found.differing:
         return evidence, verdict
     known = len(evidence.references)
     fresh = found.evidence.references[known:]
     if case.tolerance.floor_factor is not None:
-        fresh = with_float64(fresh, subject, stage)
+        fresh = add_float64(fresh, subject, stage)
     references = (*evidence.references, *fresh)
-    replies = with_undecided(references, found.evidence.replies, case.candidate.precision, subject)
+    replies = mark_undecided_replies(
+        references, found.evidence.replies, case.candidate.precision, subject
+    )
     asked = replace(found.evidence, references=references, replies=tuple(replies))
-    swept, now = full_look(asked, subject)
+    swept, now = judge_with_ties(asked, subject)
     text = f"{found.differing} of {found.count} sizes and values that were swept differ"
     if now.passed:
         text += ", by what ties or noise explain"
@@ -220,7 +224,7 @@ def _swept(
     return swept, replace(now, notes=(*now.notes, text))
 
 
-def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> Verdict:
+def _check_weights(verdict: Verdict, candidate: Candidate, subject: EagerReference) -> Verdict:
     """The verdict, refused where an FP32 artifact holds a weight with some elements altered."""
     target = candidate.target
     if candidate.precision is not Precision.FP32 or not isinstance(target, Weighted):

@@ -12,13 +12,13 @@ from ..core.errors import ConversionError, Hint, Option
 from ..core.precision import Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
-from .calibration_cache import CalibrationCache, key_of
+from .calibration_cache import CalibrationCache, quantization_key
 from .plan import Step
-from .stage import Stage
+from .stage import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantization:
+class QuantizationTask:
     """What one quantizer is to do for one step; `keep` are names of the parent's nodes."""
 
     quantizer: Quantizer
@@ -30,8 +30,8 @@ class Quantization:
     keep: tuple[str, ...] = ()
 
 
-def quantized(
-    work: Quantization, folder: Path, cache: CalibrationCache | None, stage: Stage
+def quantize_parent(
+    work: QuantizationTask, folder: Path, cache: CalibrationCache | None, stage: Progress
 ) -> Quantized:
     """Quantize in `folder`; the parent's debug sidecar is laid beside the result.
 
@@ -39,7 +39,7 @@ def quantized(
         ConversionError: the quantizer refused the model.
     """
     title = f"quantize {work.consumer} ({work.quantizer.NAME})"
-    key = None if cache is None else key_of(work)
+    key = None if cache is None else quantization_key(work)
     with stage.step(
         title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}", attempt=True
     ) as clock:

@@ -16,36 +16,39 @@ from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Checkpoint, FileRecord
 from ..validators.model_identity import is_same_model
-from .bench import Made
-from .environment import environment
+from .bench import StepResult
+from .environment import describe_environment
 from .folder import OutputFolder
-from .manifest_file import read_manifest, without
+from .manifest_file import read_manifest, without_artifacts
 from .order import Order
 from .plan import Step
-from .subject import Subject
-from .worst import drop_worst
+from .subject import EagerReference
+from .worst import drop_worst_feeds
 
-_HINT = "give another -o, or --overwrite to move them to replaced/"
+_OTHER_FOLDER_HINT = "give another -o, or --overwrite to move them to replaced/"
 
 
-def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> Manifest | None:
+def read_known_record(
+    order: Order, folder: OutputFolder, checkpoint: Checkpoint
+) -> Manifest | None:
     """The manifest already in the folder; asked before the first slow step.
 
     Raises:
         UsageError: it is another checkpoint's record and the order does not overwrite.
     """
     known = read_manifest(folder.path)
-    folder.reads(read_by(order, checkpoint))
+    folder.reads(input_files(order, checkpoint))
     folder.own(file.name for file in (known.files if known else ()))
     may = order.overwrite or order.discards
     if known is None or may or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
-        f"{order.out} holds artifacts {_of_another(known.checkpoint, checkpoint)}", hint=_HINT
+        f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
+        hint=_OTHER_FOLDER_HINT,
     )
 
 
-def read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+def input_files(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
     """The files that the order names: checkpoint, parent, samples."""
     root = Path(checkpoint.path)
     root = root if root.is_dir() else root.parent
@@ -54,19 +57,19 @@ def read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
-    return one.digest == other.digest and _made_with(one) == _made_with(other)
+    return one.digest == other.digest and _checkpoint_options(one) == _checkpoint_options(other)
 
 
-def _of_another(known: Checkpoint, now: Checkpoint) -> str:
+def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
     """`of another checkpoint (FILE)`; of the same files what they were made with, and are now."""
     if known.digest != now.digest:
         return f"of another checkpoint ({known.path})"
-    pairs = zip(_made_with(known), _made_with(now), strict=True)
+    pairs = zip(_checkpoint_options(known), _checkpoint_options(now), strict=True)
     then, today = zip(*((one, other) for one, other in pairs if one != other), strict=True)
     return f"of this checkpoint made with {' '.join(then)}; this run has {' '.join(today)}"
 
 
-def _made_with(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Factory, its arguments, the set of weights, the method and dropped outputs, as options."""
     said = sorted(checkpoint.factory_args.items())
     return (
@@ -80,7 +83,7 @@ def _made_with(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def begin_record(
-    order: Order, folder: OutputFolder, subject: Subject, known: Manifest | None, tell: Tell
+    order: Order, folder: OutputFolder, subject: EagerReference, known: Manifest | None, tell: Tell
 ) -> Manifest:
     """The manifest to go on with, as `continued` has it.
 
@@ -91,20 +94,20 @@ def begin_record(
         modelc=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         order=order.summary(),
-        checkpoint=replace(subject.checkpoint, path=relative(subject.checkpoint.path, folder)),
+        checkpoint=replace(subject.checkpoint, path=relative_to(subject.checkpoint.path, folder)),
         signature=subject.signature,
         feeds=replace(
             subject.feeds,
-            samples=subject.feeds.samples and relative(subject.feeds.samples, folder),
+            samples=subject.feeds.samples and relative_to(subject.feeds.samples, folder),
         ),
-        environment=environment(),
+        environment=describe_environment(),
         fingerprint=subject.fingerprint,
         notes=subject.notes,
     )
-    return continued(order, folder, fresh, known, tell)
+    return continue_manifest(order, folder, fresh, known, tell)
 
 
-def continued(
+def continue_manifest(
     order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None, tell: Tell
 ) -> Manifest:
     """A fresh record with what is there already, where that is of the same model and inputs.
@@ -119,7 +122,7 @@ def continued(
         return fresh
     still = (one for one in known.replaced if is_as_recorded(folder.path / one.name, one))
     fresh = replace(fresh, replaced=tuple(still))
-    difference = _difference(known, fresh)
+    difference = _model_difference(known, fresh)
     if not difference:
         return replace(
             fresh,
@@ -131,14 +134,14 @@ def continued(
             localisations=known.localisations,
         )
     if not order.discards and not order.overwrite:
-        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
+        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_OTHER_FOLDER_HINT)
     own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
     own = own if order.discards else []
     for file in own:
         folder.remove(file.name)
     aside = folder.set_aside(one for one in known.files if one not in own)
     fresh = replace(fresh, replaced=(*fresh.replaced, *aside))
-    drop_worst(folder, *(artifact.name for artifact in known.artifacts))
+    drop_worst_feeds(folder, *(artifact.name for artifact in known.artifacts))
     folder.commit(fresh)
     if own:
         names = ", ".join(artifact.name for artifact in known.artifacts)
@@ -149,10 +152,10 @@ def continued(
     return fresh
 
 
-def _difference(known: Manifest, now: Manifest) -> str:
+def _model_difference(known: Manifest, now: Manifest) -> str:
     """Why the record's artifacts are not of today's model; empty when they are."""
     if not _same_model(known.checkpoint, now.checkpoint):
-        return _of_another(known.checkpoint, now.checkpoint)
+        return _describe_other_model(known.checkpoint, now.checkpoint)
     if known.signature != now.signature:
         return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
     if known.fingerprint and not is_same_model(known.fingerprint, now.fingerprint):
@@ -160,7 +163,7 @@ def _difference(known: Manifest, now: Manifest) -> str:
     return ""
 
 
-def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
+def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
     """The manifest with what the step gave in place of what it gave before.
 
     An earlier artifact of that name stays, with its verdict, until a proven one replaces it; and
@@ -169,8 +172,10 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
     passed = made.verdict is not None and made.verdict.passed
     warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
     manifest = replace(manifest, warned=warned)
-    manifest = without(manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])})
-    ended = _stale(step, made, manifest) if made.failure is None else ()
+    manifest = without_artifacts(
+        manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])}
+    )
+    ended = _find_ended_pending(step, made, manifest) if made.failure is None else ()
     pending = tuple(one for one in manifest.pending if one.step not in ended)
     manifest = replace(manifest, pending=pending)
     if made.pending is not None:
@@ -186,7 +191,7 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
     )
 
 
-def _stale(step: Step, made: Made, manifest: Manifest) -> tuple[str, ...]:
+def _find_ended_pending(step: Step, made: StepResult, manifest: Manifest) -> tuple[str, ...]:
     """Pending steps that this one ends: itself, and those prepared with what it made anew."""
     if made.artifact is None or made.artifact.rejected:
         return (step.name,)
@@ -195,13 +200,13 @@ def _stale(step: Step, made: Made, manifest: Manifest) -> tuple[str, ...]:
     return (step.name, *(one.step for one in theirs))
 
 
-def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
+def find_unreferenced_files(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
     """Files of the record before that are none of the record now: a `.data` of an older export."""
     kept = {file.name for file in now.files}
     return tuple(file for file in before.files if file.name not in kept)
 
 
-def relative(path: str, folder: OutputFolder) -> str:
+def relative_to(path: str, folder: OutputFolder) -> str:
     """A path as the folder's manifest says it.
 
     Both ends are resolved: `..` after a symbolic link leads elsewhere.

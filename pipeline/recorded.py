@@ -12,14 +12,14 @@ from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Artifact, Checkpoint
 from ..core.verdict import Tolerance
-from .folder import settle
-from .manifest_file import FILE, read_manifest
+from .folder import settle_commit
+from .manifest_file import MANIFEST_FILE, read_manifest
 from .order import Judging, Source
 
-_NAMED = 3  # models of a project that a hint names
+_MAX_NAMED = 3  # models of a project that a hint names
 
 
-def manifest_of(folder: Path) -> Manifest:
+def load_manifest(folder: Path) -> Manifest:
     """The manifest of an output folder.
 
     Raises:
@@ -27,22 +27,22 @@ def manifest_of(folder: Path) -> Manifest:
     """
     if not folder.exists():
         raise UsageError(f"no such folder: {folder}", hint="give what modelc export -o wrote")
-    settle(folder)
+    settle_commit(folder)
     manifest = read_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{folder} has no {FILE}", hint=_instead_of(folder))
+        raise UsageError(f"{folder} has no {MANIFEST_FILE}", hint=_folder_hint(folder))
     return manifest
 
 
-def _instead_of(folder: Path) -> str:
+def _folder_hint(folder: Path) -> str:
     """What to give in place of a folder without a manifest; of a project one of its models."""
-    models = sorted(str(one.parent) for one in folder.glob(f"*/{FILE}"))[:_NAMED]
+    models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
     if models:
         return f"it holds those of several models: give {' or '.join(models)}"
     return "give what modelc export -o wrote, or a model file"
 
 
-def unkeyed(manifest: Manifest) -> Manifest:
+def drop_keys(manifest: Manifest) -> Manifest:
     """The manifest without keys of steps: who judges anew may judge otherwise than was ordered."""
     return replace(manifest, artifacts=tuple(replace(a, key="") for a in manifest.artifacts))
 
@@ -53,12 +53,12 @@ def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
     if manifest is None:
         return None
     named = [a for a in manifest.artifacts if a.files[0].name == path.name and not a.rejected]
-    if not named or changed_file(named[0], path.parent):
+    if not named or describe_changed_file(named[0], path.parent):
         return None
     return manifest, named[0]
 
 
-def rejected_record(path: Path) -> tuple[Manifest, Artifact] | None:
+def record_of_rejected(path: Path) -> tuple[Manifest, Artifact] | None:
     """As `record_beside`, of a file in `rejected/` by the manifest above it."""
     folder = path.parent.parent
     manifest = read_manifest(folder) if path.parent.name == REJECTED else None
@@ -66,12 +66,12 @@ def rejected_record(path: Path) -> tuple[Manifest, Artifact] | None:
         return None
     name = f"{REJECTED}/{path.name}"
     named = [a for a in manifest.artifacts if a.files[0].name == name and a.rejected]
-    if not named or changed_file(named[0], folder):
+    if not named or describe_changed_file(named[0], folder):
         return None
     return manifest, named[0]
 
 
-def unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
+def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
     """Whether it is a trace, or made from one, and nothing says what that froze."""
     seen: set[str] = set()
     one: Artifact | None = artifact
@@ -84,7 +84,7 @@ def unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
     return False
 
 
-def changed_file(artifact: Artifact, folder: Path) -> str:
+def describe_changed_file(artifact: Artifact, folder: Path) -> str:
     """What is wrong with the artifact's files on disk; empty when they are as recorded.
 
     The debug sidecar may stay behind.
@@ -113,7 +113,7 @@ class Moved:
     trust: bool = False
 
 
-def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     """The eager side as the manifest in `folder` records it, with its files found again.
 
     Raises:
@@ -150,16 +150,16 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         weights_key=recorded.weights_key,
         trust=moved.trust,
         recorded=recorded.digest,
-        samples=None if then is None else moved.samples or _samples(then, folder),
+        samples=None if then is None else moved.samples or _find_samples(then, folder),
     )
 
 
-def _samples(then: str, folder: Path) -> Path:
+def _find_samples(then: str, folder: Path) -> Path:
     """Where the recorded samples are: a loader is no file, and nowhere but in the user's code."""
     return Path(then) if is_loader(then) else folder / then
 
 
-def as_recorded(judging: Judging, manifest: Manifest) -> Judging:
+def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
     """The number of feeds and the seed of the record, where none are asked for now."""
     return replace(
         judging,
@@ -197,6 +197,6 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
         )
 
 
-def as_exported(judging: Judging, then: Tolerance | None) -> Judging:
+def apply_exported_tolerances(judging: Judging, then: Tolerance | None) -> Judging:
     """The tolerances of the export, where none are asked for now and the record is trusted."""
     return replace(judging, recorded=then if judging.trusts_record else None)

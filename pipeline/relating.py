@@ -15,25 +15,25 @@ from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer
-from .stated_values import bounded_input
+from .stated_values import find_narrower_input
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
 _LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
-_MOST = 120  # runs of eager: enough for four dims
-_OTHERS = 3  # times that values are drawn anew where eager rejects the first
-_SHORT = 32  # sizes of a range that are all tried
-_NEAR = 8  # sizes on either side of the opt that are tried in a longer one
-_PARTS = 4  # of a range, at whose ends a size is looked for that runs
-_LARGER = 4  # times the largest feed that is judged on
-_SMALL = 1 << 20  # elements: so many are never too many
+_MAX_TRIAL_RUNS = 120  # runs of eager: enough for four dims
+_MAX_OTHER_FEEDS = 3  # times that values are drawn anew where eager rejects the first
+_SHORT_RANGE = 32  # sizes of a range that are all tried
+_NEAR_SIZES = 8  # sizes on either side of the opt that are tried in a longer one
+_RANGE_PARTS = 4  # of a range, at whose ends a size is looked for that runs
+_TIMES_LARGER = 4  # times the largest feed that is judged on
+_SMALL_FEED = 1 << 20  # elements: so many are never too many
 
 
-class Trials:
+class EagerTrials:
     """Runs eager at sizes, not too often; `seed` and `samples` as the feeds have them."""
 
     def __init__(self, eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> None:
         self.signature = signature
-        self.left = _MOST
+        self.left = _MAX_TRIAL_RUNS
         self._eager = eager
         self._seed, self._samples = seed, samples
         self._drawer = FeedDrawer.of(signature, seed, samples)
@@ -53,7 +53,7 @@ class Trials:
     def _fits(self, sizes: Sizes) -> bool:
         """Whether there is such a size, and a feed of it is not far larger than the largest."""
         most = {name: dim.high for name, dim in self.signature.free_dims.items()}
-        limit = max(_LARGER * self._elements(most), _SMALL)
+        limit = max(_TIMES_LARGER * self._elements(most), _SMALL_FEED)
         dims = self.signature.free_dims
         least = all(size >= min(dims[name].low, 1) for name, size in sizes.items() if name in dims)
         return least and self._elements(sizes) <= limit
@@ -87,18 +87,18 @@ class Trials:
 
     def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
         """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
-        feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_OTHERS)]
+        feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_MAX_OTHER_FEEDS)]
         yield from (feed.arrays for feed in feeds)
         whole = [spec.name for spec in self.signature.inputs if spec.dtype not in FLOATS]
         for names in (whole, *([name] for name in whole if len(whole) > 1)):
             yield from self._drawer.at_ends(feeds[0], names)
 
-    def ordered(self, sizes: Sizes) -> InputSpec | None:
+    def takes_sorted(self, sizes: Sizes) -> InputSpec | None:
         """The first integer input that eager takes with values in order, and not without.
 
         The other inputs are the same in both, in each feed that is drawn.
         """
-        names = [f"in-order-{number}" for number in range(_OTHERS)]
+        names = [f"in-order-{number}" for number in range(_MAX_OTHER_FEEDS)]
         if all(self.takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
             return None
         whole = [s for s in self.signature.inputs if s.dtype not in FLOATS and s.dims]
@@ -115,7 +115,7 @@ class Trials:
         return None
 
 
-class SizesError(CheckpointError):
+class RejectedSizesError(CheckpointError):
     """Eager rejects sizes within the domain: `sizes` of its free dims."""
 
     def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
@@ -124,7 +124,7 @@ class SizesError(CheckpointError):
 
 
 @contextmanager
-def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[None]:
+def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) -> Iterator[None]:
     """Eager's rejection of a feed of these sizes, with what mends it.
 
     Args:
@@ -143,27 +143,31 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         if error.code is not ErrorCode.FEED_REJECTED:
             raise
         if drawn and trials.takes_others(sizes):
-            ordered = trials.ordered(sizes)
-            hint = _other_values(trials, sizes) if ordered is None else _in_order(ordered)
+            ordered = trials.takes_sorted(sizes)
+            hint = (
+                _suggest_other_values(trials, sizes)
+                if ordered is None
+                else _suggest_sorted(ordered)
+            )
             usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
             if sizes and trials.takes_all(usual):
-                raise SizesError(error.message, hint=hint, sizes=sizes) from error
+                raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
             raise CheckpointError(
                 error.message, hint=hint, option="input", code=error.code
             ) from error
         if not sizes:
             raise
-        found = related(error, trials, sizes)
+        found = infer_dim_constraints(error, trials, sizes)
         if found is None:
             if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
                 raise  # it is no matter of these sizes
-            hint = _narrow(trials.signature, error)
-            raise SizesError(error.message, hint=hint, sizes=sizes) from error
+            hint = _suggest_narrower(trials.signature, error)
+            raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
         told = f"{error.message}: {found.said}"
-        raise SizesError(told, hint=found.write, sizes=sizes) from error
+        raise RejectedSizesError(told, hint=found.write, sizes=sizes) from error
 
 
-def _narrow(signature: Signature, error: CheckpointError) -> str:
+def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
     """What to do where no relation of the dims is found."""
     dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
     if not dims:
@@ -171,9 +175,9 @@ def _narrow(signature: Signature, error: CheckpointError) -> str:
     return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
 
 
-def _other_values(trials: Trials, sizes: Sizes) -> str:
+def _suggest_other_values(trials: EagerTrials, sizes: Sizes) -> str:
     """What to do where other values at the same sizes are taken."""
-    bounded = bounded_input(trials, sizes)
+    bounded = find_narrower_input(trials, sizes)
     if bounded is not None and bounded.values is not None:
         end = int(bounded.values.high)
         return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
@@ -184,13 +188,13 @@ def _other_values(trials: Trials, sizes: Sizes) -> str:
     return f"eager takes other values at these sizes: {told}give samples with --samples"
 
 
-def _in_order(spec: InputSpec) -> str:
+def _suggest_sorted(spec: InputSpec) -> str:
     """What to write for an input of which eager takes values in order."""
     order = "" if spec.values is None else spec.values.order
     return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
 
 
-def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:
+def infer_dim_constraints(error: CheckpointError, trials: EagerTrials, sizes: Sizes) -> Fit | None:
     """What the dims must be for eager to run, where it rejects a feed of these sizes.
 
     Sizes are made equal, or made multiples, or moved into the range, or held at one, one after
@@ -199,55 +203,55 @@ def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:
     """
     if error.code is not ErrorCode.FEED_REJECTED or not sizes:
         return None
-    for find in (_line, _multiple, _end, _alone):
+    for find in (_fit_line, _fit_multiple, _fit_end, _fit_single_size):
         found = find(trials, sizes)
         if found is not None:
             return found
     return None
 
 
-def _line(trials: Trials, sizes: Sizes) -> Fit | None:
+def _fit_line(trials: EagerTrials, sizes: Sizes) -> Fit | None:
     """A dim whose size follows from another's."""
     dims = trials.signature.free_dims
-    for first, second in _both_ways(list(dims)):
+    for first, second in _iter_pairs(list(dims)):
         for times, plus in _LINES:
             relation = Relation(base=first, times=times, plus=plus)
-            places = ({**sizes, first: size} for size in _two(dims[first]))
-            if all(_keeps(trials, at, second, relation) for at in places) and all(
+            places = ({**sizes, first: size} for size in _two_sizes(dims[first]))
+            if all(_holds_relation(trials, at, second, relation) for at in places) and all(
                 trials.runs({**sizes, first: size, second: relation.size(size)})
-                for size in _telling(dims[first])
+                for size in _representative_sizes(dims[first])
                 if relation.size(size) >= 1
             ):
                 return as_relation(trials.signature, second, relation)
     return None
 
 
-def _telling(dim: Dim) -> tuple[int, ...]:
+def _representative_sizes(dim: Dim) -> tuple[int, ...]:
     """The sizes at which what is said of a dim is looked at: the least, a middle, the greatest."""
     return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
 
 
-def _both_ways(names: list[str]) -> Iterator[tuple[str, str]]:
+def _iter_pairs(names: list[str]) -> Iterator[tuple[str, str]]:
     """Pairs with the later dim following from the earlier, then the other way round."""
     pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
     yield from pairs
     yield from ((other, one) for one, other in pairs)
 
 
-def _two(dim: Dim) -> tuple[int, int]:
+def _two_sizes(dim: Dim) -> tuple[int, int]:
     """Two sizes of a dim, apart from 1 where its range has them: 1 broadcasts."""
     low = min(max(dim.low, 2), dim.high)
     return low, max(min(dim.high, low + 1), low)
 
 
-def _keeps(trials: Trials, sizes: Sizes, name: str, relation: Relation) -> bool:
+def _holds_relation(trials: EagerTrials, sizes: Sizes, name: str, relation: Relation) -> bool:
     """Whether eager runs where the relation is kept, and does not one or two beside it."""
     size = relation.size(sizes[relation.base])
     kept = trials.runs({**sizes, name: size})
     return kept and not any(trials.runs({**sizes, name: size + by}) for by in (1, 2))
 
 
-def _multiple(trials: Trials, sizes: Sizes) -> Fit | None:
+def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> Fit | None:
     """Dims that must be multiples of the same number."""
     dims = trials.signature.free_dims
     names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first counts rows, most often
@@ -263,16 +267,16 @@ def _multiple(trials: Trials, sizes: Sizes) -> Fit | None:
         ]
         kept = [name for name in needed if trials.runs({**at, name: at[name] + 2 * step})]
         if kept and kept == needed:
-            return _stepped(trials, sizes, [dims[name] for name in kept], step)
+            return _fit_step(trials, sizes, [dims[name] for name in kept], step)
     return None
 
 
-def _stepped(trials: Trials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fit | None:
+def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fit | None:
     """Multiples of the step within each range, with a name of its own for each factor.
 
     None where one of them has none in its range, or where eager rejects some of them.
     """
-    ends = {dim.name or "": _multiples_in(dim, step) for dim in dims}
+    ends = {dim.name or "": _multiple_range(dim, step) for dim in dims}
     if any(low > high for low, high in ends.values()):
         return None
     middles = {name: (low + high) // (2 * step) * step for name, (low, high) in ends.items()}
@@ -283,7 +287,7 @@ def _stepped(trials: Trials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fi
     for dim in dims:
         number, (low, high) = len(fits), ends[dim.name or ""]
         if low == high:
-            return _one_size(trials.signature, dim, low)
+            return _single_size_fit(trials.signature, dim, low)
         fits.append(multiples(trials.signature, dim, step=step, ends=(low, high), number=number))
     return Fit(
         said=" and ".join(one.said for one in fits),
@@ -291,18 +295,21 @@ def _stepped(trials: Trials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fi
     )
 
 
-def _multiples_in(dim: Dim, step: int) -> tuple[int, int]:
+def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
     """The least and the greatest multiple in the range; of a dim without one, as it is drawn."""
     if not dim.bounded:
         return UNBOUNDED[0] * step, UNBOUNDED[-1] * step
     return -(-dim.low // step) * step, dim.high // step * step
 
 
-def _end(trials: Trials, sizes: Sizes) -> Fit | None:
+def _fit_end(trials: EagerTrials, sizes: Sizes) -> Fit | None:
     """A dim that is below its least size, or above its greatest."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _at(trials, sizes, name)
-        spread = (dim.low + (dim.high - dim.low) * part // _PARTS for part in range(_PARTS + 1))
+        runs = _runs_at(trials, sizes, name)
+        spread = (
+            dim.low + (dim.high - dim.low) * part // _RANGE_PARTS
+            for part in range(_RANGE_PARTS + 1)
+        )
         others = (size for size in (dim.opt, *spread) if size != sizes[name])
         start = next(filter(runs, others), None)
         if start is None:
@@ -310,12 +317,12 @@ def _end(trials: Trials, sizes: Sizes) -> Fit | None:
         low, high = (
             end if runs(end) else _boundary(runs, start, end) for end in (dim.low, dim.high)
         )
-        if low < high and all(map(runs, _within(low, high))):
+        if low < high and all(map(runs, _sizes_within(low, high))):
             return narrower(trials.signature, dim, low, high)
     return None
 
 
-def _within(low: int, high: int) -> Iterable[int]:
+def _sizes_within(low: int, high: int) -> Iterable[int]:
     """Sizes by which a range is known from some sizes in it: two neighbours at each end, a middle.
 
     The middle is an odd size and an even one.
@@ -324,30 +331,30 @@ def _within(low: int, high: int) -> Iterable[int]:
     return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
 
 
-def _alone(trials: Trials, sizes: Sizes) -> Fit | None:
+def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> Fit | None:
     """A dim that has one size only: its opt, or the one that is found in a short range."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _at(trials, sizes, name)
-        short = dim.bounded and dim.high - dim.low < _SHORT
+        runs = _runs_at(trials, sizes, name)
+        short = dim.bounded and dim.high - dim.low < _SHORT_RANGE
         if not short and not runs(dim.opt):
             continue
-        tried = range(dim.low, dim.high + 1) if short else _around(dim)
+        tried = range(dim.low, dim.high + 1) if short else _sizes_around(dim)
         good = [size for size in tried if runs(size)]
         telling = [size for size in good if size > 1] or good  # 1 broadcasts
         if len(telling) == 1 and trials.left > 0 and runs(telling[0]):
-            return _one_size(trials.signature, dim, telling[0])
+            return _single_size_fit(trials.signature, dim, telling[0])
     return None
 
 
-def _around(dim: Dim) -> list[int]:
+def _sizes_around(dim: Dim) -> list[int]:
     """Sizes of a long range that would run if others than the opt did."""
-    near = range(dim.opt - _NEAR, dim.opt + _NEAR + 1)
-    spread = range(dim.low, dim.high + 1, max((dim.high - dim.low) // _NEAR, 1))
+    near = range(dim.opt - _NEAR_SIZES, dim.opt + _NEAR_SIZES + 1)
+    spread = range(dim.low, dim.high + 1, max((dim.high - dim.low) // _NEAR_SIZES, 1))
     found = {*near, *spread, dim.high, 2 * dim.opt, 3 * dim.opt, dim.opt // 2}
     return sorted(size for size in found if dim.low <= size <= dim.high)
 
 
-def _one_size(signature: Signature, dim: Dim, size: int) -> Fit | None:
+def _single_size_fit(signature: Signature, dim: Dim, size: int) -> Fit | None:
     """A dim that has one size: `--static` where that is its opt, else the size itself."""
     name = dim.name or ""
     found = fixed(name, size)
@@ -358,7 +365,7 @@ def _one_size(signature: Signature, dim: Dim, size: int) -> Fit | None:
     return replace(found, write=f"write {size} for {name} wherever it stands")
 
 
-def _at(trials: Trials, sizes: Sizes, name: str) -> Callable[[int], bool]:
+def _runs_at(trials: EagerTrials, sizes: Sizes, name: str) -> Callable[[int], bool]:
     return lambda size: trials.runs({**sizes, name: size})
 
 

@@ -11,12 +11,12 @@ from ..sources.eager_model import Eager
 from ..sources.module_state import ModuleSnapshot
 from ..validators.judge import ReferenceOutputs
 
-_LOOKED_AT = 16  # feeds that such a model is run on again
-_NAMED = 4  # attributes that a message names
-_OFF = 1e-3  # of the largest value: far above what another order of sums gives
+_MAX_FEEDS = 16  # feeds that such a model is run on again
+_MAX_NAMED_BUFFERS = 4  # attributes that a message names
+_STATE_TOLERANCE = 1e-3  # of the largest value: far above what another order of sums gives
 
 
-def check_forgets(
+def check_stateless(
     eager: Eager, before: ModuleSnapshot, references: Sequence[ReferenceOutputs]
 ) -> None:
     """Run a model that changed its own state again as it was loaded, each feed by itself.
@@ -30,18 +30,18 @@ def check_forgets(
     """
     changed = before.changed()
     feeds = [one for one in references if not one.feed.beyond] if changed else []
-    for reference in feeds[:_LOOKED_AT]:
+    for reference in feeds[:_MAX_FEEDS]:
         try:
             with before.put_back():
                 outputs = eager.run_with_deadline(reference.feed.arrays)
         except CheckpointError as error:
-            raise _depends(changed, f"{reference.feed.name}: {error.message}") from error
-        if not _alike(outputs, reference.outputs):
-            raise _depends(changed, f"feed {reference.feed.name}")
+            raise _stateful_error(changed, f"{reference.feed.name}: {error.message}") from error
+        if not _is_close(outputs, reference.outputs):
+            raise _stateful_error(changed, f"feed {reference.feed.name}")
 
 
 @contextmanager
-def leaving_nothing(eager: Eager, feed: Feed) -> Iterator[None]:
+def preserve_state(eager: Eager, feed: Feed) -> Iterator[None]:
     """Within, eager may be run on anything: what forward keeps of it is none of the model's.
 
     Attributes, buffers and small tensors are put back. Weights that forward writes into and state
@@ -51,7 +51,7 @@ def leaving_nothing(eager: Eager, feed: Feed) -> Iterator[None]:
         CheckpointError: it is answered otherwise, and twice the same way.
     """
     before = eager.before()
-    first = _answer(eager, feed)
+    first = _run_or_none(eager, feed)
     try:
         yield
     finally:
@@ -59,35 +59,41 @@ def leaving_nothing(eager: Eager, feed: Feed) -> Iterator[None]:
         before.restore()
     if first is None:
         return
-    again = _answer(eager, feed)
-    if again is None or (not _alike(again, first) and _alike(_answer(eager, feed) or {}, again)):
-        raise _depends(changed, "the first feed, after others")
+    again = _run_or_none(eager, feed)
+    if again is None or (
+        not _is_close(again, first) and _is_close(_run_or_none(eager, feed) or {}, again)
+    ):
+        raise _stateful_error(changed, "the first feed, after others")
     before.restore()
 
 
-def _answer(eager: Eager, feed: Feed) -> Outputs | None:
+def _run_or_none(eager: Eager, feed: Feed) -> Outputs | None:
     try:
         return eager.run(feed)
     except CheckpointError:
         return None
 
 
-def _depends(changed: Sequence[str], where: str) -> CheckpointError:
-    more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-    named = ", ".join(changed[:_NAMED]) or "what is no attribute of a module"
+def _stateful_error(changed: Sequence[str], where: str) -> CheckpointError:
+    more = (
+        f" and {len(changed) - _MAX_NAMED_BUFFERS} more"
+        if len(changed) > _MAX_NAMED_BUFFERS
+        else ""
+    )
+    named = ", ".join(changed[:_MAX_NAMED_BUFFERS]) or "what is no attribute of a module"
     return CheckpointError(
         f"eager's outputs depend on what it ran before ({where}): forward changes {named}{more}",
         hint="load such state with the checkpoint, or compute it from the inputs in each forward",
     )
 
 
-def _alike(given: Outputs, expected: Outputs) -> bool:
+def _is_close(given: Outputs, expected: Outputs) -> bool:
     return given.keys() == expected.keys() and all(
-        _same(given[name], wanted) for name, wanted in expected.items()
+        _is_same_output(given[name], wanted) for name, wanted in expected.items()
     )
 
 
-def _same(found: Array, wanted: Array) -> bool:
+def _is_same_output(found: Array, wanted: Array) -> bool:
     import numpy as np
 
     if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
@@ -96,4 +102,4 @@ def _same(found: Array, wanted: Array) -> bool:
         return np.array_equal(found, wanted)
     finite = np.abs(wanted[np.isfinite(wanted)])
     scale = float(finite.max()) if finite.size else 0.0
-    return np.allclose(found, wanted, rtol=0, atol=_OFF * scale, equal_nan=True)
+    return np.allclose(found, wanted, rtol=0, atol=_STATE_TOLERANCE * scale, equal_nan=True)

@@ -13,15 +13,19 @@ from ..validators.feed_values import check_samples
 from ..validators.feeds import NamedFeed
 from ..validators.hill_climb import SEARCH
 from ..validators.judge import ReferenceOutputs
-from .subject import Subject, reference_on
+from .subject import EagerReference, run_eager
 from .worst import read_feed
 
-REPLAY = "replay"
+REPLAY_FEED = "replay"
 
 
-def with_feed(
-    subject: Subject, held_out: Sequence[ReferenceOutputs], feed: Feed, *, name: str = REPLAY
-) -> tuple[Subject, str]:
+def add_feed(
+    subject: EagerReference,
+    held_out: Sequence[ReferenceOutputs],
+    feed: Feed,
+    *,
+    name: str = REPLAY_FEED,
+) -> tuple[EagerReference, str]:
     """The subject with the feed, and the feed's name: that of the same one if there is any.
 
     Raises:
@@ -30,13 +34,15 @@ def with_feed(
     """
     arrays, sizes = check_samples(subject.signature, feed)
     for reference in (*subject.references, *held_out):
-        if _same(arrays, reference.feed.arrays):
+        if _is_same_feed(arrays, reference.feed.arrays):
             return subject, reference.feed.name
-    reference = reference_on(subject, NamedFeed(name=name, arrays=arrays, sizes=sizes))
+    reference = run_eager(subject, NamedFeed(name=name, arrays=arrays, sizes=sizes))
     return replace(subject, references=(*subject.references, reference)), name
 
 
-def with_found(subject: Subject, worst: WorstFeed | None, folder: Path) -> Subject:
+def add_found_feed(
+    subject: EagerReference, worst: WorstFeed | None, folder: Path
+) -> EagerReference:
     """The subject with the feed that an earlier search found, where there is one.
 
     Raises:
@@ -45,17 +51,17 @@ def with_found(subject: Subject, worst: WorstFeed | None, folder: Path) -> Subje
     """
     if worst is None or not worst.feed.startswith(SEARCH) or not (folder / worst.file).is_file():
         return subject
-    return with_feed(subject, (), read_feed(folder / worst.file), name=worst.feed)[0]
+    return add_feed(subject, (), read_feed(folder / worst.file), name=worst.feed)[0]
 
 
-def missing_found(worst: WorstFeed | None, folder: Path) -> tuple[str, ...]:
+def note_missing_feed(worst: WorstFeed | None, folder: Path) -> tuple[str, ...]:
     """A note where the feed that an earlier search found is no more: nothing is judged on it."""
     if worst is None or not worst.feed.startswith(SEARCH) or (folder / worst.file).is_file():
         return ()
     return (f"{worst.feed}, which an earlier search found, is not judged on: no {worst.file}",)
 
 
-def _same(one: Feed, other: Feed) -> bool:
+def _is_same_feed(one: Feed, other: Feed) -> bool:
     """Whether two feeds are equal bit for bit."""
     return all(
         array.shape == other[name].shape and array.tobytes() == other[name].tobytes()
@@ -63,7 +69,7 @@ def _same(one: Feed, other: Feed) -> bool:
     )
 
 
-def shown(verdict: Verdict, feed: str) -> Verdict:
+def show_feed(verdict: Verdict, feed: str) -> Verdict:
     """The verdict with the figures of one feed alone; whether it passed is about all of them."""
     outputs = tuple(output for output in verdict.outputs if output.feed == feed)
     note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"

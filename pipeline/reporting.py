@@ -13,13 +13,13 @@ from ..core.system_errors import hint_of, is_users
 from ..core.whole import write_whole
 from ..reports.comparison import Comparison, compare
 from ..reports.formats import FORMATS, Format
-from .manifest_file import FILE, manifest_in
-from .recorded import manifest_of
+from .manifest_file import MANIFEST_FILE, read_manifest_file
+from .recorded import load_manifest
 
-_BEGINNING = 4096  # bytes in which a document of ours says that it is one
+_HEAD_BYTES = 4096  # bytes in which a document of ours says that it is one
 
 
-class Marked(Protocol):
+class DocumentKind(Protocol):
     """A kind of document. `mark` stands near the beginning of each of ours."""
 
     @property
@@ -37,7 +37,7 @@ def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -
     return tuple(write_document(one.render(manifest), folder / one.file, one) for one in formats)
 
 
-def write_document(text: str, path: Path, kind: Marked | None = None) -> Path:
+def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> Path:
     """Write a document, whole or not at all.
 
     Raises:
@@ -51,7 +51,7 @@ def write_document(text: str, path: Path, kind: Marked | None = None) -> Path:
         raise _unwritable(f"{path} cannot be written", error) from error
 
 
-def check_own(path: Path, kind: Marked | None) -> None:
+def check_own(path: Path, kind: DocumentKind | None) -> None:
     """That nothing is at `path`, or a document of this kind that modelc wrote.
 
     Raises:
@@ -65,16 +65,16 @@ def check_own(path: Path, kind: Marked | None) -> None:
     )
 
 
-def _is_own(path: Path, kind: Marked) -> bool:
+def _is_own(path: Path, kind: DocumentKind) -> bool:
     """Whether a document of this kind that modelc wrote is there."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
-        return kind.mark.encode() in stream.read(_BEGINNING)
+        return kind.mark.encode() in stream.read(_HEAD_BYTES)
 
 
 @contextmanager
-def fresh_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
+def remove_stale_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
     """While a run goes on: no success that an earlier run reported outlives it.
 
     The documents that this run writes are removed first, as it may break. The others are
@@ -85,18 +85,18 @@ def fresh_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
             removed.
     """
     for one in formats:
-        _clear(folder / one.file, one)
-    before = _record(folder)
+        _remove_document(folder / one.file, one)
+    before = _read_raw_manifest(folder)
     try:
         yield
     finally:
-        if _record(folder) != before:
+        if _read_raw_manifest(folder) != before:
             for one in FORMATS:
                 if one not in formats and _is_own(folder / one.file, one):
                     (folder / one.file).unlink()
 
 
-def _clear(path: Path, kind: Marked) -> None:
+def _remove_document(path: Path, kind: DocumentKind) -> None:
     check_own(path, kind)
     try:
         path.unlink(missing_ok=True)
@@ -111,21 +111,21 @@ def _unwritable(what: str, error: OSError) -> UsageError:
     return UsageError(f"{what}: {reason}", hint=hint)
 
 
-def _record(folder: Path) -> bytes | None:
-    path = folder / FILE
+def _read_raw_manifest(folder: Path) -> bytes | None:
+    path = folder / MANIFEST_FILE
     return path.read_bytes() if path.is_file() else None
 
 
-def run_at(path: Path) -> tuple[Manifest, Path]:
+def load_run(path: Path) -> tuple[Manifest, Path]:
     """The manifest in a folder or in a file, as `report.json` is one, and the folder.
 
     Raises:
         UsageError: there is none.
     """
     if path.is_file():
-        return manifest_in(path), path.parent
-    folder = path.parent if path.name == FILE and not path.is_dir() else path
-    return manifest_of(folder), folder
+        return read_manifest_file(path), path.parent
+    folder = path.parent if path.name == MANIFEST_FILE and not path.is_dir() else path
+    return load_manifest(folder), folder
 
 
 def compare_runs(before: Path, after: Path, *, latency: bool = False) -> Comparison:
@@ -135,4 +135,4 @@ def compare_runs(before: Path, after: Path, *, latency: bool = False) -> Compari
         UsageError: one of them has no manifest.
     """
     names = (str(before), str(after))
-    return compare(run_at(before)[0], run_at(after)[0], names, latency=latency)
+    return compare(load_run(before)[0], load_run(after)[0], names, latency=latency)

@@ -14,10 +14,10 @@ from ..validators.edge_case_feeds import draw_few_rows
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.output_pairs import find_sample
 from ..validators.wide_integer_feeds import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
-from .beyond import Evidence, reply_of
-from .feeding import answered, finite_part
-from .subject import Subject, reference_on
-from .undecided import with_undecided
+from .beyond import Evidence, reply_to
+from .feeding import finite_part, run_reference
+from .subject import EagerReference, run_eager
+from .undecided import mark_undecided_replies
 
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 # Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
 # them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
 # quotients lie from a whole number. Two of 30 bits have a difference of 31.
-_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
-_ROUNDING = 2.0**-24
-_LUCK = 8.0  # times as far as eager's own draws move: no roundoff explains more
-_PAIRS = 3
-_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
+_VALUE_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
+_FP32_UNIT = 2.0**-24
+_LUCK_FACTOR = 8.0  # times as far as eager's own draws move: no roundoff explains more
+_MAX_WRONG_PAIRS = 3
+_NOISE_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
 
 
 def restrict_values(
     evidence: Evidence,
     verdict: Verdict,
-    subject: Subject,
+    subject: EagerReference,
     opened: Callable[[], Runner],
     *,
     narrow: bool,
@@ -50,28 +50,32 @@ def restrict_values(
     specs = find_wide_inputs(subject.signature)
     if verdict.state is not State.FAILED or not specs:
         return evidence, verdict
-    plain = _without_wide(evidence)
+    plain = _drop_wide_feeds(evidence)
     stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
     chosen = [spec for spec in specs if spec not in stated]
     if not stated and not plain.verdict().passed:
         return evidence, verdict
     with opened() as runner:
-        trial = _Trial(evidence=evidence, subject=subject, runner=runner)
+        trial = _RangeTrial(evidence=evidence, subject=subject, runner=runner)
         for spec in stated:
-            verdict = trial.accuse(spec, verdict)
-        if stated or not _wide_failed(verdict):
+            verdict = trial.find_wrong_ranges(spec, verdict)
+        if stated or not _has_wide_failure(verdict):
             return evidence, verdict
-        return _narrowed(trial, chosen, plain, verdict, evidence)
+        return _judge_narrowed(trial, chosen, plain, verdict, evidence)
 
 
-def _narrowed(
-    trial: _Trial, specs: Sequence[InputSpec], plain: Evidence, verdict: Verdict, asked: Evidence
+def _judge_narrowed(
+    trial: _RangeTrial,
+    specs: Sequence[InputSpec],
+    plain: Evidence,
+    verdict: Verdict,
+    asked: Evidence,
 ) -> tuple[Evidence, Verdict]:
     ranges: dict[str, tuple[int, int]] = {}
     for spec in specs:
         found = trial.widest(spec)
         if found is None:
-            return asked, trial.accuse(spec, verdict)
+            return asked, trial.find_wrong_ranges(spec, verdict)
         ranges[spec.name] = found
     for together in _narrower_together(ranges, specs):
         pairs = trial.pairs(together) or ()
@@ -101,12 +105,12 @@ def _narrower_together(
     yield dict(ranges)
     if len(ranges) == 1:
         return
-    usual = {spec.name: _usual(spec.values) for spec in specs if spec.values is not None}
+    usual = {spec.name: _usual_range(spec.values) for spec in specs if spec.values is not None}
     floors = {name: max(low, min(usual[name][0], 0)) for name, (low, _) in ranges.items()}
     above = {name: (floors[name], high) for name, (_, high) in ranges.items()}
     if above != ranges:
         yield above
-    for bound in _BOUNDS:
+    for bound in _VALUE_BOUNDS:
         held = {
             name: (max(low, min(-bound, floors[name])), min(high, max(bound, usual[name][1])))
             for name, (low, high) in ranges.items()
@@ -115,22 +119,22 @@ def _narrower_together(
             yield held
 
 
-def within_values(subject: Subject, inputs: Sequence[InputSpec]) -> Subject:
+def restrict_subject(subject: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
     """The eager side with other ranges of the wide inputs: all but the wide feeds are the same."""
     signature = replace(subject.signature, inputs=tuple(inputs))
     seed, given = subject.feeds.seed, subject.given
     samples = None if given is None else given.first
     within = replace(subject, signature=signature)
-    wide = answered(
+    wide = run_reference(
         draw_wide_feeds(signature, seed=seed, samples=samples),
-        lambda feed: reference_on(within, feed),
+        lambda feed: run_eager(within, feed),
         unheard,
     )
     usual = (one for one in subject.references if one.feed.kind != WIDE)
     return replace(within, references=(*usual, *wide.references))
 
 
-def restricted_inputs(
+def restrict_inputs(
     inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
 ) -> tuple[InputSpec, ...]:
     """The inputs with these ranges in place of the chosen ones."""
@@ -144,20 +148,20 @@ def restricted_inputs(
     return tuple(map(within, inputs))
 
 
-def _without_wide(evidence: Evidence) -> Evidence:
+def _drop_wide_feeds(evidence: Evidence) -> Evidence:
     return evidence.of([pair for pair in evidence.pairs if pair[0].feed.kind != WIDE])
 
 
-def _wide_failed(verdict: Verdict) -> bool:
+def _has_wide_failure(verdict: Verdict) -> bool:
     return any(name.startswith(f"{WIDE}-") for name in verdict.feeds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trial:
+class _RangeTrial:
     """Tries ranges on eager and on the artifact, which is open."""
 
     evidence: Evidence
-    subject: Subject
+    subject: EagerReference
     runner: Runner
 
     def widest(self, spec: InputSpec) -> tuple[int, int] | None:
@@ -169,18 +173,18 @@ class _Trial:
         if spec.values is None:
             return None
         low, high = int(spec.values.low), int(spec.values.high)
-        least, most = _usual(spec.values)
+        least, most = _usual_range(spec.values)
         floor = max(low, min(least, 0))
-        highs = [high, *(b for b in _BOUNDS if most <= b < high)]
+        highs = [high, *(b for b in _VALUE_BOUNDS if most <= b < high)]
         upper = next((b for b in highs if self._right({spec.name: (floor, b)})), None)
         if upper is None:
             return (least, most) if self._is_unsteady(spec) else None
-        lows = [low, *(-b for b in _BOUNDS if low < -b < floor)]
+        lows = [low, *(-b for b in _VALUE_BOUNDS if low < -b < floor)]
         lower = (b for b in lows if -b <= upper or b == low)
         found = next((b for b in lower if self._right({spec.name: (b, upper)})), floor)
         return found, upper
 
-    def accuse(self, spec: InputSpec, verdict: Verdict) -> Verdict:
+    def find_wrong_ranges(self, spec: InputSpec, verdict: Verdict) -> Verdict:
         """The verdict with a small value of the input at which the artifact is wrong, if it is.
 
         Another may be smaller: where quotients are rounded, right values lie between wrong ones.
@@ -195,7 +199,7 @@ class _Trial:
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
     ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
         """The wide feeds within these ranges with both answers; None where eager rejects one."""
-        signature = _within(self.subject.signature, ranges)
+        signature = _restrict_signature(self.subject.signature, ranges)
         samples = find_sample(self.evidence.references)
         feeds = draw_wide_feeds(signature, seed=self.subject.feeds.seed + draw, samples=samples)
         found = [self._run(feed) for feed in feeds]
@@ -204,12 +208,12 @@ class _Trial:
 
     def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
         """Whether it is right in these ranges, on several draws: in wider ones it is wrong."""
-        drawn = (self.pairs(ranges, draw=draw) for draw in range(_DRAWS))
+        drawn = (self.pairs(ranges, draw=draw) for draw in range(_NOISE_DRAWS))
         return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
 
     def _run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
         try:
-            found = finite_part(reference_on(self.subject, feed), ())
+            found = finite_part(run_eager(self.subject, feed), ())
         except CheckpointError:
             return None
         if found is None:
@@ -218,9 +222,9 @@ class _Trial:
         if any(one.exact is not None for one in self.evidence.references):
             exact = self.subject.eager.run_exact(feed.arrays)
             reference = replace(reference, exact=exact)
-        reply = reply_of(self.runner, reference)
+        reply = reply_to(self.runner, reference)
         precision = self.evidence.precision
-        return reference, with_undecided([reference], [reply], precision, self.subject)[0]
+        return reference, mark_undecided_replies([reference], [reply], precision, self.subject)[0]
 
     def _is_unsteady(self, spec: InputSpec) -> bool:
         """Whether eager moves as far as the artifact is off where its floats are off by a rounding.
@@ -230,7 +234,7 @@ class _Trial:
         values = spec.values
         if values is None:
             return False
-        least = _usual(values)[0]
+        least = _usual_range(values)[0]
         if least > SMALL:  # a sample of large numbers alone, as timestamps are: they make sense
             return False
         pairs = self.pairs({spec.name: (least, min(SMALL, int(values.high)))})
@@ -242,7 +246,9 @@ class _Trial:
         if self.evidence.of([(reference, reply)]).wide_faults() == ():
             return True
         draws = list(
-            self.subject.eager.draw_perturbed(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
+            self.subject.eager.draw_perturbed(
+                reference.feed.arrays, _FP32_UNIT, pairs=_MAX_WRONG_PAIRS
+            )
         )
         for name, eager in reference.outputs.items():
             answer = (reply.outputs or {}).get(name)
@@ -250,7 +256,7 @@ class _Trial:
                 return False
             error = float(np.abs(answer.astype(np.float64) - eager).max(initial=0.0))
             moved = [np.abs(one[name].astype(np.float64) - eager).max(initial=0.0) for one in draws]
-            if error > _LUCK * max(moved, default=0.0):
+            if error > _LUCK_FACTOR * max(moved, default=0.0):
                 return False
         return True
 
@@ -267,7 +273,7 @@ class _Trial:
             good, bad = start, end
             if good == bad or self._is_right_at(spec, end):
                 continue
-            for step in _steps(start, end):
+            for step in _value_steps(start, end):
                 if not self._is_right_at(spec, step):
                     bad = step
                     break
@@ -285,7 +291,7 @@ class _Trial:
         import numpy as np
 
         drawer = FeedDrawer.of(
-            _within(self.subject.signature, {}),
+            _restrict_signature(self.subject.signature, {}),
             self.subject.feeds.seed,
             find_sample(self.evidence.references),
         )
@@ -296,26 +302,26 @@ class _Trial:
         return pair is None or self.evidence.of([pair]).wide_faults() == ()
 
 
-def _steps(start: int, end: int) -> Iterator[int]:
+def _value_steps(start: int, end: int) -> Iterator[int]:
     """Where values begin to be wrong, from the start outward."""
     sign = 1 if end > start else -1
-    for bound in (*reversed(_BOUNDS), end * sign):
+    for bound in (*reversed(_VALUE_BOUNDS), end * sign):
         if min(start, end) <= sign * bound <= max(start, end):
             yield sign * bound
 
 
-def _usual(values: ValueRange) -> tuple[int, int]:
+def _usual_range(values: ValueRange) -> tuple[int, int]:
     low, high = values.usual or (values.low, values.high)
     return int(low), int(high)
 
 
-def _within(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
+def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
     """The signature with wide inputs in these ranges; those without one at their usual values."""
 
     def narrow(spec: InputSpec) -> InputSpec:
         if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
             return spec
-        low, high = ranges.get(spec.name, _usual(spec.values))
+        low, high = ranges.get(spec.name, _usual_range(spec.values))
         return replace(spec, values=replace(spec.values, low=low, high=high))
 
     return replace(signature, inputs=tuple(map(narrow, signature.inputs)))

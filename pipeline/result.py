@@ -83,7 +83,7 @@ class ExportResult:
         return iter(self.artifacts)
 
 
-def result_of(manifest: Manifest, out: Path) -> ExportResult:
+def make_result(manifest: Manifest, out: Path) -> ExportResult:
     """The result of a run whose record is `manifest`."""
     judged = {verdict.artifact: verdict for verdict in manifest.verdicts}
     artifacts = tuple(

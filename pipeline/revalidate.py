@@ -16,36 +16,36 @@ from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED, Artifact
 from ..core.verdict import Reason, ReasonCode, State, Verdict
 from ..validators.tolerance import tolerance_for
-from .accuracy import LabelledFeeds, labelled_for
-from .branches import accepting, look, with_branches
-from .feeding import redrawn
-from .folder import OutputFolder, opened
-from .held_out import refer, stored
-from .localising.refusal import Scene, with_guilty, wrong_by_value
-from .manifest_file import without
+from .accuracy import LabelledFeeds, enter_labelled
+from .branches import accept_recorded, branch_coverage, update_branches
+from .feeding import merge_feed_plan
+from .folder import OutputFolder, open_folder
+from .held_out import load_samples, refer_held_out
+from .localising.refusal import RejectionScene, add_guilty_layer, outputs_wrong_by_value
+from .manifest_file import without_artifacts
 from .measuring import Measuring
-from .narrowing import domain_inputs, subject_in
+from .narrowing import domain_inputs, narrow_subject
 from .order import Judging
-from .placed import with_recorded_places
-from .proof import Candidate, prove
-from .provenance.sealing import unbound
+from .placed import add_recorded_sizes
+from .proof import Candidate, judge_candidate
+from .provenance.sealing import unbind_artifact
 from .recorded import (
     Moved,
-    as_exported,
-    as_recorded,
-    changed_file,
+    apply_exported_tolerances,
+    apply_recorded_judging,
     check_same,
-    manifest_of,
-    recorded_source,
-    unkeyed,
+    describe_changed_file,
+    drop_keys,
+    load_manifest,
+    source_from_record,
 )
-from .replaying import missing_found, with_found
+from .replaying import add_found_feed, note_missing_feed
 from .sensitivity import measure_sensitivity
-from .stage import Stage
-from .subject import Subject, open_subject, read_checkpoint
-from .trust import HINT
-from .weighing import as_weighed, weighed_again, with_recorded_images
-from .worst import as_searched, place_worst, worst_of
+from .stage import Progress
+from .subject import EagerReference, open_subject, read_checkpoint
+from .trust import TRUST_HINT
+from .weighing import apply_recorded_accuracy, apply_recorded_preprocessing, gate_accuracy_again
+from .worst import get_worst_feed, keep_search_record, place_worst_feed
 
 
 def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -72,36 +72,36 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    manifest = unkeyed(manifest_of(folder))
-    source = recorded_source(manifest, folder, moved or Moved())
-    judging = accepting(as_recorded(judging or Judging(), manifest), manifest)
-    with ExitStack() as held, opened(folder) as place:
+    manifest = drop_keys(load_manifest(folder))
+    source = source_from_record(manifest, folder, moved or Moved())
+    judging = accept_recorded(apply_recorded_judging(judging or Judging(), manifest), manifest)
+    with ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
-        stage = Stage(tell=tell, logs=place.logs)
+        stage = Progress(tell=tell, logs=place.logs)
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)
         subject = open_subject(source, now, judging, stage, manifest.signature)
-        asked_data = with_recorded_images(measuring, manifest, stage)
-        labelled = labelled_for(asked_data, subject, stage, held)
+        asked_data = apply_recorded_preprocessing(measuring, manifest, stage)
+        labelled = enter_labelled(asked_data, subject, stage, held)
         names = tuple(artifact.name for artifact in manifest.artifacts)
         # What was ordered and never made is no success because the rest is judged again.
         unmade = tuple(failure for failure in manifest.failures if failure.step not in names)
         done = replace(
-            with_branches(manifest, subject, judging.accept, stage),
+            update_branches(manifest, subject, judging.accept, stage),
             steps=(*names, *(failure.step for failure in unmade)),
             failures=unmade,
-            feeds=redrawn(manifest.feeds, subject.feeds, stage),
+            feeds=merge_feed_plan(manifest.feeds, subject.feeds, stage),
         )
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            missing = _not_here(artifact, targets) or _untrusted(
+            missing = _why_not_here(artifact, targets) or _why_untrusted(
                 artifact, folder, settings or {}, targets, manifest
             )
             if missing is not None:
                 done = replace(done, failures=(*done.failures, missing))
                 continue
-            again = _Again(
+            again = _RecordedProof(
                 artifact=artifact,
                 folder=folder,
                 subject=subject,
@@ -109,78 +109,80 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
                 settings=settings or {},
                 manifest=manifest,
                 aside=place.workplace(artifact.name),
-                worst=worst_of(manifest, artifact),
+                worst=get_worst_feed(manifest, artifact),
                 labelled=labelled,
             )
-            asked = as_exported(judging, artifact.tolerance)
+            asked = apply_exported_tolerances(judging, artifact.tolerance)
             verdict = judge_again(artifact, folder, asked, again, targets)
-            weighed, verdict = again.weighed(verdict, targets)
+            weighed, verdict = again.gate_again(verdict, targets)
             weighed = replace(weighed, frozen=placed.frozen)
             known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
-            done = with_verdict(replace(done, artifacts=known), weighed, verdict, place)
+            done = replace_verdict(replace(done, artifacts=known), weighed, verdict, place)
             place.commit(done)  # each time: a file may just have been moved
-            done = _explained(done, again, targets)
+            done = _explain_rejected(done, again, targets)
     return done
 
 
-def _explained(manifest: Manifest, again: _Again, targets: tuple[Target, ...]) -> Manifest:
+def _explain_rejected(
+    manifest: Manifest, again: _RecordedProof, targets: tuple[Target, ...]
+) -> Manifest:
     """The manifest with the guilty layer of the artifact, if it was just refused by its values."""
     name = f"{REJECTED}/{again.artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
-    if moved is None or verdict is None or not wrong_by_value(verdict):
+    if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
-    feeds = stored(moved, again.folder)
-    scene = Scene(
+    feeds = load_samples(moved, again.folder)
+    scene = RejectionScene(
         subject=again.subject,
         stage=again.stage,
         folder=again.folder,
-        held_out=refer(feeds, again.subject, again.stage) if feeds else (),
+        held_out=refer_held_out(feeds, again.subject, again.stage) if feeds else (),
     )
-    return with_guilty(manifest, name, target_named(moved.target, targets), scene)
+    return add_guilty_layer(manifest, name, target_named(moved.target, targets), scene)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Again:
+class _RecordedProof:
     """Proves a candidate on the feeds and held-out samples that its artifact has on record."""
 
     artifact: Artifact
     folder: Path
-    subject: Subject
-    stage: Stage
+    subject: EagerReference
+    stage: Progress
     settings: Mapping[str, str]
     manifest: Manifest
     aside: Path
     worst: WorstFeed | None
     labelled: LabelledFeeds | None = None
 
-    def weighed(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
+    def gate_again(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
         """The artifact with its accuracy measured anew, where there is labelled data."""
         if self.labelled is None:
-            return self.artifact, as_weighed(verdict, self.artifact.accuracy)
-        candidate = _candidate(self.artifact, self.folder, targets)
+            return self.artifact, apply_recorded_accuracy(verdict, self.artifact.accuracy)
+        candidate = _make_candidate(self.artifact, self.folder, targets)
         candidate = replace(candidate, settings=self.settings)
-        return weighed_again(self.artifact, candidate, verdict, self.labelled, self.stage)
+        return gate_accuracy_again(self.artifact, candidate, verdict, self.labelled, self.stage)
 
     def __call__(self, candidate: Candidate, judging: Judging) -> Verdict:
-        feeds = stored(self.artifact, self.folder)
-        held_out = refer(feeds, self.subject, self.stage) if feeds else ()
+        feeds = load_samples(self.artifact, self.folder)
+        held_out = refer_held_out(feeds, self.subject, self.stage) if feeds else ()
         candidate = replace(candidate, settings=self.settings, aside=self.aside)
         inputs = domain_inputs(self.artifact.domain, self.subject)
-        subject = subject_in(self.subject, inputs, self.stage)
-        subject = with_recorded_places(subject, self.artifact.places)
-        subject = with_found(subject, self.worst, self.folder)
-        verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
-        missing = missing_found(self.worst, self.folder)
-        verdict = as_searched(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
-        seen = look(self.subject, judging.accept, then=self.manifest)
-        verdict = seen.judged_again(verdict, self.artifact, self.manifest)
+        subject = narrow_subject(self.subject, inputs, self.stage)
+        subject = add_recorded_sizes(subject, self.artifact.places)
+        subject = add_found_feed(subject, self.worst, self.folder)
+        verdict = judge_candidate(candidate, subject, judging, self.stage, held_out=held_out)
+        missing = note_missing_feed(self.worst, self.folder)
+        verdict = keep_search_record(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
+        seen = branch_coverage(self.subject, judging.accept, then=self.manifest)
+        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
         return measure_sensitivity(
             verdict, candidate, subject, judging, self.stage, held_out=held_out
         )
 
 
-def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
+def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
     """Why the artifact cannot be judged on this host; its earlier verdict stays."""
     target = target_named(artifact.target, targets)
     readiness = target.readiness()
@@ -194,7 +196,7 @@ def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None
     )
 
 
-def _untrusted(
+def _why_untrusted(
     artifact: Artifact,
     folder: Path,
     settings: Mapping[str, str],
@@ -203,7 +205,7 @@ def _untrusted(
 ) -> Failure | None:
     """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
-    if not isinstance(target, Native) or changed_file(artifact, folder):
+    if not isinstance(target, Native) or describe_changed_file(artifact, folder):
         return None  # what was changed is refused without being opened
     reason = target.distrust_reason(path, settings)
     if not reason:
@@ -211,12 +213,12 @@ def _untrusted(
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint=f"{HINT}{_judged_beside(manifest, targets)}",
+        hint=f"{TRUST_HINT}{_list_judged(manifest, targets)}",
         exit_code=CheckpointError.exit_code,
     )
 
 
-def _judged_beside(manifest: Manifest, targets: tuple[Target, ...]) -> str:
+def _list_judged(manifest: Manifest, targets: tuple[Target, ...]) -> str:
     """What is judged all the same: the artifacts that run nobody's code when they are opened."""
     names = [
         one.name
@@ -236,16 +238,16 @@ def judge_again(
     """Digest first; only an unchanged file is run."""
     target = target_named(artifact.target, targets)
     device = judging.device_for(target)
-    changed = changed_file(artifact, folder)
+    changed = describe_changed_file(artifact, folder)
     if changed:
-        return _refusal(artifact, device, State.FAILED, changed)
+        return _refusal_verdict(artifact, device, State.FAILED, changed)
     try:
-        return prove_it(_candidate(artifact, folder, targets), judging)
+        return prove_it(_make_candidate(artifact, folder, targets), judging)
     except RunnerError as error:
-        return _refusal(artifact, device, State.ERROR, error.message)
+        return _refusal_verdict(artifact, device, State.ERROR, error.message)
 
 
-def _candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
+def _make_candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
     return Candidate(
         name=artifact.name,
         target=target_named(artifact.target, targets),
@@ -254,7 +256,7 @@ def _candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) ->
     )
 
 
-def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
+def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
     """A verdict on a file that was not run."""
     code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
     return Verdict(
@@ -268,14 +270,14 @@ def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verd
     )
 
 
-def with_verdict(
+def replace_verdict(
     manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder
 ) -> Manifest:
     """The manifest with the new verdict; an artifact that fails now is moved away."""
     if verdict.passed:
-        verdict = place_worst(verdict, place, artifact.files[0].name)
+        verdict = place_worst_feed(verdict, place, artifact.files[0].name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(unbound(manifest, artifact.name), verdicts=(*others, verdict))
+        return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
     moved = replace(
         artifact,
@@ -285,8 +287,8 @@ def with_verdict(
         seal="",
     )
     verdict = replace(verdict, artifact=moved.name)
-    verdict = place_worst(verdict, place, moved.files[0].name, was=artifact.name)
-    slim = without(manifest, {artifact.name, moved.name})
+    verdict = place_worst_feed(verdict, place, moved.files[0].name, was=artifact.name)
+    slim = without_artifacts(manifest, {artifact.name, moved.name})
     return replace(
         slim,
         artifacts=(*slim.artifacts, moved),

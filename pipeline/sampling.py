@@ -21,7 +21,7 @@ from .order import Judging, Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class UserSamples:
     """The first sample, which says the form of the inputs, and those that are only judged on."""
 
     origin: str
@@ -31,9 +31,9 @@ class Samples:
     notes: tuple[str, ...] = ()
 
 
-def samples_of(
+def load_user_samples(
     source: Source, loaded: LoadedModule, judging: Judging, signature: Signature | None
-) -> Samples | None:
+) -> UserSamples | None:
     """What `--samples` gives; None where it was not given. A loader gives `--feeds` samples.
 
     Raises:
@@ -44,7 +44,7 @@ def samples_of(
     origin = str(source.samples)
     if not is_loader(origin):
         first = read_samples(source.samples, loaded.parameters)
-        return Samples(origin=origin, digest=sha256_of(source.samples), first=first)
+        return UserSamples(origin=origin, digest=sha256_of(source.samples), first=first)
     if signature is None:
         names = [parse_input(text).name for text in source.inputs]
     else:
@@ -57,7 +57,7 @@ def samples_of(
         most=LEAST_FEEDS if judging.feeds is None else judging.feeds,
     )
     first, *more = found.items
-    return Samples(
+    return UserSamples(
         origin=origin, digest=found.digest, first=first, more=tuple(more), notes=found.notes
     )
 
@@ -76,7 +76,7 @@ def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array
 
 
 def further_feeds(
-    samples: Samples | None, signature: Signature
+    samples: UserSamples | None, signature: Signature
 ) -> tuple[tuple[NamedFeed, ...], tuple[str, ...]]:
     """The samples after the first as feeds, and notes on those that do not fit the signature."""
     feeds: list[NamedFeed] = []
@@ -89,10 +89,10 @@ def further_feeds(
             misfits.append(f"{name}: {error.message}")
             continue
         feeds.append(NamedFeed(name=name, arrays=fitted, sizes=sizes, kind="sample"))
-    return tuple(feeds), _told(misfits)
+    return tuple(feeds), _describe_misfits(misfits)
 
 
-def _told(misfits: Sequence[str]) -> tuple[str, ...]:
+def _describe_misfits(misfits: Sequence[str]) -> tuple[str, ...]:
     if not misfits:
         return ()
     more = f"; and {len(misfits) - 1} more" if len(misfits) > 1 else ""

@@ -19,32 +19,32 @@ from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
 from ..validators.output_scale import margin_on_feed
 from ..validators.wide_integer_feeds import WIDE
-from .beyond import Evidence, beyond_of, reply_of
-from .feeding import not_finite
+from .beyond import Evidence, beyond_feeds, reply_to
+from .feeding import nonfinite_outputs
 from .order import Judging
-from .stage import Clock, Stage
-from .subject import Subject, reference_on
-from .ties import full_look
-from .undecided import with_undecided
+from .stage import Clock, Progress
+from .subject import EagerReference, run_eager
+from .ties import judge_with_ties
+from .undecided import mark_undecided_replies
 
 # One rounding of a value, relative to it. Where eager itself moves by half of what is allowed (6 dB
 # below the limit), and at least half as far as the artifact is off, when its inputs are rounded so,
 # the feed is ill-conditioned: it accuses nobody.
-_ROUNDING: Mapping[Precision, float] = {
+_UNIT_ROUNDOFF: Mapping[Precision, float] = {
     Precision.FP32: 2.0**-24,
     Precision.FP16: 2.0**-11,
     Precision.BF16: 2.0**-8,
     Precision.INT8: 2.0**-8,
 }
-_STEADY = 6.0  # dB
+_STEADY_DB = 6.0  # dB
 # A search looks for the largest of thousands of errors, where a limit is set for those of twenty
 # feeds: what it accuses an artifact of has to be twice beyond. What lies between is passed over.
-_BEYOND = 6.0  # dB
-_CONTEXT = 4  # feeds that say how large an output and eager's own error usually are
+_BEYOND_DB = 6.0  # dB
+_CONTEXT_FEEDS = 4  # feeds that say how large an output and eager's own error usually are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Searched:
+class SearchResult:
     """The evidence and the verdict after a search, and how it went; without one, as they were.
 
     `before` is the headroom in dB of the worst feed before it.
@@ -58,31 +58,31 @@ class Searched:
     before: float | None = None
 
 
-def searched(  # noqa: PLR0913 - what was found so far, and all that finds more
+def search_worst_feed(  # noqa: PLR0913 - what was found so far, and all that finds more
     evidence: Evidence,
     verdict: Verdict,
     *,
     opened: Callable[[], Runner],
     judging: Judging,
-    subject: Subject,
-    stage: Stage,
-) -> Searched:
+    subject: EagerReference,
+    stage: Progress,
+) -> SearchResult:
     """Search for `judging.search` seconds, where that is asked for and the verdict passed.
 
     An artifact that is judged on held-out samples of its calibration is not searched: feeds that
     are unlike them are none of its business.
     """
     if judging.search is None or not verdict.passed:
-        return Searched(evidence=evidence, verdict=verdict)
-    if evidence.loose - beyond_of(evidence.references, evidence.precision):
+        return SearchResult(evidence=evidence, verdict=verdict)
+    if evidence.loose - beyond_feeds(evidence.references, evidence.precision):
         note = (
             "not searched: it is judged on held-out samples, and what a search draws is unlike them"
         )
         verdict = replace(verdict, notes=(*verdict.notes, note))
-        return Searched(evidence=evidence, verdict=verdict)
+        return SearchResult(evidence=evidence, verdict=verdict)
     title = f"search {verdict.artifact}"
     with stage.step(title, log=verdict.artifact.replace("/", "-")) as clock, opened() as runner:
-        search = _Search(
+        search = _FeedSearch(
             subject=subject,
             runner=runner,
             evidence=evidence,
@@ -95,23 +95,23 @@ def searched(  # noqa: PLR0913 - what was found so far, and all that finds more
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
+class _FeedSearch:
     """What a search needs: eager, the artifact opened, what is known of it, and for how long."""
 
-    subject: Subject
+    subject: EagerReference
     runner: Runner
     evidence: Evidence
     seconds: float
     advance: Callable[[int, int], None]
 
-    def on(self, verdict: Verdict) -> Searched:
+    def on(self, verdict: Verdict) -> SearchResult:
         """Climb from the worst feeds of a verdict that passed.
 
         A feed beyond the limits is judged again among all the others, as an output's usual scale
         is theirs, and eager has to be steady on it; only then does the verdict fail.
         """
         clock, seed = Clock(), self.subject.feeds.seed
-        trial = _Trial(search=self, nan=_nan_by_design(self.evidence))
+        trial = _FeedTrial(search=self, nan=_nan_outputs(self.evidence))
 
         def more(tried: int) -> bool:
             del tried  # the time decides
@@ -119,18 +119,22 @@ class _Search:
             return clock.seconds < self.seconds
 
         drawer = FeedDrawer.of(self.subject.signature, seed, find_sample(self.evidence.references))
-        found = hill_climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
+        found = hill_climb(
+            _pick_start_points(self.evidence, verdict), drawer, trial.headroom, more=more
+        )
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
             longer = evidence.plus(*trial.run(found.worst.feed))
-            longer, judged = full_look(longer, self.subject)
+            longer, judged = judge_with_ties(longer, self.subject)
             # What is within the limits beside few feeds may be a little beyond beside all.
             if judged.passed or found.worst.headroom < 0:
                 evidence = longer
                 verdict = replace(judged, notes=verdict.notes, seconds=verdict.seconds)
-        return Searched(
+        return SearchResult(
             evidence=evidence,
-            verdict=replace(verdict, notes=(*verdict.notes, _told(found.tried, verdict, seconds))),
+            verdict=replace(
+                verdict, notes=(*verdict.notes, _describe_search(found.tried, verdict, seconds))
+            ),
             tried=found.tried,
             seed=seed,
             seconds=seconds,
@@ -138,7 +142,7 @@ class _Search:
         )
 
 
-def _told(tried: int, verdict: Verdict, seconds: float) -> str:
+def _describe_search(tried: int, verdict: Verdict, seconds: float) -> str:
     room = verdict.headroom
     least = "" if room is None else f"; the least headroom is {room:.1f} dB"
     worse = next((name for name in verdict.feeds if name.startswith(f"{SEARCH}-")), "")
@@ -146,7 +150,7 @@ def _told(tried: int, verdict: Verdict, seconds: float) -> str:
     return f"a search tried {tried} feeds in {seconds:.1f} s: {found}{least}"
 
 
-def _starts(evidence: Evidence, verdict: Verdict) -> list[SearchPoint]:
+def _pick_start_points(evidence: Evidence, verdict: Verdict) -> list[SearchPoint]:
     """The feeds that count, with the headroom that they have."""
     counted = {one.feed for one in verdict.outputs if not one.loose}
     feeds = [one.feed for one in evidence.references if one.feed.name in counted]
@@ -157,23 +161,23 @@ def _starts(evidence: Evidence, verdict: Verdict) -> list[SearchPoint]:
     ]
 
 
-def _nan_by_design(evidence: Evidence) -> frozenset[str]:
+def _nan_outputs(evidence: Evidence) -> frozenset[str]:
     found: set[str] = set()
     return frozenset(
-        found.union(*(not_finite(one.outputs) - one.left_out for one in evidence.references))
+        found.union(*(nonfinite_outputs(one.outputs) - one.left_out for one in evidence.references))
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trial:
+class _FeedTrial:
     """Tries feeds on eager and on the artifact; `nan` are outputs that hold NaN or Inf anyway."""
 
-    search: _Search
+    search: _FeedSearch
     nan: frozenset[str]
 
     def refer(self, feed: NamedFeed) -> ReferenceOutputs:
         """Eager on the feed, in float64 as well where that is what the artifact is held to."""
-        reference = reference_on(self.search.subject, feed)
+        reference = run_eager(self.search.subject, feed)
         known = any(one.exact is not None for one in self.search.evidence.references)
         exact = self.search.subject.eager.run_exact(feed.arrays) if known else None
         return replace(reference, exact=exact)
@@ -181,9 +185,9 @@ class _Trial:
     def run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs]:
         """Eager's answer and the artifact's."""
         reference = self.refer(feed)
-        reply = reply_of(self.search.runner, reference)
+        reply = reply_to(self.search.runner, reference)
         precision, subject = self.search.evidence.precision, self.search.subject
-        return reference, with_undecided([reference], [reply], precision, subject)[0]
+        return reference, mark_undecided_replies([reference], [reply], precision, subject)[0]
 
     def headroom(self, feed: NamedFeed) -> float | None:
         """The headroom in dB on this feed; None where it is no evidence."""
@@ -191,14 +195,14 @@ class _Trial:
             reference, reply = self.run(feed)
         except CheckpointError:  # eager rejects it
             return None
-        if not_finite(reference.outputs) - self.nan:
+        if nonfinite_outputs(reference.outputs) - self.nan:
             return None
         few = margin_on_feed(self._context.plus(reference, reply).verdict(), feed.name)
         if few >= 0:
             return few
         longer = self.search.evidence.plus(reference, reply)
-        room = margin_on_feed(full_look(longer, self.search.subject)[1], feed.name)
-        if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference, room)):
+        room = margin_on_feed(judge_with_ties(longer, self.search.subject)[1], feed.name)
+        if -_BEYOND_DB < room < 0 or (room < 0 and not self._steady(reference, room)):
             return None
         return room
 
@@ -208,23 +212,23 @@ class _Trial:
         evidence = self.search.evidence
         near = [pair for pair in evidence.pairs if pair[0].feed.kind in ("shape", "seed", "sample")]
         near = sorted(near, key=lambda pair: sum(a.size for a in pair[0].outputs.values()))
-        return evidence.of(near[:_CONTEXT])
+        return evidence.of(near[:_CONTEXT_FEEDS])
 
     def _steady(self, reference: ReferenceOutputs, room: float) -> bool:
         """Whether eager says about the same, beside the artifact, when its inputs are rounded."""
         feed = reference.feed
-        arrays = _rounded(feed.arrays, _ROUNDING[self.search.evidence.precision])
+        arrays = _perturb(feed.arrays, _UNIT_ROUNDOFF[self.search.evidence.precision])
         try:
             outputs = self.refer(replace(feed, arrays=arrays)).outputs
         except CheckpointError:
             return False
         moved = self.search.evidence.plus(
-            reference, ArtifactOutputs(outputs=_apart(outputs))
+            reference, ArtifactOutputs(outputs=_copy_outputs(outputs))
         ).verdict()
-        return margin_on_feed(moved, feed.name) >= min(_STEADY, room + _STEADY)
+        return margin_on_feed(moved, feed.name) >= min(_STEADY_DB, room + _STEADY_DB)
 
 
-def _rounded(feed: Feed, unit: float) -> Feed:
+def _perturb(feed: Feed, unit: float) -> Feed:
     """Floats off by up to one rounding, up or down by chance."""
     import numpy as np
 
@@ -237,6 +241,6 @@ def _rounded(feed: Feed, unit: float) -> Feed:
     return found
 
 
-def _apart(outputs: Mapping[str, Array]) -> dict[str, Array]:
+def _copy_outputs(outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Copies: a judge refuses arrays that are eager's own."""
     return {name: array.copy() for name, array in outputs.items()}

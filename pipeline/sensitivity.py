@@ -22,30 +22,30 @@ from ..sources.run_limits import flops_exceed
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
-from .beyond import Evidence, reply_of
-from .proof import Candidate, Case
-from .subject import reference_on
-from .ties import full_look
+from .beyond import Evidence, reply_to
+from .proof import Candidate, JudgeCase
+from .subject import run_eager
+from .ties import judge_with_ties
 
 if TYPE_CHECKING:
     from .order import Judging
-    from .stage import Stage
-    from .subject import Subject
+    from .stage import Progress
+    from .subject import EagerReference
 
-DEFAULT = 8  # faults that are planted where nobody says how many, and a run is cheap
-_FLOPS = 10**10  # of the largest feed: about a second of one core
-_BYTES = 1 << 28  # of the model file, which is copied for each fault
-_TRIES = 3  # faults planted for each that is asked for: not all of them change an output
-_DENSE = 24  # further feeds on which a fault that was not found is looked at
-_CERTAIN = 2e-2  # of the peak: no limit of FP32 allows half of it
+DEFAULT_FAULTS = 8  # faults that are planted where nobody says how many, and a run is cheap
+_CHEAP_FLOPS = 10**10  # of the largest feed: about a second of one core
+_CHEAP_BYTES = 1 << 28  # of the model file, which is copied for each fault
+_MAX_TRIES = 3  # faults planted for each that is asked for: not all of them change an output
+_DENSE_FEEDS = 24  # further feeds on which a fault that was not found is looked at
+_CERTAIN_CHANGE = 2e-2  # of the peak: no limit of FP32 allows half of it
 
 
 def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     verdict: Verdict,
     candidate: Candidate,
-    subject: Subject,
+    subject: EagerReference,
     judging: Judging,
-    stage: Stage,
+    stage: Progress,
     *,
     held_out: tuple[ReferenceOutputs, ...] = (),
 ) -> Verdict:
@@ -61,56 +61,60 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     up to three for each that was asked for.
     """
     target, title = candidate.target, f"plant faults in {candidate.name}"
-    wanted = DEFAULT if judging.sensitivity is None else judging.sensitivity
+    wanted = DEFAULT_FAULTS if judging.sensitivity is None else judging.sensitivity
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
         return verdict
     if judging.sensitivity is None and not _is_cheap(candidate, target, subject):
         return verdict
     step = stage.step(title, log=candidate.name.replace("/", "-"))
     with step as clock, subject.eager.cache_answers():
-        case = Case.of(candidate, subject, judging, stage, held_out=held_out)
+        case = JudgeCase.of(candidate, subject, judging, stage, held_out=held_out)
         evidence = case.ask()
-        if not full_look(evidence, subject)[1].passed:
+        if not judge_with_ties(evidence, subject)[1].passed:
             return (
                 verdict  # it passed with what is not repeated here, as a narrower range of values
             )
         trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
         faults: list[FaultRecord] = []
-        for fault in trial.plant(target, wanted * _TRIES):
+        for fault in trial.plant(target, wanted * _MAX_TRIES):
             faults += filter(None, [trial.record(*fault)])
-            counted = _count(faults, FaultOutcome.FOUND) + _count(faults, FaultOutcome.MISSED)
+            counted = _count_outcome(faults, FaultOutcome.FOUND) + _count_outcome(
+                faults, FaultOutcome.MISSED
+            )
             stage.advance(title, counted, wanted)
             if counted == wanted:
                 break
-        found = _summary(faults, subject.feeds.seed)
+        found = _summarize(faults, subject.feeds.seed)
         clock.detail = f"{found.found} of {found.planted} found"
     return replace(verdict, sensitivity=found)
 
 
-def _count(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
+def _count_outcome(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
     return sum(one.outcome is outcome for one in faults)
 
 
-def _summary(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
-    found, missed = (_count(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED))
+def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
+    found, missed = (
+        _count_outcome(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED)
+    )
     return Sensitivity(
         planted=found + missed,
         found=found,
-        equivalent=_count(faults, FaultOutcome.EQUIVALENT),
+        equivalent=_count_outcome(faults, FaultOutcome.EQUIVALENT),
         seed=seed,
         faults=tuple(faults),
     )
 
 
-def _is_cheap(candidate: Candidate, target: Plantable, subject: Subject) -> bool:
+def _is_cheap(candidate: Candidate, target: Plantable, subject: EagerReference) -> bool:
     """Whether eager's work on the largest feed, and the model file, are small."""
-    if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _BYTES:
+    if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _CHEAP_BYTES:
         return False
-    largest = max(subject.references, key=_elements).feed.arrays
-    return not flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
+    largest = max(subject.references, key=_count_elements).feed.arrays
+    return not flops_exceed(lambda: subject.eager.run(largest), _CHEAP_FLOPS)
 
 
-def _elements(reference: ReferenceOutputs) -> int:
+def _count_elements(reference: ReferenceOutputs) -> int:
     return sum(array.size for array in reference.feed.arrays.values())
 
 
@@ -121,7 +125,7 @@ class _FaultTrial:
     `dense` are further feeds with the artifact's replies, filled when a fault first needs them.
     """
 
-    case: Case
+    case: JudgeCase
     clean: tuple[ArtifactOutputs, ...]
     verdict: Verdict
     dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
@@ -165,18 +169,18 @@ class _FaultTrial:
         )
 
     def _outcome(
-        self, copy: Case, runner: Runner, fault: PlantedFault
+        self, copy: JudgeCase, runner: Runner, fault: PlantedFault
     ) -> tuple[FaultOutcome, float | None]:
         replies: dict[int, ArtifactOutputs] = {}
         references = self.case.references
-        for index in sorted(range(len(references)), key=lambda i: _elements(references[i])):
-            replies[index] = reply_of(runner, references[index])
+        for index in sorted(range(len(references)), key=lambda i: _count_elements(references[i])):
+            replies[index] = reply_to(runner, references[index])
             if self._is_certain(references[index], replies[index], self.clean[index]):
                 return FaultOutcome.FOUND, None
         ordered = [replies[index] for index in range(len(references))]
         evidence = copy.evidence(ordered, runner.inputs)
-        looks = (_with_one_failure(evidence), evidence)
-        if any(not full_look(one, self.case.subject)[1].passed for one in looks):
+        looks = (_keep_one_failure(evidence), evidence)
+        if any(not judge_with_ties(one, self.case.subject)[1].passed for one in looks):
             return FaultOutcome.FOUND, None
         both = zip(self.clean, ordered, strict=True)
         pairs = [
@@ -185,7 +189,7 @@ class _FaultTrial:
             if one.outputs is not None and other.outputs is not None
         ]
         for feed, outputs in self._dense_at(fault.sizes):
-            reply = reply_of(runner, ReferenceOutputs(feed=feed, outputs=outputs))
+            reply = reply_to(runner, ReferenceOutputs(feed=feed, outputs=outputs))
             if reply.outputs is None:
                 return FaultOutcome.MISSED, None
             pairs.append((outputs, reply.outputs))
@@ -214,7 +218,7 @@ class _FaultTrial:
             if wanted.dtype.kind == "f" and np.isfinite(wanted).all() and wanted.size:
                 with np.errstate(all="ignore"):
                     off = np.abs(given.astype(np.float64) - wanted).max()
-                if not off <= _CERTAIN * np.abs(wanted).max():
+                if not off <= _CERTAIN_CHANGE * np.abs(wanted).max():
                     return True
         return False
 
@@ -225,19 +229,21 @@ class _FaultTrial:
         drawer = FeedDrawer.of(subject.signature, subject.feeds.seed + 1, sample)
         with self.case.open() as runner:
             if not self.dense:
-                feeds = (drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE + 1))
-                self.dense.extend(_answered(feeds, subject, runner))
+                feeds = (
+                    drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE_FEEDS + 1)
+                )
+                self.dense.extend(_run_both(feeds, subject, runner))
             yield from self.dense
             if sizes:
                 opt = {name: dim.opt for name, dim in subject.signature.free_dims.items()}
                 feed = drawer.feed("dense-at", {**opt, **sizes})
-                yield from _answered([feed], subject, runner)
+                yield from _run_both([feed], subject, runner)
 
     def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
         """The relative L2 error of a copy's outputs over its limit, and by itself, the largest."""
         found = [(0.0, 0.0)]
         for name, wanted in clean.items():
-            error = _distance(wanted, other.get(name))
+            error = _relative_distance(wanted, other.get(name))
             found.append((error / self._limit(name), error))
         return max(found)
 
@@ -250,29 +256,29 @@ class _FaultTrial:
         return float(10 ** (-limits.min_sqnr / 20))
 
 
-def _with_one_failure(evidence: Evidence) -> Evidence:
+def _keep_one_failure(evidence: Evidence) -> Evidence:
     """The evidence without most of the feeds that failed: the smallest of usual values stays.
 
     A look at one is cheap. Where it still fails, so does the copy, whatever the others show.
     """
-    failed = evidence.failed()
+    failed = evidence.find_failed()
     wrong = [one for one in evidence.references if one.feed.name in failed]
-    wrong.sort(key=lambda one: (one.feed.kind == "value", _elements(one)))
+    wrong.sort(key=lambda one: (one.feed.kind == "value", _count_elements(one)))
     left_out = {one.feed.name for one in wrong[1:]}
     return evidence.of([pair for pair in evidence.pairs if pair[0].feed.name not in left_out])
 
 
-def _answered(
-    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], subject: Subject, runner: Runner
+def _run_both(
+    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], subject: EagerReference, runner: Runner
 ) -> Iterator[tuple[NamedFeed, Outputs]]:
     for feed in feeds:
         with suppress(CheckpointError):  # eager need not take every size that is drawn
-            reply = reply_of(runner, reference_on(subject, feed))
+            reply = reply_to(runner, run_eager(subject, feed))
             if reply.outputs is not None:
                 yield feed, reply.outputs
 
 
-def _distance(wanted: Array, given: Array | None) -> float:
+def _relative_distance(wanted: Array, given: Array | None) -> float:
     """The relative L2 distance; infinite where they differ in form, in NaN or in an integer."""
     import numpy as np
 

@@ -20,32 +20,38 @@ from ..core.records import Artifact
 from ..core.runtime_contract import settings_of
 from ..core.verdict import Verdict
 from ..validators.judge import ReferenceOutputs
-from .accuracy import LabelledFeeds, labelled_for
-from .branches import accepting, look, watch
-from .held_out import refer, stored
+from .accuracy import LabelledFeeds, enter_labelled
+from .branches import accept_recorded, branch_coverage, watch_branches
+from .held_out import load_samples, refer_held_out
 from .manifest_file import read_manifest
 from .measuring import Measuring
-from .narrowing import domain_inputs, subject_in
+from .narrowing import domain_inputs, narrow_subject
 from .order import Judging, Source
-from .placed import with_recorded_places
-from .proof import Candidate, prove
+from .placed import add_recorded_sizes
+from .proof import Candidate, judge_candidate
 from .recorded import (
     Moved,
-    as_exported,
-    as_recorded,
+    apply_exported_tolerances,
+    apply_recorded_judging,
     check_same,
     record_beside,
-    recorded_source,
-    rejected_record,
+    record_of_rejected,
+    source_from_record,
 )
-from .replaying import missing_found, shown, with_feed, with_found
-from .restricting import restricted_inputs
+from .replaying import add_feed, add_found_feed, note_missing_feed, show_feed
+from .restricting import restrict_inputs
 from .sensitivity import measure_sensitivity
-from .stage import Stage, passing_logs
-from .subject import Subject, open_subject, read_checkpoint
-from .trust import HINT, refuse_foreign_program
-from .weighing import as_weighed, told_in, weighed, with_recorded_images, within_recorded
-from .worst import read_feed, worst_of
+from .stage import Progress, temporary_logs
+from .subject import EagerReference, open_subject, read_checkpoint
+from .trust import TRUST_HINT, check_program_trust
+from .weighing import (
+    apply_recorded_accuracy,
+    apply_recorded_gate,
+    apply_recorded_preprocessing,
+    gate_accuracy,
+    note_accuracy,
+)
+from .worst import get_worst_feed, read_feed
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -90,8 +96,8 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     _refuse_untrusted(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge(candidate, source, judging, tell, feed=feed, measuring=measuring)
-    beside = record_beside(path) or rejected_record(path)
+        return _judge_file(candidate, source, judging, tell, feed=feed, measuring=measuring)
+    beside = record_beside(path) or record_of_rejected(path)
     if beside is None:
         known = read_manifest(path.parent)
         if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
@@ -111,20 +117,20 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         )
     manifest, artifact = beside
     folder = path.parent.parent if artifact.rejected else path.parent
-    source = recorded_source(manifest, folder, moved or Moved())
+    source = source_from_record(manifest, folder, moved or Moved())
     candidate = replace(candidate, precision=precision or artifact.held_to)
-    held_out = stored(artifact, folder)
-    recorded = Recorded(
+    held_out = load_samples(artifact, folder)
+    recorded = BesideRecord(
         manifest=manifest,
         held_out=held_out,
         artifact=artifact,
-        worst=worst_of(manifest, artifact),
+        worst=get_worst_feed(manifest, artifact),
         folder=folder,
     )
-    judging = accepting(as_recorded(judging, manifest), manifest)
+    judging = accept_recorded(apply_recorded_judging(judging, manifest), manifest)
     if precision is None:
-        judging = as_exported(judging, artifact.tolerance)
-    return _judge(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
+        judging = apply_exported_tolerances(judging, artifact.tolerance)
+    return _judge_file(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
 
 
 def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
@@ -133,16 +139,16 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
     Raises:
         CheckpointError: nobody said that its maker is trusted.
     """
-    refuse_foreign_program(candidate.path, candidate.target, trust=trust)
+    check_program_trust(candidate.path, candidate.target, trust=trust)
     if not isinstance(candidate.target, Native):
         return
     reason = candidate.target.distrust_reason(candidate.path, candidate.settings)
     if reason:
-        raise CheckpointError(reason, hint=HINT)
+        raise CheckpointError(reason, hint=TRUST_HINT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class BesideRecord:
     """What the manifest beside a file says of it, and the samples it was judged on."""
 
     manifest: Manifest
@@ -154,48 +160,48 @@ class Recorded:
     def judged(  # noqa: PLR0913 - what is proven, against what, on what
         self,
         candidate: Candidate,
-        subject: Subject,
+        subject: EagerReference,
         judging: Judging,
-        stage: Stage,
+        stage: Progress,
         *,
         feed: Feed | None,
         labelled: LabelledFeeds | None,
     ) -> Verdict:
         """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
         inputs = domain_inputs(self.artifact.domain, subject)
-        subject = subject_in(subject, inputs, stage)
-        subject = with_recorded_places(subject, self.artifact.places)
-        subject = with_found(subject, self.worst, self.folder)
-        held_out = refer(self.held_out, subject, stage) if self.held_out else ()
-        watch(subject, judging.accept, stage, then=self.manifest)
-        verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)
-        missing = missing_found(self.worst, self.folder)
+        subject = narrow_subject(subject, inputs, stage)
+        subject = add_recorded_sizes(subject, self.artifact.places)
+        subject = add_found_feed(subject, self.worst, self.folder)
+        held_out = refer_held_out(self.held_out, subject, stage) if self.held_out else ()
+        watch_branches(subject, judging.accept, stage, then=self.manifest)
+        verdict = _judge_feeds(candidate, subject, judging, stage, held_out=held_out, feed=feed)
+        missing = note_missing_feed(self.worst, self.folder)
         verdict = replace(verdict, notes=(*verdict.notes, *missing))
-        seen = look(subject, judging.accept, then=self.manifest)
-        verdict = seen.judged_again(verdict, self.artifact, self.manifest)
+        seen = branch_coverage(subject, judging.accept, then=self.manifest)
+        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
         if feed is None:
             verdict = measure_sensitivity(
                 verdict, candidate, subject, judging, stage, held_out=held_out
             )
         if labelled is None:
-            return as_weighed(verdict, self.artifact.accuracy)
-        again = within_recorded(labelled, self.artifact.accuracy)
-        return told_in(weighed(candidate, verdict, again, stage))
+            return apply_recorded_accuracy(verdict, self.artifact.accuracy)
+        again = apply_recorded_gate(labelled, self.artifact.accuracy)
+        return note_accuracy(gate_accuracy(candidate, verdict, again, stage))
 
 
-def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
+def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on record
     candidate: Candidate,
     source: Source,
     judging: Judging,
     tell: Tell,
-    recorded: Recorded | None = None,
+    recorded: BesideRecord | None = None,
     *,
     feed: Feed | None = None,
     measuring: Measuring | None = None,
 ) -> Verdict:
     """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
-    with passing_logs() as logs:
-        stage = Stage(tell=tell, logs=logs)
+    with temporary_logs() as logs:
+        stage = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, stage)
         if checkpoint.digest == sha256_of(candidate.path):
             raise UsageError(
@@ -206,32 +212,32 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
         with ExitStack() as held:
             if recorded is not None:
                 check_same(checkpoint, recorded.manifest, source)
-                measuring = with_recorded_images(measuring, recorded.manifest, stage)
+                measuring = apply_recorded_preprocessing(measuring, recorded.manifest, stage)
             signature = None if recorded is None else recorded.manifest.signature
             subject = open_subject(source, checkpoint, judging, stage, signature)
-            labelled = labelled_for(measuring, subject, stage, held)
+            labelled = enter_labelled(measuring, subject, stage, held)
             if recorded is not None:
                 verdict = recorded.judged(
                     candidate, subject, judging, stage, feed=feed, labelled=labelled
                 )
                 return replace(verdict, domain=recorded.artifact.domain)
-            watch(subject, judging.accept, stage)
-            verdict = _proven(candidate, subject, judging, stage, feed=feed, restrict=True)
-            verdict = look(subject, judging.accept).judged(verdict, None)
-            inputs = restricted_inputs(subject.signature.inputs, verdict.restricted_values)
+            watch_branches(subject, judging.accept, stage)
+            verdict = _judge_feeds(candidate, subject, judging, stage, feed=feed, restrict=True)
+            verdict = branch_coverage(subject, judging.accept).judged(verdict, None)
+            inputs = restrict_inputs(subject.signature.inputs, verdict.restricted_values)
             if feed is None:
-                within = subject_in(subject, inputs, stage)
+                within = narrow_subject(subject, inputs, stage)
                 verdict = measure_sensitivity(verdict, candidate, within, judging, stage)
-            verdict = told_in(weighed(candidate, verdict, labelled, stage))
+            verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, stage))
             settings = settings_of(candidate.target, verdict.device)
             return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
 
 
-def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
+def _judge_feeds(  # noqa: PLR0913 - what `prove` takes, and the feed to show
     candidate: Candidate,
-    subject: Subject,
+    subject: EagerReference,
     judging: Judging,
-    stage: Stage,
+    stage: Progress,
     *,
     held_out: tuple[ReferenceOutputs, ...] = (),
     feed: Feed | None = None,
@@ -243,7 +249,11 @@ def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
     float64, is theirs to say, and the figures are to be those of the first time.
     """
     if feed is None:
-        return prove(candidate, subject, judging, stage, held_out=held_out, restrict=restrict)
-    subject, name = with_feed(subject, held_out, feed)
-    verdict = prove(candidate, subject, judging, stage, held_out=held_out, restrict=restrict)
-    return shown(verdict, name)
+        return judge_candidate(
+            candidate, subject, judging, stage, held_out=held_out, restrict=restrict
+        )
+    subject, name = add_feed(subject, held_out, feed)
+    verdict = judge_candidate(
+        candidate, subject, judging, stage, held_out=held_out, restrict=restrict
+    )
+    return show_feed(verdict, name)

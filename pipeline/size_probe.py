@@ -14,18 +14,18 @@ from ..core.signature import Signature
 from ..sources.eager_model import Eager
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
-from .feeding import not_finite
+from .feeding import nonfinite_outputs
 
 Sizes: TypeAlias = dict[str, int]
 
-TIMES = 4  # the largest size that is chosen, in multiples of where the search starts
-ELEMENTS = 1 << 21  # of all inputs of one feed: the most, unless the sample itself is larger
-_RUNS = 240  # of eager: beyond, nothing more is accepted
-_ROWS = 2  # the batch where the search starts without a sample
+SIZE_FACTOR = 4  # the largest size that is chosen, in multiples of where the search starts
+MAX_ELEMENTS = 1 << 21  # of all inputs of one feed: the most, unless the sample itself is larger
+_MAX_PROBE_RUNS = 240  # of eager: beyond, nothing more is accepted
+_MIN_ROWS = 2  # the batch where the search starts without a sample
 # Where the search starts without a sample: what texts, images and signals have most often. The
 # first that eager accepts is taken, so that a domain reaches 256 where the model allows it.
-STARTS = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
-_LINES = ((1, 0), (1, 1), (1, -1), (2, 0))  # times, plus: sizes that follow from another
+START_SIZES = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
+_LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # times, plus: sizes that follow from another
 
 
 class SizeProbe:
@@ -46,7 +46,7 @@ class SizeProbe:
         further: Sequence[Feed] = (),
     ) -> None:
         self.signature = signature
-        self.runs_left = _RUNS
+        self.runs_left = _MAX_PROBE_RUNS
         self._eager = eager
         self._drawer = FeedDrawer.of(signature, seed, samples)
         self.sampled = _largest_sizes(signature, further)
@@ -55,7 +55,7 @@ class SizeProbe:
         self._asks_ends: bool | None = None
         self._allowed: set[str] | None = None  # outputs that are not finite where it starts
         sample = 0 if samples is None else sum(array.size for array in samples.values())
-        self.most_elements = max(TIMES * sample, ELEMENTS)
+        self.most_elements = max(SIZE_FACTOR * sample, MAX_ELEMENTS)
 
     def reject(self, sizes: Mapping[str, int]) -> None:
         """Know that eager rejects these sizes of all named dims, and do not ask."""
@@ -131,7 +131,7 @@ class SizeProbe:
             yield from self._drawer.at_ends(drawn, whole)
 
     def _finite(self, outputs: Outputs) -> bool:
-        found = not_finite(outputs)
+        found = nonfinite_outputs(outputs)
         if self._allowed is None:
             self._allowed = found
         return found <= self._allowed
@@ -149,19 +149,19 @@ def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Size
     for rows in ([*firsts], [None if batch is None else batch.name], []):
         counted = [name for name in unknown if name in rows]
         others = [name for name in unknown if name not in rows]
-        for size in STARTS if others else (_ROWS,):
-            for sizes in _related_starts(others, size):
-                at = {**opt, **dict.fromkeys(counted, _ROWS), **sizes}
+        for size in START_SIZES if others else (_MIN_ROWS,):
+            for sizes in _iter_related_starts(others, size):
+                at = {**opt, **dict.fromkeys(counted, _MIN_ROWS), **sizes}
                 if probe.accepts(at):
                     return at
     return None
 
 
-def _related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
+def _iter_related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
     """All dims at a size; then each alone a little off, as a length that follows from another."""
     yield dict.fromkeys(names, size)
     if len(names) > 1:
-        for name, (times, plus) in itertools.product(names, _LINES[1:]):
+        for name, (times, plus) in itertools.product(names, _LINEAR_RELATIONS[1:]):
             related = times * size + plus
             if related >= 1:
                 yield {**dict.fromkeys(names, size), name: related}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.errors import RunnerError
 from ..core.events import Advanced, Finished, Noted, Started, Tell
-from .noise import into
+from .noise import redirect_output
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Progress:
     """Where a run tells its progress and where frameworks' chatter goes."""
 
     tell: Tell
@@ -51,7 +51,7 @@ class Stage:
         ended = False
         self.tell(Started(step=title))
         try:
-            with into(place):
+            with redirect_output(place):
                 yield clock
             ended = True
         finally:
@@ -76,7 +76,7 @@ class Stage:
 
 
 @contextmanager
-def passing_logs() -> Iterator[Path]:
+def temporary_logs() -> Iterator[Path]:
     """A folder for logs that goes at the end; what they say is kept with an error as a note.
 
     Raises:

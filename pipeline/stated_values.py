@@ -10,7 +10,7 @@ from ..core.contract import Feed
 from ..core.signature import FLOATS, InputSpec, Signature
 
 
-class ValueTrials(Protocol):
+class ValueProbing(Protocol):
     """What runs eager on values, as `relating.Trials` does."""
 
     signature: Signature
@@ -26,7 +26,7 @@ _MOST = 64  # runs of eager, for one input: a table of 2^24 rows takes some 40
 _GROWS = 8  # times that the distance from the least value grows until eager rejects
 
 
-def bounded_input(trials: ValueTrials, sizes: Mapping[str, int]) -> InputSpec | None:
+def find_narrower_input(trials: ValueProbing, sizes: Mapping[str, int]) -> InputSpec | None:
     """The first integer input whose stated range goes beyond what eager takes, with less.
 
     The end is one for all sizes, as a table's is: it is found at the least, and is the same at
@@ -55,7 +55,7 @@ def bounded_input(trials: ValueTrials, sizes: Mapping[str, int]) -> InputSpec | 
 class _Search:
     """Runs eager with one input full of a value, the others as they are drawn, `_MOST` times."""
 
-    def __init__(self, trials: ValueTrials, spec: InputSpec) -> None:
+    def __init__(self, trials: ValueProbing, spec: InputSpec) -> None:
         self._trials, self._spec = trials, spec
         self._left = _MOST
         self._bases: dict[tuple[int, ...], Feed] = {}  # by sizes

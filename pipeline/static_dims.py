@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..core.signature import Signature
 
 
-def told_static(signature: Signature, names: Iterable[str]) -> str:
+def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
     """A note on the dims that are fixed at their opt sizes, those that follow from them too.
 
     Raises:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError, first_line
-from .folder import check_place, writing
-from .manifest_file import FILE
+from .folder import check_output_path, translate_write_errors
+from .manifest_file import MANIFEST_FILE
 
 if TYPE_CHECKING:
     import torch
 
 Example: TypeAlias = Any  # a tensor or array, or a tuple, list or dict of them
-_SHOWN = 12  # characters of a digest in a file's name
+_DIGEST_DIGITS = 12  # characters of a digest in a file's name
 
 
 @contextmanager
-def kept_with_record(folder: Path) -> Iterator[list[Path]]:
+def keep_with_record(folder: Path) -> Iterator[list[Path]]:
     """Files that are written into an output folder before its run; gone where it leaves no record.
 
     What is added to the list is removed where the block raises and there is no manifest.
@@ -31,7 +31,7 @@ def kept_with_record(folder: Path) -> Iterator[list[Path]]:
     try:
         yield stored
     except BaseException:
-        if not (folder / FILE).is_file():
+        if not (folder / MANIFEST_FILE).is_file():
             for path in stored:
                 path.unlink(missing_ok=True)
             if made:
@@ -50,9 +50,9 @@ def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Pat
     import torch
 
     if isinstance(module, torch.jit.ScriptModule):
-        return _stored(folder, "module", lambda path: torch.jit.save(module, str(path)))
+        return _store_file(folder, "module", lambda path: torch.jit.save(module, str(path)))
     if isolate:
-        _refuse_main(module)
+        _refuse_main_module(module)
 
     def save(path: Path) -> None:
         try:
@@ -64,10 +64,10 @@ def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Pat
                 "give that file with model='PKG.MOD:FACTORY'",
             ) from error
 
-    return _stored(folder, "module", save)
+    return _store_file(folder, "module", save)
 
 
-def _refuse_main(module: torch.nn.Module) -> None:
+def _refuse_main_module(module: torch.nn.Module) -> None:
     for part in module.modules():
         if type(part).__module__ == "__main__":
             raise UsageError(
@@ -85,11 +85,11 @@ def store_samples(example: Example, folder: Path) -> Path:
     """
     import torch
 
-    tensors = _tensors(example, "inputs")
-    return _stored(folder, "sample", lambda path: torch.save(tensors, path))
+    tensors = _to_tensors(example, "inputs")
+    return _store_file(folder, "sample", lambda path: torch.save(tensors, path))
 
 
-def _tensors(value: Example, place: str) -> Any:
+def _to_tensors(value: Example, place: str) -> Any:
     """The same with every array as a tensor."""
     import numpy as np
     import torch
@@ -99,27 +99,27 @@ def _tensors(value: Example, place: str) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, Mapping):
-        return {str(key): _tensors(one, f"{place}[{key!r}]") for key, one in value.items()}
+        return {str(key): _to_tensors(one, f"{place}[{key!r}]") for key, one in value.items()}
     if isinstance(value, tuple | list):
-        return tuple(_tensors(one, f"{place}[{index}]") for index, one in enumerate(value))
+        return tuple(_to_tensors(one, f"{place}[{index}]") for index, one in enumerate(value))
     raise UsageError(
         f"{place} is a {type(value).__name__}, not a tensor",
         hint="give tensors or numpy arrays, or texts as 'x:float32[batch=1..8,3,224,224]'",
     )
 
 
-def _stored(folder: Path, name: str, save: Any) -> Path:
+def _store_file(folder: Path, name: str, save: Any) -> Path:
     """`folder/NAME-DIGEST.pt`; the same content is the same file.
 
     Raises:
         UsageError: the folder cannot be made or written.
     """
-    check_place(folder)
-    with writing(folder):
+    check_output_path(folder)
+    with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
             draft = Path(place) / f"{name}.pt"  # torch writes the stem into the archive
             save(draft)
-            path = folder / f"{name}-{sha256_of(draft)[:_SHOWN]}.pt"
+            path = folder / f"{name}-{sha256_of(draft)[:_DIGEST_DIGITS]}.pt"
             draft.replace(path)
         return path

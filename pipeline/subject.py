@@ -32,27 +32,27 @@ from ..validators.feeds import (
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import Fingerprint, compute_fingerprint
 from ..validators.wide_integer_feeds import draw_wide_feeds
-from .choosing_values import chosen_values
+from .choosing_values import choose_and_report_values
 from .domain_search import choose_dims
-from .feeding import answered
-from .finite import check_finite, told_nonfinite
+from .feeding import run_reference
+from .finite import check_finite, note_nonfinite_weights
 from .mask_sense import choose_mask_sense
 from .order import Judging, Source
-from .relating import SizesError, Trials, explaining
-from .remembering import check_forgets
-from .sampling import Samples, further_feeds, samples_of
-from .stage import Stage
-from .static_dims import told_static
-from .trust import refuse_foreign_checkpoint
-from .unverified import describe_chosen_dims
-from .written import check_written
+from .relating import EagerTrials, RejectedSizesError, explain_rejection
+from .remembering import check_stateless
+from .sampling import UserSamples, further_feeds, load_user_samples
+from .stage import Progress
+from .static_dims import describe_static_dims
+from .trust import check_checkpoint_trust
+from .unverified import describe_unverified_dims
+from .written import check_input_specs
 
-REFERENCE = "eager reference"
-_REJECTED = 3  # times that a domain is chosen anew because eager rejects a feed of it
+REFERENCE_STEP = "eager reference"
+_MAX_REJECTED = 3  # times that a domain is chosen anew because eager rejects a feed of it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class EagerReference:
     """An opened checkpoint and what eager says on every feed, computed once.
 
     `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
@@ -71,17 +71,17 @@ class Subject:
     exact: dict[str, Outputs] = field(default_factory=dict)
     swept: dict[str, Outputs | None] = field(default_factory=dict)
     stamp: ChangeGuard = NO_GUARD
-    given: Samples | None = None
+    given: UserSamples | None = None
 
 
-def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
+def read_checkpoint(source: Source, stage: Progress) -> Checkpoint:
     """Identify and hash the checkpoint; no framework is loaded.
 
     Raises:
         UsageError: what the order says of its inputs is wrong.
         CheckpointError: it is damaged, or a program that nobody trusts.
     """
-    check_written(source)
+    check_input_specs(source)
     with stage.step("read checkpoint", log="checkpoint"):
         checkpoint = identify(
             source.checkpoint,
@@ -93,7 +93,7 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
             drop_outputs=source.drop_outputs,
             weights_key=source.weights_key,
         )
-        refuse_foreign_checkpoint(checkpoint, source)
+        check_checkpoint_trust(checkpoint, source)
         return checkpoint
 
 
@@ -101,11 +101,11 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     source: Source,
     checkpoint: Checkpoint,
     judging: Judging,
-    stage: Stage,
+    stage: Progress,
     signature: Signature | None = None,
     *,
     wanted: Callable[[NamedFeed], bool] | None = None,
-) -> Subject:
+) -> EagerReference:
     """Load the model, settle the signature, draw the feeds and run eager on each.
 
     Args:
@@ -120,39 +120,39 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     with stage.step("load model", log="checkpoint") as clock:
         loaded = load_checkpoint(checkpoint)
         clock.detail = checkpoint.kind
-    given = samples_of(source, loaded, judging, signature)
+    given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
-    settled = signature or _settle(source, loaded, samples)
+    settled = signature or _settle_signature(source, loaded, samples)
     if not source.inputs and signature is None:
-        stage.note(f"inputs as {_teller(source)}: {_shown(settled)}")
+        stage.note(f"inputs as {_values_source(source)}: {_signature_text(settled)}")
     notes = (*loaded.notes, *(given.notes if given else ()))
     for note in notes:
         stage.note(note)
     if source.static and signature is None:
-        stage.note(told_static(settled, source.static))
+        stage.note(describe_static_dims(settled, source.static))
         settled = settled.fixed_at_opt(source.static)
     if signature is None:
         settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
 
-    def subject_of(settled: Signature) -> Subject:
-        subject = Subject(
+    def subject_of(settled: Signature) -> EagerReference:
+        subject = EagerReference(
             checkpoint=checkpoint,
             signature=settled,
             eager=open_eager(loaded, settled),
             example=draw_example_feed(settled, seed=judging.seed or 0, samples=samples),
             references=(),
-            feeds=_feed_plan(given, judging),
+            feeds=_make_feed_plan(given, judging),
             notes=notes,
             fingerprint={},
             stamp=stamp,
             given=given,
         )
-        return _refer(subject, stage, wanted=wanted)
+        return _run_feeds(subject, stage, wanted=wanted)
 
     subject = (
         subject_of(settled)
         if signature
-        else _on_chosen(loaded, settled, judging, given, stage, subject_of)
+        else _open_on_chosen(loaded, settled, judging, given, stage, subject_of)
     )
     outputs = subject.signature.outputs
     for name in judging.by_output:
@@ -161,14 +161,14 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return subject
 
 
-def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
+def _open_on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
     loaded: LoadedModule,
     signature: Signature,
     judging: Judging,
-    given: Samples | None,
-    stage: Stage,
-    subject_of: Callable[[Signature], Subject],
-) -> Subject:
+    given: UserSamples | None,
+    stage: Progress,
+    subject_of: Callable[[Signature], EagerReference],
+) -> EagerReference:
     """The subject with bounds and values chosen where nobody states them.
 
     Where eager rejects a feed of the domain that was chosen, one without its sizes is.
@@ -177,28 +177,28 @@ def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is 
     rejected: list[dict[str, int]] = []
     values: dict[str, ValueRange] = {}
     while True:
-        settled = _with_chosen_dims(
+        settled = _choose_dim_bounds(
             loaded, signature, judging.seed or 0, given, stage, rejected, values
         )
-        settled = chosen_values(loaded, settled, judging, samples, stage)
+        settled = choose_and_report_values(loaded, settled, judging, samples, stage)
         try:
             return subject_of(settled)
-        except SizesError as error:
+        except RejectedSizesError as error:
             sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.named_dims()}
             sizes = {**error.sizes, **sizes}
             chosen = any(not dim.bounded for dim in signature.free_dims.values())
-            if not chosen or sizes in rejected or len(rejected) == _REJECTED:
+            if not chosen or sizes in rejected or len(rejected) == _MAX_REJECTED:
                 raise
             rejected.append(sizes)
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
-def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
+def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
     loaded: LoadedModule,
     signature: Signature,
     seed: int,
-    given: Samples | None,
-    stage: Stage,
+    given: UserSamples | None,
+    stage: Progress,
     rejected: Sequence[Mapping[str, int]] = (),
     values: Mapping[str, ValueRange] | None = None,
 ) -> Signature:
@@ -216,19 +216,21 @@ def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and w
             values=values,
         )
     if found is not signature:
-        stage.note(describe_chosen_dims(found))
+        stage.note(describe_unverified_dims(found))
     return found
 
 
-def _teller(source: Source) -> str:
+def _values_source(source: Source) -> str:
     return "the samples say" if source.samples else "the checkpoint says"
 
 
-def _shown(signature: Signature) -> str:
+def _signature_text(signature: Signature) -> str:
     return "  ".join(str(spec) for spec in signature.inputs)
 
 
-def _settle(source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None) -> Signature:
+def _settle_signature(
+    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
+) -> Signature:
     patterns = [parse_input(text) for text in source.inputs]
     known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
     if not source.inputs and not known:
@@ -249,7 +251,7 @@ def _settle(source: Source, loaded: LoadedModule, samples: Mapping[str, Array] |
     return resolve(patterns, known)
 
 
-def _feed_plan(samples: Samples | None, judging: Judging) -> FeedPlan:
+def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
     count = LEAST_FEEDS if judging.feeds is None else judging.feeds
     seed = judging.seed or 0
     if samples is None:
@@ -266,7 +268,7 @@ def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) 
         )
 
 
-def _poorly_drawn(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
     """A warning on each integer input of which nothing says the values."""
     return tuple(
         f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
@@ -274,8 +276,10 @@ def _poorly_drawn(signature: Signature, samples: Mapping[str, Array] | None) -> 
     )
 
 
-def _on_fixed_feed(
-    subject: Subject, references: Sequence[ReferenceOutputs], samples: Mapping[str, Array] | None
+def _fingerprint_outputs(
+    subject: EagerReference,
+    references: Sequence[ReferenceOutputs],
+    samples: Mapping[str, Array] | None,
 ) -> Outputs:
     """What eager gives on `opt` as it is drawn from seed 0 without samples, whatever was asked."""
     if samples is None and subject.feeds.seed == 0:
@@ -284,11 +288,11 @@ def _on_fixed_feed(
     return subject.eager.run(fixed.arrays)
 
 
-def _size(feed: NamedFeed) -> int:
+def _feed_size(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
 
 
-def refer_within(subject: Subject, signature: Signature, stage: Stage) -> Subject:
+def refer_within(subject: EagerReference, signature: Signature, stage: Progress) -> EagerReference:
     """The eager side on feeds of a signature that is a part of the subject's own.
 
     Samples of the user's that lie outside of it are left out.
@@ -299,15 +303,15 @@ def refer_within(subject: Subject, signature: Signature, stage: Stage) -> Subjec
     except UsageError:
         given, example = None, draw_example_feed(signature, seed)
     narrow = replace(subject, signature=signature, example=example, given=given)
-    return _refer(narrow, stage, wanted=None)
+    return _run_feeds(narrow, stage, wanted=None)
 
 
-def _refer(
-    subject: Subject,
-    stage: Stage,
+def _run_feeds(
+    subject: EagerReference,
+    stage: Progress,
     *,
     wanted: Callable[[NamedFeed], bool] | None,
-) -> Subject:
+) -> EagerReference:
     """Run eager once on each feed that is wanted, after seeing that it answers the same twice."""
     plan, seed, given = subject.feeds, subject.feeds.seed, subject.given
     samples = None if given is None else given.first
@@ -318,30 +322,30 @@ def _refer(
         *draw_wide_feeds(subject.signature, seed=seed, samples=samples),
     )
     feeds = (*basic, *real, *drawn)
-    smallest = min(basic, key=_size)
-    trials = Trials(subject.eager, subject.signature, seed, samples)
+    smallest = min(basic, key=_feed_size)
+    trials = EagerTrials(subject.eager, subject.signature, seed, samples)
     before = subject.eager.before()
-    with stage.step(REFERENCE, log="eager") as clock:
-        with explaining(trials, smallest.sizes, drawn=smallest.kind in SIZED):
+    with stage.step(REFERENCE_STEP, log="eager") as clock:
+        with explain_rejection(trials, smallest.sizes, drawn=smallest.kind in SIZED):
             names = tuple(subject.eager.check_stable(smallest.arrays))
         subject = replace(subject, signature=subject.signature.with_outputs(names))
         if subject.eager.asks_nonfinite(smallest.arrays):
             feeds += draw_nonfinite_feeds(subject.signature, seed=seed, samples=samples)
-        found = answered(
+        found = run_reference(
             feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
-            lambda feed: _explained(subject, feed, trials),
-            lambda done, total: stage.advance(REFERENCE, done, total),
+            lambda feed: _reference_or_explain(subject, feed, trials),
+            lambda done, total: stage.advance(REFERENCE_STEP, done, total),
         )
-        check_forgets(subject.eager, before, found.references)
+        check_stateless(subject.eager, before, found.references)
         subject.eager.check_outputs()
         weights = find_nonfinite_weights(subject.eager.module)
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)
-            marks = compute_fingerprint(_on_fixed_feed(subject, found.references, samples))
+            marks = compute_fingerprint(_fingerprint_outputs(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
-    poor = _poorly_drawn(subject.signature, samples)
-    odd = told_nonfinite(weights)
+    poor = _value_warnings(subject.signature, samples)
+    odd = note_nonfinite_weights(weights)
     seen = (*misfits, *subject.eager.notes, *odd, *poor, *filter(None, [found.warning]))
     for note in (*seen, *filter(None, [found.note])):
         stage.note(note, warning=True)
@@ -354,15 +358,17 @@ def _refer(
     )
 
 
-def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> ReferenceOutputs:
+def _reference_or_explain(
+    subject: EagerReference, feed: NamedFeed, trials: EagerTrials
+) -> ReferenceOutputs:
     """As `reference_on`; that a feed is rejected for its sizes is said with what mends it."""
     if not feed.basic and feed.kind not in SIZED:
-        return reference_on(subject, feed)  # hard values, or samples: their sizes are others' too
-    with explaining(trials, feed.sizes, drawn=feed.kind in SIZED):
-        return reference_on(subject, feed)
+        return run_eager(subject, feed)  # hard values, or samples: their sizes are others' too
+    with explain_rejection(trials, feed.sizes, drawn=feed.kind in SIZED):
+        return run_eager(subject, feed)
 
 
-def reference_on(subject: Subject, feed: NamedFeed) -> ReferenceOutputs:
+def run_eager(subject: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
     """What eager says on one feed.
 
     Raises:

@@ -17,20 +17,20 @@ from ..core.digest import sha256_of
 from ..core.whole import write_whole
 from ..validators.judge import ReferenceOutputs
 
-Kept = TypeVar("Kept")
-_MOST = 4096  # files, of about a kilobyte; what was written longest ago goes first
-_ROOT = Path(__file__).parents[1]
-_ROOMS = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+StoredValue = TypeVar("Kept")
+_MAX_STORED = 4096  # files, of about a kilobyte; what was written longest ago goes first
+_CODE_ROOT = Path(__file__).parents[1]
+_CODE_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
 
 
 class TradeOffStore:
     """A folder of measurements by key; None for a folder keeps nothing."""
 
-    def __init__(self, folder: Path | None, most: int = _MOST) -> None:
+    def __init__(self, folder: Path | None, most: int = _MAX_STORED) -> None:
         self._folder = folder
         self._most = most
 
-    def take(self, key: str, kind: type[Kept]) -> Kept | None:
+    def take(self, key: str, kind: type[StoredValue]) -> StoredValue | None:
         """What is kept under the key; None where nothing is, or it cannot be read."""
         import msgspec
 
@@ -62,17 +62,17 @@ class TradeOffStore:
                 file.unlink(missing_ok=True)
 
 
-def store_in(cache: Path | None) -> TradeOffStore:
+def open_tradeoff_store(cache: Path | None) -> TradeOffStore:
     """The store of a user's cache folder; without one nothing is kept."""
     return TradeOffStore(None if cache is None else cache / "tradeoffs")
 
 
-def key_over(parts: Iterable[str]) -> str:
+def digest_texts(parts: Iterable[str]) -> str:
     """SHA-256 over texts, and over our own code: between two releases it changes unseen."""
-    return hashlib.sha256("\x1f".join((_code(), *parts)).encode()).hexdigest()
+    return hashlib.sha256("\x1f".join((_own_code_digest(), *parts)).encode()).hexdigest()
 
 
-def digest_over(references: Iterable[ReferenceOutputs]) -> str:
+def digest_references(references: Iterable[ReferenceOutputs]) -> str:
     """SHA-256 over feeds and what eager gave on them: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for reference in references:
@@ -84,9 +84,9 @@ def digest_over(references: Iterable[ReferenceOutputs]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _code() -> str:
+def _own_code_digest() -> str:
     digest = hashlib.sha256()
-    for room in _ROOMS:
-        for file in sorted((_ROOT / room).rglob("*.py")):
-            digest.update(f"{file.relative_to(_ROOT)} {sha256_of(file)}\n".encode())
+    for room in _CODE_PACKAGES:
+        for file in sorted((_CODE_ROOT / room).rglob("*.py")):
+            digest.update(f"{file.relative_to(_CODE_ROOT)} {sha256_of(file)}\n".encode())
     return digest.hexdigest()

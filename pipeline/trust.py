@@ -14,13 +14,13 @@ from ..core.errors import ConsentError
 from ..core.records import Checkpoint
 from ..sources.sniff import PT2, TORCHSCRIPT
 from .order import Source
-from .recorded import record_beside, rejected_record
+from .recorded import record_beside, record_of_rejected
 
-HINT = "add --trust, only if you trust its maker"
+TRUST_HINT = "add --trust, only if you trust its maker"
 _PROGRAMS = {TORCHSCRIPT: "a TorchScript program", PT2: "an exported program"}
 
 
-def refuse_foreign_program(path: Path, target: Target, *, trust: bool) -> None:
+def check_program_trust(path: Path, target: Target, *, trust: bool) -> None:
     """Before a converted model is opened.
 
     Raises:
@@ -28,8 +28,8 @@ def refuse_foreign_program(path: Path, target: Target, *, trust: bool) -> None:
     """
     if trust or not isinstance(target, Program):
         return
-    if record_beside(path) is None and rejected_record(path) is None:
-        raise _refusal(path, target.PROGRAM)
+    if record_beside(path) is None and record_of_rejected(path) is None:
+        raise _trust_error(path, target.PROGRAM)
 
 
 def is_foreign_program(kind: str) -> bool:
@@ -37,16 +37,16 @@ def is_foreign_program(kind: str) -> bool:
     return kind in _PROGRAMS
 
 
-def refuse_foreign_checkpoint(checkpoint: Checkpoint, source: Source) -> None:
+def check_checkpoint_trust(checkpoint: Checkpoint, source: Source) -> None:
     """Before a checkpoint is opened.
 
     Raises:
         ConsentError: it is a program, neither recorded by this digest nor trusted.
     """
-    refuse_kind(checkpoint.kind, source, checkpoint.digest)
+    check_kind_trust(checkpoint.kind, source, checkpoint.digest)
 
 
-def refuse_kind(kind: str, source: Source, digest: str = "") -> None:
+def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
     """As `refuse_foreign_checkpoint`, of what is not hashed yet where there is no digest.
 
     Raises:
@@ -54,9 +54,11 @@ def refuse_kind(kind: str, source: Source, digest: str = "") -> None:
     """
     if source.trust or kind not in _PROGRAMS or (digest and digest == source.recorded):
         return
-    if record_beside(source.checkpoint) is None and rejected_record(source.checkpoint) is None:
-        raise _refusal(source.checkpoint, _PROGRAMS[kind])
+    if record_beside(source.checkpoint) is None and record_of_rejected(source.checkpoint) is None:
+        raise _trust_error(source.checkpoint, _PROGRAMS[kind])
 
 
-def _refusal(path: Path, what: str) -> ConsentError:
-    return ConsentError(f"{path} is {what}, and opening it runs code of whoever made it", hint=HINT)
+def _trust_error(path: Path, what: str) -> ConsentError:
+    return ConsentError(
+        f"{path} is {what}, and opening it runs code of whoever made it", hint=TRUST_HINT
+    )

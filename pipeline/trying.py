@@ -27,32 +27,32 @@ from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
 from ..validators.wide_integer_feeds import WIDE
-from .bench import Bench, Parent
-from .branches import KEEPING, Second, frozen_by, look
-from .custom_ops import functions_of
-from .held_out import ROLE, store
-from .latency import step_latency, with_speed
-from .output_axes import output_axes
-from .placed import found_places, with_places
+from .bench import Parent, RunContext
+from .branches import BRANCH_KEEPING, RepeatableCapture, branch_coverage, find_frozen_places
+from .custom_ops import load_functions
+from .held_out import SAMPLES_ROLE, store_samples
+from .latency import add_speed_note, measure_step_latency
+from .output_axes import find_output_axes
+from .placed import add_size_feeds, find_extra_sizes
 from .plan import Step
-from .proof import Candidate, prove
+from .proof import Candidate, judge_candidate
 from .provenance.stating import (
-    CAPTURE,
-    DOMAIN,
-    JUDGING,
-    PARENT,
-    PRECISION,
-    QUANTIZER,
-    judging_digest,
+    CAPTURE_KEY,
+    DOMAIN_KEY,
+    JUDGING_KEY,
+    PARENT_KEY,
+    PRECISION_KEY,
+    QUANTIZER_KEY,
+    digest_judging,
 )
-from .quantizing import Quantization, quantized, refuse_uncovered
-from .restricting import restricted_inputs, within_values
-from .subject import Subject
-from .weighing import weighed
+from .quantizing import QuantizationTask, quantize_parent, refuse_uncovered
+from .restricting import restrict_inputs, restrict_subject
+from .subject import EagerReference
+from .weighing import gate_accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class Recipe:
     """How a step is tried: by a capture, with a quantizer, or as its target does it.
 
     `kept` are names of the parent's nodes that stay in floating point beside the order's own,
@@ -79,12 +79,12 @@ class Trial:
     quantizer's result shows what each layer costs.
     """
 
-    way: Way
+    way: Recipe
     workplace: Path
     converted: Converted
     files: tuple[FileRecord, ...]
     verdict: Verdict
-    judged: Subject
+    judged: EagerReference
     frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
     latency: Latency | None = None
@@ -94,19 +94,19 @@ class Trial:
     @property
     def size(self) -> int:
         """Bytes of what ships."""
-        return sum(file.size for file in self.files if file.role not in ("debug", ROLE))
+        return sum(file.size for file in self.files if file.role not in ("debug", SAMPLES_ROLE))
 
 
-def ways_of(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Way, ...]:
+def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
     """The ways to try, in order; captures take the model down with these rewrites."""
     if step.quantizers:
-        return tuple(Way(quantizer=quantizer) for quantizer in step.quantizers)
-    captures = (Way(capture=capture, rewrites=rewrites) for capture in step.captures)
-    return tuple(captures) or (Way(),)
+        return tuple(Recipe(quantizer=quantizer) for quantizer in step.quantizers)
+    captures = (Recipe(capture=capture, rewrites=rewrites) for capture in step.captures)
+    return tuple(captures) or (Recipe(),)
 
 
-def attempt(
-    step: Step, way: Way, parent: Parent, bench: Bench, *, met: Sequence[ModelcError] = ()
+def try_recipe(
+    step: Step, way: Recipe, parent: Parent, bench: RunContext, *, met: Sequence[ModelcError] = ()
 ) -> Trial:
     """Convert in a folder of its own, then prove.
 
@@ -117,43 +117,45 @@ def attempt(
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
         RunnerError: the runtime would not open what was made.
     """
-    source = _quantize(step, way, parent, bench)
-    with _rewritten(way, bench) as changed:
-        product = _convert(step, way, source, parent, changed)
+    source = _quantize_parent(step, way, parent, bench)
+    with _use_rewritten(way, bench) as changed:
+        product = _convert_step(step, way, source, parent, changed)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
-    candidate = _candidate(step, product, parent, bench)
-    held_out = held_out_for(step.wanted.precision, bench)
-    judging = bench.order.judging_of(step.wanted)
-    judged = with_places(
-        bench.subject, product.converted.places, found=_places(step, way, parent, bench)
+    candidate = _product_candidate(step, product, parent, bench)
+    held_out = select_held_out(step.wanted.precision, bench)
+    judging = bench.order.select_judging(step.wanted)
+    judged = add_size_feeds(
+        bench.subject, product.converted.places, found=_extra_sizes(step, way, parent, bench)
     )
-    verdict = prove(candidate, judged, judging, bench.stage, held_out=held_out, restrict=True)
+    verdict = judge_candidate(
+        candidate, judged, judging, bench.stage, held_out=held_out, restrict=True
+    )
     if verdict.restricted_values:
         rmtree(product.workplace)  # what it says inside of its domain is not so
-        inputs = restricted_inputs(bench.subject.signature.inputs, verdict.restricted_values)
-        subject = within_values(bench.subject, inputs)
-        return attempt(step, way, parent, replace(bench, subject=subject), met=met)
-    with _rewritten(way, bench) as changed:
-        branches = look(changed.subject, bench.order.judging.accept)
-        frozen = _frozen(step, way, parent, product.converted, changed)
-    why = _left_torch(way, product.converted, met)
-    untried = KEEPING if way.capture is None else () if why else _untried(step)
+        inputs = restrict_inputs(bench.subject.signature.inputs, verdict.restricted_values)
+        subject = restrict_subject(bench.subject, inputs)
+        return try_recipe(step, way, parent, replace(bench, subject=subject), met=met)
+    with _use_rewritten(way, bench) as changed:
+        branches = branch_coverage(changed.subject, bench.order.judging.accept)
+        frozen = _find_frozen(step, way, parent, product.converted, changed)
+    why = _find_left_torch(way, product.converted, met)
+    untried = BRANCH_KEEPING if way.capture is None else () if why else _list_untried_captures(step)
     verdict = branches.judged(verdict, frozen, traced=parent.traced, untried=untried)
     if way.rewrites:
         patched = any(name.startswith(PATCH) for name in way.rewrites)
-        whole = look(bench.subject, bench.order.judging.accept)
+        whole = branch_coverage(bench.subject, bench.order.judging.accept)
         verdict = whole.less(verdict, branches, patched=patched)
     if way.capture in TRACES:
-        verdict = _outside(branches.traced(verdict), why)
-    accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
-    latency = step_latency(step, product.path, parent, bench)
+        verdict = _blame_left_torch(branches.traced(verdict), why)
+    accuracy, verdict = gate_accuracy(candidate, verdict, bench.labelled, bench.stage)
+    latency = measure_step_latency(step, product.path, parent, bench)
     return Trial(
         way=way,
         workplace=product.workplace,
         converted=product.converted,
         files=product.files,
-        verdict=with_speed(verdict, latency),
+        verdict=add_speed_note(verdict, latency),
         judged=judged,
         frozen=frozen,
         coverage=product.coverage,
@@ -163,19 +165,21 @@ def attempt(
     )
 
 
-def _candidate(step: Step, product: _Product, parent: Parent, bench: Bench) -> Candidate:
+def _product_candidate(
+    step: Step, product: _Product, parent: Parent, bench: RunContext
+) -> Candidate:
     """What was converted, to be judged in its workplace."""
     return Candidate(
         name=step.name,
         target=step.target,
         precision=product.converted.judged_as or step.wanted.precision,
         path=product.path,
-        settings=_opening(parent, bench),
+        settings=_open_settings(parent, bench),
         aside=product.workplace,
     )
 
 
-def candidate_of(step: Step, trial: Trial, bench: Bench) -> Candidate:
+def trial_candidate(step: Step, trial: Trial, bench: RunContext) -> Candidate:
     """The file of a trial, to be opened once more."""
     return Candidate(
         name=step.name,
@@ -186,26 +190,28 @@ def candidate_of(step: Step, trial: Trial, bench: Bench) -> Candidate:
     )
 
 
-def _places(step: Step, way: Way, parent: Parent, bench: Bench) -> tuple[Mapping[str, int], ...]:
+def _extra_sizes(
+    step: Step, way: Recipe, parent: Parent, bench: RunContext
+) -> tuple[Mapping[str, int], ...]:
     """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
     job = replace(
-        job_of(step, replace(parent, path=None), bench, Path()),
+        make_job(step, replace(parent, path=None), bench, Path()),
         programs=bench.programs.get((), {}),  # a copy may have lost a branch
     )
-    return found_places(job, "" if way.rewrites else str(way.capture or parent.capture), bench)
+    return find_extra_sizes(job, "" if way.rewrites else str(way.capture or parent.capture), bench)
 
 
-def _untried(step: Step) -> tuple[Capture, ...]:
+def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
     """Captures of the format that may keep a branch, and that the order leaves out."""
-    return tuple(one for one in KEEPING if one in {*step.target.CAPTURES} - {*step.captures})
+    return tuple(one for one in BRANCH_KEEPING if one in {*step.target.CAPTURES} - {*step.captures})
 
 
-def _left_torch(way: Way, converted: Converted, met: Sequence[ModelcError]) -> str:
+def _find_left_torch(way: Recipe, converted: Converted, met: Sequence[ModelcError]) -> str:
     """Where forward computes outside of torch, of which a trace keeps the result alone."""
     return find_numpy_use(met, converted.warned) if way.capture in TRACES else ""
 
 
-def _outside(verdict: Verdict, why: str) -> Verdict:
+def _blame_left_torch(verdict: Verdict, why: str) -> Verdict:
     """The verdict on a trace that is wrong, with the cause before all else."""
     if verdict.passed or not why:
         return verdict
@@ -216,7 +222,7 @@ def _outside(verdict: Verdict, why: str) -> Verdict:
 
 
 @contextmanager
-def _rewritten(way: Way, bench: Bench) -> Iterator[Bench]:
+def _use_rewritten(way: Recipe, bench: RunContext) -> Iterator[RunContext]:
     """The bench with the way's copy of the model in eager's place; eager judges all the same."""
     subject = bench.subject
     with apply_rewrites(subject.eager, way.rewrites, example=subject.example) as model:
@@ -237,22 +243,26 @@ class _Product:
         return self.workplace / self.files[0].name
 
 
-def _quantize(step: Step, way: Way, parent: Parent, bench: Bench) -> Quantized | None:
+def _quantize_parent(
+    step: Step, way: Recipe, parent: Parent, bench: RunContext
+) -> Quantized | None:
     """The parent quantized, where the way has a quantizer."""
     if way.quantizer is None:
         return None
-    work = quantization_of(step, way, parent, bench)
+    work = make_quantization(step, way, parent, bench)
     place = bench.folder.workplace(f"{step.name}-quantized")
-    return quantized(work, place, bench.cache, bench.stage)
+    return quantize_parent(work, place, bench.cache, bench.stage)
 
 
-def quantization_of(step: Step, way: Way, parent: Parent, bench: Bench) -> Quantization:
+def make_quantization(
+    step: Step, way: Recipe, parent: Parent, bench: RunContext
+) -> QuantizationTask:
     """What the way's quantizer is to do for the step."""
     if way.quantizer is None or parent.path is None or bench.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = bench.order.lowering
     patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
-    return Quantization(
+    return QuantizationTask(
         quantizer=way.quantizer,
         consumer=step.target.NAME,
         parent=parent.path,
@@ -263,22 +273,31 @@ def quantization_of(step: Step, way: Way, parent: Parent, bench: Bench) -> Quant
     )
 
 
-def _convert(
-    step: Step, way: Way, source: Quantized | None, parent: Parent, bench: Bench
+def _convert_step(
+    step: Step, way: Recipe, source: Quantized | None, parent: Parent, bench: RunContext
 ) -> _Product:
     workplace = bench.folder.workplace(step.name)
-    how = "" if way == Way() else f" ({way.name})"
+    how = "" if way == Recipe() else f" ({way.name})"
     title = f"convert {step.name}{how}"
     with bench.stage.step(title, log=step.name, attempt=True):
         job = replace(
-            job_of(step, parent if source is None else _instead(parent, source), bench, workplace),
+            make_job(
+                step, parent if source is None else _replace_path(parent, source), bench, workplace
+            ),
             capture=way.capture,
             programs=bench.programs.setdefault(way.rewrites, {}),
             advance=lambda done, total: bench.stage.advance(title, done, total),
         )
-        job = replace(job, metadata={**job.metadata, **_stated(step, parent, bench), **_how(way)})
-        converted = _joined(step.target.convert(job), source)
-        made = [*converted.files, *_samples(step, bench, workplace)]
+        job = replace(
+            job,
+            metadata={
+                **job.metadata,
+                **_step_metadata(step, parent, bench),
+                **_recipe_metadata(way),
+            },
+        )
+        converted = _add_quantizer_record(step.target.convert(job), source)
+        made = [*converted.files, *_write_samples(step, bench, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = bench.order.judging.device_for(step.target)
         bench.subject.eager.release_pages()  # what follows runs the file
@@ -287,28 +306,28 @@ def _convert(
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
-def _stated(step: Step, parent: Parent, bench: Bench) -> dict[str, str]:
+def _step_metadata(step: Step, parent: Parent, bench: RunContext) -> dict[str, str]:
     """What a step's artifact says inside of its parent and of how it is to be judged."""
-    tolerance = bench.order.judging_of(step.wanted).tolerance_for(step.wanted.precision)
+    tolerance = bench.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
     return {
-        PARENT: parent.digest,
-        **({CAPTURE: parent.capture} if parent.capture else {}),
-        JUDGING: judging_digest(bench.subject.feeds, tolerance),
+        PARENT_KEY: parent.digest,
+        **({CAPTURE_KEY: parent.capture} if parent.capture else {}),
+        JUDGING_KEY: digest_judging(bench.subject.feeds, tolerance),
     }
 
 
-def _how(way: Way) -> dict[str, str]:
+def _recipe_metadata(way: Recipe) -> dict[str, str]:
     """What it says of the way that it was made."""
     if way.quantizer is not None:
-        return {QUANTIZER: way.quantizer.NAME}
-    return {} if way.capture is None else {CAPTURE: str(way.capture)}
+        return {QUANTIZER_KEY: way.quantizer.NAME}
+    return {} if way.capture is None else {CAPTURE_KEY: str(way.capture)}
 
 
-def _instead(parent: Parent, source: Quantized) -> Parent:
+def _replace_path(parent: Parent, source: Quantized) -> Parent:
     return replace(parent, path=source.path)
 
 
-def _joined(converted: Converted, source: Quantized | None) -> Converted:
+def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
     """What was converted, with what its quantizer says of itself."""
     if source is None:
         return converted
@@ -320,9 +339,9 @@ def _joined(converted: Converted, source: Quantized | None) -> Converted:
     )
 
 
-def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
+def make_job(step: Step, parent: Parent, bench: RunContext, workplace: Path) -> Job:
     """What the step's converter gets."""
-    references = (*bench.subject.references, *held_out_for(step.wanted.precision, bench))
+    references = (*bench.subject.references, *select_held_out(step.wanted.precision, bench))
     order = bench.order
     return Job(
         signature=bench.subject.signature,
@@ -338,17 +357,17 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         capture_timeout=order.capture_timeout,
         metadata={
             **bench.metadata,
-            PRECISION: str(step.wanted.precision),
-            DOMAIN: Domain(inputs=bench.subject.signature.inputs).as_input(),
+            PRECISION_KEY: str(step.wanted.precision),
+            DOMAIN_KEY: Domain(inputs=bench.subject.signature.inputs).as_input(),
         },
         feeds=tuple(r.feed.arrays for r in references if _is_usual(r.feed)),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,
         cache=order.cache,
-        custom_ops=functions_of(order.custom_ops),
+        custom_ops=load_functions(order.custom_ops),
         runtimes=order.runtimes,
-        output_axes=output_axes(bench.subject.signature, bench.subject.references),
+        output_axes=find_output_axes(bench.subject.signature, bench.subject.references),
     )
 
 
@@ -357,29 +376,29 @@ def _is_usual(feed: NamedFeed) -> bool:
     return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
-def held_out_for(precision: Precision, bench: Bench) -> tuple[ReferenceOutputs, ...]:
+def select_held_out(precision: Precision, bench: RunContext) -> tuple[ReferenceOutputs, ...]:
     """The held-out samples, for an artifact that was calibrated."""
     return bench.held_out if precision is Precision.INT8 else ()
 
 
-def _samples(step: Step, bench: Bench, workplace: Path) -> tuple[tuple[str, str], ...]:
+def _write_samples(step: Step, bench: RunContext, workplace: Path) -> tuple[tuple[str, str], ...]:
     """The held-out samples as a file of the artifact, so that it can be judged again anywhere."""
-    held_out = held_out_for(step.wanted.precision, bench)
+    held_out = select_held_out(step.wanted.precision, bench)
     if not held_out:
         return ()
     name = f"{step.stem}.{step.target.NAME}.samples.npz"
-    store(held_out, workplace / name)
-    return ((name, ROLE),)
+    store_samples(held_out, workplace / name)
+    return ((name, SAMPLES_ROLE),)
 
 
-def _opening(parent: Parent, bench: Bench) -> dict[str, str]:
+def _open_settings(parent: Parent, bench: RunContext) -> dict[str, str]:
     """The settings to open a model with that is not beside its parent yet."""
     weights = {} if parent.path is None else {"weights": str(parent.path)}
     return {**bench.order.settings, **weights}
 
 
-def _frozen(
-    step: Step, way: Way, parent: Parent, converted: Converted, bench: Bench
+def _find_frozen(
+    step: Step, way: Recipe, parent: Parent, converted: Converted, bench: RunContext
 ) -> tuple[str, ...] | None:
     """Where the capture froze tensor data: this one's, or the parent's."""
     if way.capture is None:
@@ -389,13 +408,15 @@ def _frozen(
     def again(folder: Path) -> None:
         """Capture once more, for its own sake."""
         with bench.stage.step(title, log=f"{step.name}-branches", attempt=True):
-            job = job_of(step, parent, bench, folder)
+            job = make_job(step, parent, bench, folder)
             # what was taken down before would show nothing, but the others need not run again
             known = bench.programs.get(way.rewrites, {})
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
-    branches = look(bench.subject, bench.order.judging.accept)
+    branches = branch_coverage(bench.subject, bench.order.judging.accept)
     taken = bench.programs.get(way.rewrites, {}).get(str(capture))
-    second = Second(again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ())
-    return frozen_by(capture, converted.frozen, branches, bench.subject, second)
+    second = RepeatableCapture(
+        again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ()
+    )
+    return find_frozen_places(capture, converted.frozen, branches, bench.subject, second)

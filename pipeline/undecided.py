@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ..core.precision import Precision
 from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from .float64 import with_exact
+from .float64 import add_exact
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
-    from .subject import Subject
+    from .subject import EagerReference
 
 # Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
 PAIRS = 4
@@ -27,11 +27,11 @@ SHARES = {
 }
 
 
-def with_undecided(
+def mark_undecided_replies(
     references: Sequence[ReferenceOutputs],
     replies: Sequence[ArtifactOutputs],
     precision: Precision,
-    subject: Subject,
+    subject: EagerReference,
 ) -> list[ArtifactOutputs]:
     """The replies, those with integers that are not eager's with marks on what roundoff decides.
 
@@ -41,26 +41,26 @@ def with_undecided(
     known = any(one.exact is not None for one in references)
     told = []
     for reference, reply in zip(references, replies, strict=True):
-        names = [n for n in reference.outputs if _differs(reference, reply, n)]
+        names = [n for n in reference.outputs if _has_other_integers(reference, reply, n)]
         if names:
-            exactly = with_exact([reference], [reference.feed.name] if known else [], subject)
+            exactly = add_exact([reference], [reference.feed.name] if known else [], subject)
             answers = {name: (reply.outputs or {})[name] for name in names}
-            marks = _undecided(exactly[0], answers, SHARES[precision], subject)
+            marks = _mark_outputs(exactly[0], answers, SHARES[precision], subject)
             told.append(replace(reply, undecided=marks))
         else:
             told.append(reply)
     return told
 
 
-def _differs(reference: ReferenceOutputs, reply: ArtifactOutputs, name: str) -> bool:
+def _has_other_integers(reference: ReferenceOutputs, reply: ArtifactOutputs, name: str) -> bool:
     eager, other = reference.outputs[name], (reply.outputs or {}).get(name)
     if other is None or eager.dtype.kind not in "iub" or other.shape != eager.shape:
         return False
     return bool((eager != other).any())
 
 
-def _undecided(
-    reference: ReferenceOutputs, answers: Outputs, share: float, subject: Subject
+def _mark_outputs(
+    reference: ReferenceOutputs, answers: Outputs, share: float, subject: EagerReference
 ) -> dict[str, Array]:
     """By output, where any of the draws, or float64, is not eager's."""
     others = list(subject.eager.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))

@@ -10,44 +10,49 @@ from ..core.domain import Domain
 from ..core.records import Artifact
 from ..core.signature import InputSpec, Signature
 from ..validators.edge_case_feeds import find_batch_dim
-from .size_probe import TIMES
+from .size_probe import SIZE_FACTOR
 
 _INT32 = 2**31 - 1
-_MORE = 10  # times the largest size that was tried: an example of what a user may state
+_TIMES_AS_LARGE = 10  # times the largest size that was tried: an example of what a user may state
 
 
-def describe_chosen_dims(signature: Signature) -> str:
+def describe_unverified_dims(signature: Signature) -> str:
     """The dims that modelc chose, with what is not verified and how to state it.
 
     `dims: samples 201..896 (chosen; ...)`. The example is a dim whose end is that of the search:
     where eager ends earlier, there is nothing to state.
     """
     dims = Domain(inputs=signature.inputs).describe_chosen()
-    wider = _wider(signature)
+    wider = _widen_input(signature)
     if wider is None:
         return f"dims: {dims} (chosen; state others with --input)"
     return f"dims: {dims} (chosen; larger are not verified, state them: --input '{wider}')"
 
 
-def _wider(signature: Signature) -> InputSpec | None:
+def _widen_input(signature: Signature) -> InputSpec | None:
     """The first input with a dim that was not tried at larger sizes, with ten times as large."""
     batch = find_batch_dim(signature)
     for spec in signature.inputs:
         for dim in spec.dims:
-            if dim.chosen and dim.relation is None and dim.high == TIMES * dim.opt and dim != batch:
-                return replace(spec, dims=tuple(_as_stated(one, dim) for one in spec.dims))
+            if (
+                dim.chosen
+                and dim.relation is None
+                and dim.high == SIZE_FACTOR * dim.opt
+                and dim != batch
+            ):
+                return replace(spec, dims=tuple(_format_dim(one, dim) for one in spec.dims))
     return None
 
 
-def _as_stated(dim: Dim, widened: Dim) -> Dim:
+def _format_dim(dim: Dim, widened: Dim) -> Dim:
     """The widened dim with its new end; other chosen ones by name alone, to be chosen again."""
     if dim != widened:
         return replace(dim, bounded=not dim.chosen)
-    high = _MORE * dim.high
+    high = _TIMES_AS_LARGE * dim.high
     return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)
 
 
-def narrowed_value_lines(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
+def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
     """A line for each input whose chosen values an artifact holds in a part of, and not in int32.
 
     A format that computes in 32 bits has no more to give.

@@ -18,20 +18,20 @@ from ..core.verdict import OutputVerdict, Verdict
 from ..core.whole import drafted
 from ..validators.judge import ReferenceOutputs
 from .beyond import Evidence
-from .folder import WORST, OutputFolder
-from .searching import Searched
+from .folder import WORST_FOLDER, OutputFolder
+from .searching import SearchResult
 
-_DRAFT = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
+_DRAFT_FILE = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
 
 
-def keep_worst(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdict:
+def save_worst_feed(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdict:
     """Write the worst feed to `aside`, from where `place_worst` takes it.
 
     Of the feeds that count: one that was refused or is of another form, else the one with the least
     headroom. Where every feed is exact it is the first.
     """
-    reference, output = _worst(verdict, evidence)
-    draft = aside.resolve() / _DRAFT
+    reference, output = _find_worst(verdict, evidence)
+    draft = aside.resolve() / _DRAFT_FILE
     save_feed(reference.feed.arrays, draft)
     worst = WorstFeed(
         feed=reference.feed.name,
@@ -43,7 +43,7 @@ def keep_worst(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdict:
     return replace(verdict, worst=worst)
 
 
-def with_search(verdict: Verdict, searched: Searched) -> Verdict:
+def add_search_record(verdict: Verdict, searched: SearchResult) -> Verdict:
     """The worst feed with how it was searched for."""
     if verdict.worst is None:
         return verdict
@@ -57,7 +57,7 @@ def with_search(verdict: Verdict, searched: Searched) -> Verdict:
     return replace(verdict, worst=worst)
 
 
-def as_searched(verdict: Verdict, then: WorstFeed | None) -> Verdict:
+def keep_search_record(verdict: Verdict, then: WorstFeed | None) -> Verdict:
     """The worst feed with how an earlier search found it, where it is still that feed."""
     worst = verdict.worst
     if worst is None or then is None or worst.searched or worst.feed != then.feed:
@@ -66,19 +66,21 @@ def as_searched(verdict: Verdict, then: WorstFeed | None) -> Verdict:
     return replace(verdict, worst=replace(worst, **found))
 
 
-def _worst(verdict: Verdict, evidence: Evidence) -> tuple[ReferenceOutputs, OutputVerdict | None]:
+def _find_worst(
+    verdict: Verdict, evidence: Evidence
+) -> tuple[ReferenceOutputs, OutputVerdict | None]:
     refused = [
         one for one, reply in evidence.pairs if reply.outputs is None and not one.feed.beyond
     ]
     if refused:
         return refused[0], None
     counted = [one for one in verdict.outputs if not one.loose]
-    worst = min(counted, key=_room, default=None)
+    worst = min(counted, key=_feed_margin, default=None)
     name = evidence.references[0].feed.name if worst is None else worst.feed
     return next(one for one in evidence.references if one.feed.name == name), worst
 
 
-def _room(output: OutputVerdict) -> float:
+def _feed_margin(output: OutputVerdict) -> float:
     if output.headroom is None:
         return math.inf if output.passed else -math.inf
     return output.headroom
@@ -108,7 +110,9 @@ def read_feed(path: Path) -> Mapping[str, Array]:
         ) from error
 
 
-def place_worst(verdict: Verdict, place: OutputFolder, model: str, *, was: str = "") -> Verdict:
+def place_worst_feed(
+    verdict: Verdict, place: OutputFolder, model: str, *, was: str = ""
+) -> Verdict:
     """The verdict with its worst feed at `worst/<artifact>.npz`, and the command that replays it.
 
     The feed is there with the folder's next commit.
@@ -119,31 +123,31 @@ def place_worst(verdict: Verdict, place: OutputFolder, model: str, *, was: str =
         model: the artifact's model file, relative to the folder.
         was: the name that the artifact had, whose worst feed is no more.
     """
-    worst, name, folder = verdict.worst, file_of(verdict.artifact), place.path
+    worst, name, folder = verdict.worst, worst_feed_path(verdict.artifact), place.path
     if worst is not None and (folder / worst.file).is_file():
         place.put(folder / worst.file, name)
         words = ["modelc", "validate", str(folder / model), "--replay", str(folder / name)]
         worst = replace(worst, file=name, replay=shlex.join(words))
     else:
         worst = None
-        drop_worst(place, verdict.artifact)
+        drop_worst_feeds(place, verdict.artifact)
     if was and was != verdict.artifact:
-        drop_worst(place, was)
+        drop_worst_feeds(place, was)
     return replace(verdict, worst=worst)
 
 
-def worst_of(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:
+def get_worst_feed(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:
     """What is on record as the artifact's worst feed."""
     verdict = manifest.verdict_of(artifact.name)
     return None if verdict is None else verdict.worst
 
 
-def file_of(artifact: str) -> str:
+def worst_feed_path(artifact: str) -> str:
     """Where an artifact's worst feed is, relative to the output folder."""
-    return f"{WORST}/{artifact}.npz"
+    return f"{WORST_FOLDER}/{artifact}.npz"
 
 
-def drop_worst(place: OutputFolder, *artifacts: str) -> None:
+def drop_worst_feeds(place: OutputFolder, *artifacts: str) -> None:
     """Have the worst feeds of artifacts that are no more go with the folder's next commit."""
     for artifact in artifacts:
-        place.remove(file_of(artifact))
+        place.remove(worst_feed_path(artifact))

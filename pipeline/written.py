@@ -10,7 +10,7 @@ from ..core.typos import check_typos
 from .order import Source
 
 
-def check_written(source: Source) -> None:
+def check_input_specs(source: Source) -> None:
     """Refuse what is wrong whatever the checkpoint holds: syntax, and misspelt names of dims.
 
     Names are looked at where all dims are written and a factory builds the model: a sample or a

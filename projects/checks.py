@@ -39,9 +39,9 @@ def custom_op(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import custom_ops_of
+    from ..pipeline.options import parse_custom_ops
 
-    custom_ops_of([text])
+    parse_custom_ops([text])
 
 
 def model_arg(text: str) -> None:
@@ -50,9 +50,9 @@ def model_arg(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import model_args_of
+    from ..pipeline.options import parse_model_args
 
-    model_args_of([text])
+    parse_model_args([text])
 
 
 def input_spec(text: str) -> None:
@@ -72,9 +72,9 @@ def branch(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import judging_of
+    from ..pipeline.options import make_judging
 
-    judging_of(accept=[text])
+    make_judging(accept=[text])
 
 
 def drop(text: str) -> None:

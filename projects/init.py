@@ -11,7 +11,7 @@ from ..converters.registry import TARGETS, is_stage
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
-from ..pipeline.options import model_args_of
+from ..pipeline.options import parse_model_args
 from ..pipeline.trust import is_foreign_program
 from ..sources.checkpoint_description import (
     CheckpointDescription,
@@ -85,7 +85,7 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
             option="model-arg",
             code=ErrorCode.NO_EFFECT,
         )
-    arguments = model_args_of(model_args)
+    arguments = parse_model_args(model_args)
     described = tuple(describe_checkpoint(path, model, arguments) for path in checkpoints)
     names = _names(checkpoints)
     draft_of = _Draft(folder=file.parent, model=model, arguments=tuple(model_args))

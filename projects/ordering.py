@@ -31,7 +31,7 @@ def order_of(
         wanted=wanted,
         out=out,
         judging=_judging(of, said),
-        measuring=asked.measuring_of(
+        measuring=asked.make_measuring(
             data, of.text("metric"), of.text("max-drop"), label=of.text("label"),
             output=of.text("metric-output"), preprocess=preprocess,
         ),
@@ -41,10 +41,10 @@ def order_of(
         narrow=of.truth("narrow"),
         guard=of.truth("guard"),
         capture_timeout=of.number("capture-timeout") or CAPTURE_TIMEOUT,
-        lowering=asked.lowering_of(
+        lowering=asked.make_lowering(
             calib, calib_samples=of.whole("calib-samples"), calib_select=of.text("calib-select"),
             calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),
-            preprocess=asked.of_calibration(preprocess, data, calib),
+            preprocess=asked.calibration_preprocess(preprocess, data, calib),
             quantizer=of.text("quantizer"), keep_fp=of.texts("keep-fp"),
             half_io=of.truth("half-io"), max_trials=of.whole("max-trials"),
         ),
@@ -52,13 +52,13 @@ def order_of(
         cache=None if of.truth("no-cache") else cache,
         patches=of.texts("patch"),
         depends=of.texts("depends"),
-        custom_ops=asked.custom_ops_of(of.texts("custom-op")),
+        custom_ops=asked.parse_custom_ops(of.texts("custom-op")),
         runtimes=of.texts("for"),
     )  # fmt: skip
 
 
 def _source(of: Typed) -> Source:
-    return asked.source_of(
+    return asked.make_source(
         of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
         inputs=of.texts("input"), samples=of.path("samples"), strict=not of.truth("no-strict"),
         allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
@@ -68,7 +68,7 @@ def _source(of: Typed) -> Source:
 
 
 def _judging(of: Typed, said: Mapping[KeyPath, Said]) -> Judging:
-    return asked.judging_of(
+    return asked.make_judging(
         feeds=of.whole("feeds"), seed=of.whole("seed"), atol=of.number("atol"),
         rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_limits(said),
         device=of.text("device"), search=of.number("search"), accept=of.texts("accept-branch"),
@@ -88,7 +88,7 @@ def _limits(said: Mapping[KeyPath, Said]) -> tuple[Limits, dict[str, Limits]]:
 
 
 def _settings(of: Typed) -> dict[str, str]:
-    return asked.settings_of(
+    return asked.make_settings(
         tf32=not of.truth("no-tf32"), profiles=of.texts("profile"), plugins=of.texts("plugins"),
         workspace=of.text("workspace"), optimization_level=of.whole("optimization-level"),
         timing_cache=of.text("timing-cache"), version_compatible=of.truth("version-compatible"),

@@ -12,7 +12,7 @@ from ..core.errors import ErrorCode, ModelcError, Place, UsageError
 from ..core.names import unknown
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
-from ..pipeline.trust import refuse_kind
+from ..pipeline.trust import check_kind_trust
 from ..sources.checkpoint_files import check_openable
 from .existing import check_paths
 from .faults import Faults
@@ -199,7 +199,7 @@ class _Ordering:
         order = order_of(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
         kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
-        refuse_kind(kind, source)
+        check_kind_trust(kind, source)
         plan = make_plan(order, self.targets)
         self._check_settings(order, plan)
         gates = gates_of(self.said)

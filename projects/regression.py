@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import names_of
-from ..pipeline.manifest_file import FILE as MANIFEST
+from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..reports.comparison import compare
 from ..reports.differences import Change, Measure

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
-from ..pipeline.manifest_file import FILE as MANIFEST
-from ..pipeline.recorded import manifest_of
+from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
+from ..pipeline.recorded import load_manifest
 from ..reports.comparison import Comparison, Run, compare
 from ..reports.words import counted
 from .outcome import Ended
@@ -39,7 +39,7 @@ def results_at(folder: Path) -> ProjectResults:
         UsageError: a record cannot be read.
     """
     if not (folder / FILE).is_file():
-        found = {place.parent.name: manifest_of(place.parent) for place in _places(folder)}
+        found = {place.parent.name: load_manifest(place.parent) for place in _places(folder)}
         ended = [
             Ended(name=name, folder=str(folder / name), manifest=one) for name, one in found.items()
         ]
@@ -53,7 +53,7 @@ def results_at(folder: Path) -> ProjectResults:
             hint="give the `out` folder of modelc run",
         ) from error
     manifests = {
-        model.name: manifest_of(folder / model.name)
+        model.name: load_manifest(folder / model.name)
         for model in record.models
         if _is_own_folder(folder / model.name) and (folder / model.name / MANIFEST).is_file()
     }

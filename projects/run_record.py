@@ -17,9 +17,9 @@ from ..core.names import fits_a_file
 from ..core.records import REJECTED, Artifact
 from ..core.verdict import State
 from ..core.whole import write_whole
-from ..pipeline.manifest_file import as_json, drop_signature
-from ..pipeline.provenance.sealing import sealed
-from ..pipeline.provenance.signing import sign
+from ..pipeline.manifest_file import drop_signature, encode_json
+from ..pipeline.provenance.sealing import seal_document
+from ..pipeline.provenance.signing import sign_record
 from ..reports.artifact_warnings import warnings_of, warnings_of_all
 from .gates import Breach
 from .outcome import Ended, exit_code_of
@@ -140,9 +140,9 @@ def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         drop_signature(folder, FILE)
-        path = write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
+        path = write_whole(folder / FILE, seal_document(encode_json(replace(record, seal=""))))
         if key is not None:
-            sign(folder, key, file=FILE)
+            sign_record(folder, key, file=FILE)
         return path
 
 

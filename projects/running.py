@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.errors import ModelcError
 from ..core.events import Noted, Tell
 from ..pipeline.caching.keys import step_keys
-from ..pipeline.caching.taking_up import Caching, TakenUp, take_up
-from ..pipeline.folder import LOGS
-from ..pipeline.isolation.bounds import Bounds
-from ..pipeline.isolation.crossing import BrokenOffError
-from ..pipeline.order import GoingOn
+from ..pipeline.caching.taking_up import ReuseResult, ReuseSources, reuse_results
+from ..pipeline.folder import LOGS_FOLDER
+from ..pipeline.isolation.bounds import ProcessLimits
+from ..pipeline.isolation.crossing import ChildBugError
+from ..pipeline.order import ResumeState
 from .gates import breaches_of
 from .outcome import Ended
 from .records import ModelOrder
@@ -51,7 +51,7 @@ class Ready:
     """A model whose done steps have been taken up, in `seconds`; what is left is to be made."""
 
     model: ModelOrder
-    taken: TakenUp
+    taken: ReuseResult
     seconds: float
 
     @property
@@ -78,7 +78,7 @@ class Ready:
 
 
 def run_models(
-    models: Sequence[ModelOrder], tell_of: TellOf, *, caching: Caching | None, limits: Limits
+    models: Sequence[ModelOrder], tell_of: TellOf, *, caching: ReuseSources | None, limits: Limits
 ) -> tuple[Ended, ...]:
     """Carry out models, each in a process of its own, and say how each ended, in their order.
 
@@ -109,16 +109,16 @@ def _goes_on(ended: Iterable[Ended], limits: Limits) -> bool:
     return limits.keep_going or not any(one.exit_code for one in ended)
 
 
-def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready | Ended:
+def _taken_up(model: ModelOrder, tell: Tell, caching: ReuseSources | None) -> Ready | Ended:
     """The model with what of it is done; its end, where that cannot be looked at."""
     since = time.perf_counter()
     if caching is None:
-        nothing = TakenUp(manifest=None, going_on=GoingOn())
+        nothing = ReuseResult(manifest=None, going_on=ResumeState())
         return Ready(model=model, taken=nothing, seconds=_since(since))
     try:
-        with caching.digests.noting() as inputs:
+        with caching.digests.note_reads() as inputs:
             keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
-        taken = take_up(model.order, model.plan, keys, caching)
+        taken = reuse_results(model.order, model.plan, keys, caching)
         going_on = replace(taken.going_on, inputs=inputs)
     except ModelcError as error:
         return _stopped(model, placed(error, model.places), since)
@@ -156,7 +156,7 @@ def _not_come_to(model: ModelOrder) -> Ended:
 class _Crew:
     """Runs what is left, several at once, each within its part of what the run may take."""
 
-    def __init__(self, tell_of: TellOf, caching: Caching | None, limits: Limits) -> None:
+    def __init__(self, tell_of: TellOf, caching: ReuseSources | None, limits: Limits) -> None:
         self._tell_of = tell_of
         self._caching = caching
         self._limits = limits
@@ -200,16 +200,16 @@ class _Crew:
                 raise
         return found
 
-    def _bounds(self, jobs: int) -> Bounds:
+    def _bounds(self, jobs: int) -> ProcessLimits:
         memory = self._limits.memory
-        return Bounds(
+        return ProcessLimits(
             timeout=self._limits.timeout,
             memory=None if memory is None else memory // jobs,
             threads=None if jobs == 1 else max(1, _cores() // jobs),
             stop=self._stop.is_set,
         )
 
-    def _one(self, ready: Ready, bounds: Bounds) -> Ended:
+    def _one(self, ready: Ready, bounds: ProcessLimits) -> Ended:
         """Make what is left of one model, and keep it for later runs."""
         from ..pipeline.isolation.supervising import run_isolated
 
@@ -220,14 +220,14 @@ class _Crew:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
         except ModelcError as error:
             return _stopped(model, placed(error, model.places), since)
-        except BrokenOffError as error:
-            return _stopped(model, _bug(error, order.out / LOGS), since)
+        except ChildBugError as error:
+            return _stopped(model, _bug(error, order.out / LOGS_FOLDER), since)
         if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
         return ready.ended(manifest, since)
 
 
-def _bug(error: BrokenOffError, logs: Path) -> ModelcError:
+def _bug(error: ChildBugError, logs: Path) -> ModelcError:
     """A bug of ours, which is the end of one model and not of the run; its traceback is written."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / "bug.log"

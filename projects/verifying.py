@@ -11,18 +11,24 @@ from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import REJECTED
 from ..core.verdict import State
-from ..pipeline.manifest_file import FILE as MANIFEST
+from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import decode_manifest
-from ..pipeline.provenance.records import Check, Finding, Verification, Verified, verification
+from ..pipeline.provenance.records import (
+    CheckOutcome,
+    FolderVerification,
+    ProvenanceCheck,
+    Verification,
+    make_verification,
+)
 from ..pipeline.provenance.sealing import seal_holds
 from ..pipeline.provenance.signing import check_signature
 from ..pipeline.provenance.unclaimed import (
-    Claimed,
+    ClaimedFiles,
+    check_unclaimed,
     folders_with,
     manifest_folders,
-    unclaimed_models,
 )
-from ..pipeline.provenance.verifying import Read, verify_folder
+from ..pipeline.provenance.verifying import ReadManifest, verify_folder
 from .run_record import (
     FILE,
     ArtifactEnd,
@@ -63,22 +69,22 @@ def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
     runs = folders_with(FILE, folder)
     run = [check for place in runs for check in _of_run(place, folder, texts, key)]
     if folder not in places:
-        run.extend(unclaimed_models(folder, Claimed(apart=places), signed=key is not None))
+        run.extend(check_unclaimed(folder, ClaimedFiles(apart=places), signed=key is not None))
     models = [_of_model(place, folder, texts, key) for place in places]
-    return verification(models, run)
+    return make_verification(models, run)
 
 
 def _of_model(
     place: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
-) -> Verified:
+) -> FolderVerification:
     """A folder with a manifest, by its name below the root."""
     name = "" if place == root else place.relative_to(root).as_posix()
     text = texts[place]
     if text is not None:
-        read = Read(text=text, apart=frozenset(texts))
+        read = ReadManifest(text=text, apart=frozenset(texts))
         return verify_folder(place, key=key, name=name, read=read)
-    wrong = Check(of="manifest", what="form", found=Finding.FAILED, detail=_NO_FILE)
-    return Verified(folder=str(place), checks=(wrong,), name=name)
+    wrong = ProvenanceCheck(of="manifest", what="form", found=CheckOutcome.FAILED, detail=_NO_FILE)
+    return FolderVerification(folder=str(place), checks=(wrong,), name=name)
 
 
 def _read_plain(path: Path) -> bytes | None:
@@ -91,7 +97,7 @@ def _read_plain(path: Path) -> bytes | None:
 
 def _of_run(
     folder: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
-) -> Iterator[Check]:
+) -> Iterator[ProvenanceCheck]:
     """A run's own record, and whether the models' manifests say the same.
 
     Args:
@@ -103,14 +109,16 @@ def _of_run(
     before = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
     of, text = f"{before}run", _read_plain(folder / FILE)
     if text is None:
-        yield Check(of=of, what="form", found=Finding.FAILED, detail=_NO_FILE)
+        yield ProvenanceCheck(of=of, what="form", found=CheckOutcome.FAILED, detail=_NO_FILE)
         return
     if before and not is_record(text):
         return  # of another program
     try:
         record = read_record(text)
     except ValueError as error:
-        yield Check(of=of, what="form", found=Finding.FAILED, detail=first_line(error))
+        yield ProvenanceCheck(
+            of=of, what="form", found=CheckOutcome.FAILED, detail=first_line(error)
+        )
         return
     yield _seal(record, text, of)
     for end in record.models:
@@ -119,31 +127,35 @@ def _of_run(
     yield check_signature(folder / FILE, text, key, of=of)
 
 
-def _seal(record: RunRecord, text: bytes, of: str) -> Check:
+def _seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
     well = seal_holds(text)
     if well is None:
         well = None if not record.seal and not _has_seal(text) else False
-    found = {None: Finding.LACKING, True: Finding.HOLDS, False: Finding.FAILED}[well]
+    found = {None: CheckOutcome.LACKING, True: CheckOutcome.HOLDS, False: CheckOutcome.FAILED}[well]
     detail = {None: "it has none", True: "", False: "changed since it was written"}[well]
-    return Check(of=of, what="seal", found=found, detail=detail)
+    return ProvenanceCheck(of=of, what="seal", found=found, detail=detail)
 
 
 def _has_seal(text: bytes) -> bool:
     return b'"seal"' in text
 
 
-def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> Check:
+def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> ProvenanceCheck:
     """What the run says of a model beside what the model's own manifest says now."""
     if not end.artifacts:
         detail = f"not claimed: {end.error or end.state}"
-        return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
+        return ProvenanceCheck(
+            of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
+        )
     passed = [one for one in end.artifacts if one.state == State.PASSED]
     if not passed:
         detail = f"not claimed: nothing passed in this run ({end.state})"
-        return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
+        return ProvenanceCheck(
+            of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
+        )
     if text is None:
         detail = f"{MANIFEST} is missing"
-        return Check(of=end.name, what="form", found=Finding.FAILED, detail=detail)
+        return ProvenanceCheck(of=end.name, what="form", found=CheckOutcome.FAILED, detail=detail)
     try:
         manifest = decode_manifest(text, place / MANIFEST)
     except UsageError:
@@ -151,12 +163,16 @@ def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> Check:
     other = [one.name for one in passed if not _passed(one, manifest)]
     if other:
         detail = f"{', '.join(other)} passed in this run, and is not passed in the manifest"
-        return Check(of=end.name, what="verdict", found=Finding.FAILED, detail=detail)
+        return ProvenanceCheck(
+            of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
+        )
     changed = [one.name for one in passed if manifest is not None and _is_another(one, manifest)]
     if changed:
         detail = f"{', '.join(changed)}: not the file that passed in this run: run it again"
-        return Check(of=end.name, what="verdict", found=Finding.FAILED, detail=detail)
-    return Check(of=end.name, what="verdict", found=Finding.HOLDS, detail=end.state)
+        return ProvenanceCheck(
+            of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
+        )
+    return ProvenanceCheck(of=end.name, what="verdict", found=CheckOutcome.HOLDS, detail=end.state)
 
 
 def _passed(end: ArtifactEnd, manifest: Manifest | None) -> bool:

@@ -33,7 +33,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("MODELC_ISOLATE", "0")
 
 # Faults planted in every artifact would take as long as the rest of most tests.
-_PLANTED, sensitivity.DEFAULT = sensitivity.DEFAULT, 0
+_PLANTED, sensitivity.DEFAULT_FAULTS = sensitivity.DEFAULT_FAULTS, 0
 
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 
@@ -50,7 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def planting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant faults by default in tests marked so, as users have it."""
     if request.node.get_closest_marker("plants_faults"):
-        monkeypatch.setattr(sensitivity, "DEFAULT", _PLANTED)
+        monkeypatch.setattr(sensitivity, "DEFAULT_FAULTS", _PLANTED)
 
 
 def why_not(target: Target) -> str:

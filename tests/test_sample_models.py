@@ -152,14 +152,14 @@ def hits(run_it: Callable[[Feed], Outputs], images: np.ndarray, labels: np.ndarr
 def test_every_artifact_tells_as_many_digits_as_eager(
     exported_digits: Path, heldout: tuple[np.ndarray, np.ndarray], name: str
 ) -> None:
-    from modelc.pipeline.recorded import Moved, recorded_source
+    from modelc.pipeline.recorded import Moved, source_from_record
     from modelc.sources.checkpoint_files import identify
     from modelc.sources.checkpoint_loader import load_checkpoint
     from modelc.sources.eager_model import open_eager
 
     manifest = read_manifest(exported_digits)
     assert manifest is not None
-    source = recorded_source(manifest, exported_digits, Moved())
+    source = source_from_record(manifest, exported_digits, Moved())
     checkpoint = identify(source.checkpoint, factory=source.model, factory_args=source.model_args)
     eager = open_eager(load_checkpoint(checkpoint), manifest.signature)
     artifact = next(artifact for artifact in manifest.artifacts if artifact.name == name)

@@ -61,7 +61,7 @@ class RefusedError(ConversionError):
         super().__init__(message, hint=hint, option=option)
         self.cause = cause
         self.detail = detail or message
-        self.placed = placed
+        self.relocate_places = placed
         self.lasting = cause is not None and cause.lasting and not passing
 
 

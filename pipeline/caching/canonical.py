@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path, PurePath
 
 
-def canonical(value: object) -> str:
+def canonical_text(value: object) -> str:
     """The text of a value made of records, mappings, sequences, enums, paths and plain values.
 
     Every text says its type and its length, so that no two values share one. The order of a mapping
@@ -19,26 +19,26 @@ def canonical(value: object) -> str:
     """
     if is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return _framed(type(value).__name__, canonical(parts))
+        return _frame(type(value).__name__, canonical_text(parts))
     if isinstance(value, Mapping):
-        pairs = sorted((canonical(key), canonical(item)) for key, item in value.items())
-        return _framed("map", "".join(key + item for key, item in pairs))
+        pairs = sorted((canonical_text(key), canonical_text(item)) for key, item in value.items())
+        return _frame("map", "".join(key + item for key, item in pairs))
     if isinstance(value, (frozenset, set)):
-        return _framed("set", "".join(sorted(map(canonical, value))))
+        return _frame("set", "".join(sorted(map(canonical_text, value))))
     if isinstance(value, (list, tuple)):
-        return _framed("list", "".join(map(canonical, value)))
-    return _plain(value)
+        return _frame("list", "".join(map(canonical_text, value)))
+    return _canonical_plain(value)
 
 
-def _plain(value: object) -> str:
+def _canonical_plain(value: object) -> str:
     if isinstance(value, Enum):
-        return _framed(type(value).__name__, str(value.value))
+        return _frame(type(value).__name__, str(value.value))
     if isinstance(value, PurePath):
-        return _framed("path", Path(value).as_posix())
+        return _frame("path", Path(value).as_posix())
     if value is None or isinstance(value, (bool, int, float, str)):
-        return _framed(type(value).__name__, value if isinstance(value, str) else repr(value))
+        return _frame(type(value).__name__, value if isinstance(value, str) else repr(value))
     raise TypeError(f"a {type(value).__name__} has no canonical text")
 
 
-def _framed(kind: str, text: str) -> str:
+def _frame(kind: str, text: str) -> str:
     return f"{kind}:{len(text)}:{text};"

@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 from ...core.digest import sha256_of
 
-_BLOCK = 1 << 24
+_COPY_BLOCK = 1 << 24
 
 
-def copied(source: BinaryIO, target: Path) -> str:
+def copy_hashed(source: BinaryIO, target: Path) -> str:
     """Copy an opened file; the SHA-256 of the copy, read back. It is flushed to the disk.
 
     Never a hard link: who writes to the one would change the other.
@@ -22,17 +22,17 @@ def copied(source: BinaryIO, target: Path) -> str:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as stream:
-        if not _shared(source, stream):
+        if not _copy_in_kernel(source, stream):
             source.seek(0)
             stream.seek(0)
             stream.truncate()
-            copyfileobj(source, stream, _BLOCK)
+            copyfileobj(source, stream, _COPY_BLOCK)
         stream.flush()
         os.fsync(stream.fileno())
     return sha256_of(target)
 
 
-def _shared(source: BinaryIO, target: BinaryIO) -> bool:
+def _copy_in_kernel(source: BinaryIO, target: BinaryIO) -> bool:
     """Have the kernel copy, which shares blocks where it can; False where it does not do it."""
     if not hasattr(os, "copy_file_range"):
         return False

@@ -21,13 +21,13 @@ from ...core.digest import sha256_of
 if TYPE_CHECKING:
     import sqlite3
 
-FILE = "digests.sqlite3"
-_TICK = 2 * 10**9  # nanoseconds: the coarsest clock of a file system in use, FAT's
-_PATIENCE = 5.0  # seconds to wait for another process that writes
+DIGEST_FILE = "digests.sqlite3"
+_CLOCK_TICK = 2 * 10**9  # nanoseconds: the coarsest clock of a file system in use, FAT's
+_LOCK_TIMEOUT = 5.0  # seconds to wait for another process that writes
 _TABLE = "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
 
 
-class Digests:
+class FileDigests:
     """Digests of files, in a small database of the cache folder; None remembers for one run.
 
     A context manager: what was learned is written at the end. A database that cannot be used is
@@ -35,14 +35,14 @@ class Digests:
     """
 
     def __init__(self, folder: Path | None, *, now: Callable[[], int] = time.time_ns) -> None:
-        self._path = None if folder is None else folder / FILE
+        self._path = None if folder is None else folder / DIGEST_FILE
         self._now = now
         self._learned: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, tuple[str, dict[str, str]]] = {}
         self._noted: dict[str, str] = {}
-        self._database = _opened(self._path)
+        self._database = _open_database(self._path)
 
-    def __enter__(self) -> Digests:
+    def __enter__(self) -> FileDigests:
         return self
 
     def __exit__(
@@ -62,13 +62,13 @@ class Digests:
         name = str(path.absolute())
         began = self._now()
         before = path.stat()
-        stamp = self._noted[name] = _stamp(before)
+        stamp = self._noted[name] = _encode_stamp(before)
         known = self._known(name)
         if known is not None and known[0] == stamp:
             return known[1]
         digest = sha256_of(path)
-        settled = max(before.st_mtime_ns, before.st_ctime_ns) < began - _TICK
-        if settled and _stamp(path.stat()) == stamp:
+        settled = max(before.st_mtime_ns, before.st_ctime_ns) < began - _CLOCK_TICK
+        if settled and _encode_stamp(path.stat()) == stamp:
             self._learned[name] = (stamp, digest)
         return digest
 
@@ -86,10 +86,10 @@ class Digests:
         apart = {one.resolve() for one in less}
         around = {one.parent for one in apart}  # these change with what does not count
         found: list[Path] = []
-        for place, files in _walked(folder, apart):
+        for place, files in _walk_files(folder, apart):
             found += files
             if place.resolve() not in around:
-                self._noted[str(place.absolute())] = _stamp(place.stat())
+                self._noted[str(place.absolute())] = _encode_stamp(place.stat())
         for path in sorted(found):
             digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
         return digest.hexdigest()
@@ -107,7 +107,7 @@ class Digests:
         return answer
 
     @contextmanager
-    def noting(self) -> Iterator[dict[str, str]]:
+    def note_reads(self) -> Iterator[dict[str, str]]:
         """What the file system says of all that is digested in the block, by path; not after it."""
         noted: dict[str, str] = {}
         self._noted = noted
@@ -153,27 +153,27 @@ class Digests:
             self._database.close()
         self._database = None
         if self._path is not None:
-            _remove(self._path)
+            _remove_database(self._path)
 
 
-def changed_since(noted: Mapping[str, str]) -> str:
+def first_changed(noted: Mapping[str, str]) -> str:
     """The first of what was noted that is no longer as it was; empty where all of it is."""
-    return next((name for name, then in noted.items() if _stamp_now(Path(name)) != then), "")
+    return next((name for name, then in noted.items() if _current_stamp(Path(name)) != then), "")
 
 
-def _stamp_now(path: Path) -> str:
+def _current_stamp(path: Path) -> str:
     try:
-        return _stamp(path.stat())
+        return _encode_stamp(path.stat())
     except OSError:
         return ""
 
 
-def _stamp(found: os.stat_result) -> str:
+def _encode_stamp(found: os.stat_result) -> str:
     parts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     return " ".join(map(str, parts))
 
 
-def _opened(path: Path | None) -> sqlite3.Connection | None:
+def _open_database(path: Path | None) -> sqlite3.Connection | None:
     if path is None or path.is_symlink():  # what is behind a link is not modelc's
         return None
     import sqlite3
@@ -181,22 +181,22 @@ def _opened(path: Path | None) -> sqlite3.Connection | None:
     for _ in range(2):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
+            database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, check_same_thread=False)
         except (OSError, sqlite3.Error):
             return None
         try:
             database.execute(_TABLE)
         except sqlite3.OperationalError:  # locked for long, or a folder that may not be written
-            return database if _readable(database) else None
+            return database if _is_readable(database) else None
         except sqlite3.DatabaseError:  # not a database
             database.close()
-            _remove(path)
+            _remove_database(path)
         else:
             return database
     return None
 
 
-def _readable(database: sqlite3.Connection) -> bool:
+def _is_readable(database: sqlite3.Connection) -> bool:
     import sqlite3
 
     try:
@@ -207,24 +207,24 @@ def _readable(database: sqlite3.Connection) -> bool:
     return True
 
 
-def _remove(path: Path) -> None:
+def _remove_database(path: Path) -> None:
     with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
-def _walked(folder: Path, less: set[Path]) -> Iterator[tuple[Path, list[Path]]]:
+def _walk_files(folder: Path, less: set[Path]) -> Iterator[tuple[Path, list[Path]]]:
     """Folders with their files, also behind links; one that a link leads back to is read once."""
     seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
         state = here.stat()
-        if (state.st_dev, state.st_ino) in seen or _is_one_of(here, less):
+        if (state.st_dev, state.st_ino) in seen or _is_excluded(here, less):
             folders.clear()
             continue
         seen.add((state.st_dev, state.st_ino))
         paths = map(here.joinpath, names)
-        yield here, [path for path in paths if path.is_file() and not _is_one_of(path, less)]
+        yield here, [path for path in paths if path.is_file() and not _is_excluded(path, less)]
 
 
-def _is_one_of(path: Path, less: set[Path]) -> bool:
+def _is_excluded(path: Path, less: set[Path]) -> bool:
     return bool(less) and path.resolve() in less

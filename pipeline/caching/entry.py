@@ -12,15 +12,15 @@ from ...core.manifest import Manifest
 from ...core.records import FileRecord
 from ..manifest_file import paths_in
 
-_DIGEST = 64  # hexadecimal digits of a SHA-256
+_DIGEST_LENGTH = 64  # hexadecimal digits of a SHA-256
 
 
-class FaultyError(Exception):
+class CorruptEntryError(Exception):
     """An entry is damaged or not one of ours. It never leaves the cache: there it is a miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
+class CachedQuantization:
     """A quantizer's result: the model's name among the files, and what the quantizer said."""
 
     model: str
@@ -30,7 +30,7 @@ class Calibrated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """One result. `files` are named as they lie in the output folder, or in a quantizer's.
 
     `manifest` has the one artifact of a step, with its verdict and what it needed beside the key;
@@ -42,7 +42,7 @@ class Entry:
     artifact: str
     files: tuple[FileRecord, ...]
     manifest: Manifest | None = None
-    calibrated: Calibrated | None = None
+    calibrated: CachedQuantization | None = None
 
     @property
     def size(self) -> int:
@@ -50,21 +50,21 @@ class Entry:
         return sum(file.size for file in self.files)
 
 
-def encoded(entry: Entry) -> bytes:
+def encode_entry(entry: CacheEntry) -> bytes:
     """The entry as it is stored; once read and stored again it is the same text."""
     import msgspec
 
     # A whole number where a float is meant would come back as another text.
-    read = msgspec.json.decode(msgspec.json.encode(entry), type=Entry)
+    read = msgspec.json.decode(msgspec.json.encode(entry), type=CacheEntry)
     return msgspec.json.encode(read)
 
 
-def name_of(raw: bytes) -> str:
+def entry_name(raw: bytes) -> str:
     """The name that an entry is stored under: a changed byte is another name."""
     return hashlib.sha256(raw).hexdigest()
 
 
-def decoded(raw: bytes, key: str, name: str) -> Entry:
+def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
     """The entry that was stored as `name` under `key`.
 
     Raises:
@@ -72,24 +72,24 @@ def decoded(raw: bytes, key: str, name: str) -> Entry:
     """
     import msgspec
 
-    if name_of(raw) != name:
-        raise FaultyError("changed")
+    if entry_name(raw) != name:
+        raise CorruptEntryError("changed")
     try:
-        entry = msgspec.json.decode(raw, type=Entry)
+        entry = msgspec.json.decode(raw, type=CacheEntry)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FaultyError(f"unreadable ({first_line(error, limit=80)})") from error
+        raise CorruptEntryError(f"unreadable ({first_line(error, limit=80)})") from error
     if entry.key != key:
-        raise FaultyError("another step's")
-    if not all(map(_is_inside, _paths(entry))):
-        raise FaultyError("unsafe (it names a file outside its folder)")
-    if entry.manifest is not None and not _is_of_its_step(entry, entry.manifest):
-        raise FaultyError("inconsistent")
+        raise CorruptEntryError("another step's")
+    if not all(map(_is_relative_inside, _entry_paths(entry))):
+        raise CorruptEntryError("unsafe (it names a file outside its folder)")
+    if entry.manifest is not None and not _is_consistent(entry, entry.manifest):
+        raise CorruptEntryError("inconsistent")
     if not all(is_digest(file.sha256) and file.size >= 0 for file in entry.files):
-        raise FaultyError("unreadable (a digest is none)")
+        raise CorruptEntryError("unreadable (a digest is none)")
     return entry
 
 
-def _is_of_its_step(entry: Entry, manifest: Manifest) -> bool:
+def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
     """Whether it has one artifact, judged, with this key, and all the files that it consists of."""
     if len(manifest.artifacts) != 1 or len(manifest.verdicts) != 1:
         return False
@@ -103,10 +103,10 @@ def _is_of_its_step(entry: Entry, manifest: Manifest) -> bool:
 
 def is_digest(text: str) -> bool:
     """Whether it can be a SHA-256 in hexadecimal digits, and so a file's name."""
-    return len(text) == _DIGEST and set(text) <= set("0123456789abcdef")
+    return len(text) == _DIGEST_LENGTH and set(text) <= set("0123456789abcdef")
 
 
-def _paths(entry: Entry) -> Iterator[str]:
+def _entry_paths(entry: CacheEntry) -> Iterator[str]:
     yield from (file.name for file in entry.files)
     if entry.calibrated is not None:
         yield entry.calibrated.model
@@ -114,7 +114,7 @@ def _paths(entry: Entry) -> Iterator[str]:
         yield from filter(None, paths_in(entry.manifest))
 
 
-def _is_inside(name: str) -> bool:
+def _is_relative_inside(name: str) -> bool:
     windows = PureWindowsPath(name)
     parts = {*PurePosixPath(name).parts, *windows.parts}
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...core.errors import UsageError, first_line
-from .layout import Layout, read_or_none
+from .layout import StoreLayout, read_entry_or_none
 
 
-def collect(layout: Layout, *, limit: int, older_than: float | None = None) -> int:
+def collect_garbage(layout: StoreLayout, *, limit: int, older_than: float | None = None) -> int:
     """Remove what was not used for `older_than` seconds, and the oldest beyond `limit` bytes.
 
     Returns:
@@ -21,17 +21,17 @@ def collect(layout: Layout, *, limit: int, older_than: float | None = None) -> i
     Raises:
         UsageError: the folder cannot be written.
     """
-    with _writing(layout), layout.locked():
+    with _translate_os_errors(layout), layout.hold_lock():
         before = layout.size()
         now = time.time()
         for path, used in layout.entries():
             if older_than is not None and now - used > older_than:
                 layout.remove(path)
-        shrink(layout, limit)
+        shrink_to(layout, limit)
         return before - layout.size()
 
 
-def shrink(layout: Layout, limit: int, newest: Path | None = None) -> None:
+def shrink_to(layout: StoreLayout, limit: int, newest: Path | None = None) -> None:
     """Keep the entries that were used last, as many as the limit holds, and `newest` among them.
 
     Files that entries share count once. Damaged entries and files of no entry go.
@@ -39,7 +39,7 @@ def shrink(layout: Layout, limit: int, newest: Path | None = None) -> None:
     kept: dict[str, int] = {}
     total, full = 0, False
     for path, _ in sorted(layout.entries(), key=lambda one: one[0] != newest):
-        entry = read_or_none(path)
+        entry = read_entry_or_none(path)
         files = () if entry is None else entry.files
         more = {file.sha256: file.size for file in files if file.sha256 not in kept}
         added = sum(more.values()) + path.stat().st_size
@@ -55,18 +55,20 @@ def shrink(layout: Layout, limit: int, newest: Path | None = None) -> None:
     layout.drop_empty()
 
 
-def verify(layout: Layout) -> tuple[str, ...]:
+def verify_store(layout: StoreLayout) -> tuple[str, ...]:
     """Digest every file again and remove what is wrong; what was wrong, a line each.
 
     Raises:
         UsageError: the folder cannot be written.
     """
     found: list[str] = []
-    with _writing(layout):
-        found += [told for path in list(layout.blobs()) if (told := _wrong(layout, path))]
-    with _writing(layout), layout.locked():
+    with _translate_os_errors(layout):
+        found += [
+            told for path in list(layout.blobs()) if (told := _remove_if_corrupt(layout, path))
+        ]
+    with _translate_os_errors(layout), layout.hold_lock():
         for path, _ in layout.entries():
-            entry = read_or_none(path)
+            entry = read_entry_or_none(path)
             if entry is None:
                 layout.remove(path)
                 found.append(f"entry {path.stem[:12]}: damaged, or no entry of this modelc")
@@ -79,7 +81,7 @@ def verify(layout: Layout) -> tuple[str, ...]:
 
 
 @contextmanager
-def _writing(layout: Layout) -> Iterator[None]:
+def _translate_os_errors(layout: StoreLayout) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -89,7 +91,7 @@ def _writing(layout: Layout) -> Iterator[None]:
         ) from error
 
 
-def _wrong(layout: Layout, blob: Path) -> str:
+def _remove_if_corrupt(layout: StoreLayout, blob: Path) -> str:
     """What is wrong with a file; it is then removed."""
     digest = hashlib.sha256()
     try:

@@ -22,20 +22,20 @@ from ...sources.checkpoint_files import find_contents
 from ..environment import packages
 from ..order import Order
 from ..plan import Step
-from .canonical import canonical
-from .digests import Digests
-from .machine import gpus, machine
-from .needs import check_declared
+from .canonical import canonical_text
+from .digests import FileDigests
+from .machine import describe_gpus, describe_machine
+from .needs import check_declared_entries
 from .own_code import digest_of_code
 
 # Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
-OF_EVERY_STEP = (
+FIELDS_OF_EVERY_STEP = (
     "source", "capture", "opset", "external_data", "narrow", "guard", "capture_timeout",
     "signature", "parent_precision", "settings", "measuring", "patches", "depends", "custom_ops",
     "runtimes", "timed",
 )  # fmt: skip
-OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
-OF_NO_STEP = (
+FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
+FIELDS_OF_NO_STEP = (
     "out", "overwrite", "discards", "cache", "cache_limit", "going_on",
     "parent",  # what starts from one has no keys
 )  # fmt: skip
@@ -43,7 +43,7 @@ _ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, a
 
 
 def step_keys(
-    order: Order, plan: Sequence[Step], *, root: Path, digests: Digests
+    order: Order, plan: Sequence[Step], *, root: Path, digests: FileDigests
 ) -> dict[str, str]:
     """The key of each step by its name; no framework is imported.
 
@@ -61,48 +61,55 @@ def step_keys(
     """
     if order.parent is not None:
         return {}
-    check_declared(order.depends, root)
-    shared = [*_tools(digests), *_inputs(order, root, digests)]
+    check_declared_entries(order.depends, root)
+    shared = [*_tool_parts(digests), *_input_parts(order, root, digests)]
     precisions = {step.wanted.precision for step in plan}
-    lowered = {one: tuple(_lowering(order, one, root, digests)) for one in precisions}
+    lowered = {one: tuple(_precision_parts(order, one, root, digests)) for one in precisions}
     found: dict[str, str] = {}
     for step in plan:
-        parts = [*shared, *_of_step(order, step), *lowered[step.wanted.precision]]
+        parts = [*shared, *_step_parts(order, step), *lowered[step.wanted.precision]]
         parts.append(found[step.parent] if step.parent is not None else "")
-        found[step.name] = hashlib.sha256(canonical(parts).encode()).hexdigest()
+        found[step.name] = hashlib.sha256(canonical_text(parts).encode()).hexdigest()
     return found
 
 
-def _tools(digests: Digests) -> Iterator[str]:
+def _tool_parts(digests: FileDigests) -> Iterator[str]:
     """modelc, this machine, the packages."""
-    yield from (__version__, digest_of_code(digests), machine(), canonical(packages()))
+    yield from (
+        __version__,
+        digest_of_code(digests),
+        describe_machine(),
+        canonical_text(packages()),
+    )
 
 
-def _inputs(order: Order, root: Path, digests: Digests) -> Iterator[str]:
+def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str]:
     """What all steps of the order share: its fields, and the bytes that they name."""
-    parts = {name: getattr(order, name) for name in OF_EVERY_STEP}
+    parts = {name: getattr(order, name) for name in FIELDS_OF_EVERY_STEP}
     source, measuring = order.source, order.measuring
-    parts["source"] = replace(source, checkpoint=_name(source.checkpoint), samples=None)
+    parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
     if measuring is not None:
-        data = replace(measuring.data, source=_name(measuring.data.source).name)
+        data = replace(measuring.data, source=_base_name(measuring.data.source).name)
         parts["measuring"] = replace(measuring, data=data)
-        yield _data(measuring.data.source, order, root, digests)
-        yield from _beside(measuring.data.source, root, digests)
+        yield _data_digest(measuring.data.source, order, root, digests)
+        yield from _sidecar_digests(measuring.data.source, root, digests)
     if source.samples is not None:
-        yield _data(str(source.samples), order, root, digests)
-    yield canonical(parts)
-    yield _checkpoint(order, root, digests)
+        yield _data_digest(str(source.samples), order, root, digests)
+    yield canonical_text(parts)
+    yield _checkpoint_digest(order, root, digests)
     for name, value in sorted(order.settings.items()):
         if name not in _ON_DISK_ONLY:
-            yield from (f"{name} {digest}" for digest in _named_files(value, root, digests))
+            yield from (
+                f"{name} {digest}" for digest in _digest_setting_files(value, root, digests)
+            )
 
 
-def _name(path: Path | str) -> Path:
+def _base_name(path: Path | str) -> Path:
     """What counts of a path: the last name, which tells the form. Where it lies does not."""
     return Path(Path(path).name)
 
 
-def _checkpoint(order: Order, root: Path, digests: Digests) -> str:
+def _checkpoint_digest(order: Order, root: Path, digests: FileDigests) -> str:
     path = root / order.source.checkpoint
     if not path.exists():
         raise UsageError(f"no such checkpoint: {path}", hint="give the path of a file or a folder")
@@ -113,56 +120,58 @@ def _checkpoint(order: Order, root: Path, digests: Digests) -> str:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
         ) from error
-    return canonical([kind, found])
+    return canonical_text([kind, found])
 
 
-def _of_step(order: Order, step: Step) -> Iterator[str]:
+def _step_parts(order: Order, step: Step) -> Iterator[str]:
     """What is the step's own: its place in the plan, its tools, how it is judged."""
     target = step.target
     ready = target.readiness()
-    yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
+    yield canonical_text([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
     yield package_of(target)  # of a plugin: its code is no part of modelc's digest
-    yield canonical([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
-    yield canonical([(one.NAME, one.readiness().version) for one in step.quantizers])
-    yield canonical(order.judging_of(step.wanted))
+    yield canonical_text([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
+    yield canonical_text([(one.NAME, one.readiness().version) for one in step.quantizers])
+    yield canonical_text(order.select_judging(step.wanted))
     device = order.judging.device_for(target)
-    yield gpus() if device == "cuda" else device
+    yield describe_gpus() if device == "cuda" else device
 
 
-def _lowering(order: Order, precision: Precision, root: Path, digests: Digests) -> Iterator[str]:
+def _precision_parts(
+    order: Order, precision: Precision, root: Path, digests: FileDigests
+) -> Iterator[str]:
     """How precision is lowered: nothing for fp32; the calibration data for INT8 alone."""
     lowering = order.lowering
     if precision is Precision.FP32:
         return
     if precision is not Precision.INT8:
-        yield canonical(replace(lowering, calibration=None))
+        yield canonical_text(replace(lowering, calibration=None))
         return
     options = lowering.calibration
     if options is not None:
-        yield _data(options.source, order, root, digests)
+        yield _data_digest(options.source, order, root, digests)
         lowering = replace(
-            lowering, calibration=replace(options, source=_name(options.source).name)
+            lowering, calibration=replace(options, source=_base_name(options.source).name)
         )
-    yield canonical([lowering, order.budgeted])
+    yield canonical_text([lowering, order.has_accuracy_budget])
 
 
-def _data(source: str, order: Order, root: Path, digests: Digests) -> str:
+def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) -> str:
     """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
     path = root / source
     if source == RANDOM or (is_loader(source) and not path.exists()):
-        return canonical(["by name", source])
+        return canonical_text(["by name", source])
     less = tuple(one for one in (order.out, order.cache) if one is not None)
     try:
         if path.is_dir():
             return digests.of_tree(path, less=tuple(root / one for one in less))
-        return canonical([path.suffix, digests.of(path)])
+        return canonical_text([path.suffix, digests.of(path)])
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", hint="give samples that are there"
         ) from error
 
 
-def _beside(source: str, root: Path, digests: Digests) -> Iterator[str]:
+def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[str]:
     """The bytes of what labelled data is read from beside its file or folder."""
     path = root / source
     for file in find_companion_files(path) if path.exists() else ():
@@ -172,7 +181,7 @@ def _beside(source: str, root: Path, digests: Digests) -> Iterator[str]:
             yield ""
 
 
-def _named_files(value: str, root: Path, digests: Digests) -> Iterator[str]:
+def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Iterator[str]:
     """Digests of files that a setting names: plugins, weights."""
     for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
         path = root / part

@@ -21,22 +21,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .entry import Entry, FaultyError, decoded, is_digest
+from .entry import CacheEntry, CorruptEntryError, decode_entry, is_digest
 
-LOCK = ".lock"
+STORE_LOCK = ".lock"
 _ENTRIES, _BLOBS, _DRAFTS = "entries", "blobs", "drafts"
-_PATIENCE = 60.0  # seconds to wait for a lock that is held for moments
+_STORE_LOCK_TIMEOUT = 60.0  # seconds to wait for a lock that is held for moments
 _DIGITS = 64  # of a SHA-256
-_OWN = re.compile(
+_OWN_PATH = re.compile(
     r"entries/[0-9a-f]{64}(/[0-9a-f]{64}\.json)?"
     r"|blobs/([0-9a-f]{2})(/\2[0-9a-f]{62})?"
     r"|drafts/[0-9a-f]{64}"
 )
-_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class StoreLayout:
     """The paths of a store in a folder."""
 
     folder: Path
@@ -64,7 +64,9 @@ class Layout:
     def entries_of(self, key: str) -> list[Path]:
         """The files of a key's entries; reading them through a link is harmless."""
         return [
-            path for path in _children(self.place(key)) if self._is_named(path) and path.is_file()
+            path
+            for path in _list_folder(self.place(key))
+            if self._is_named(path) and path.is_file()
         ]
 
     def blobs(self) -> Iterator[Path]:
@@ -79,7 +81,7 @@ class Layout:
 
     def _files(self, room: str) -> Iterator[Path]:
         for place in self._folders(room):
-            for path in _children(place):
+            for path in _list_folder(place):
                 if self._is_named(path) and not path.is_symlink() and path.is_file():
                     yield path
 
@@ -88,12 +90,12 @@ class Layout:
         place = self.folder / room
         if self.folder.is_symlink() or place.is_symlink():
             return []
-        found = (path for path in _children(place) if not path.is_symlink() and path.is_dir())
+        found = (path for path in _list_folder(place) if not path.is_symlink() and path.is_dir())
         return [path for path in found if self._is_named(path)]
 
     def _is_named(self, path: Path) -> bool:
         """Whether the store itself gives such a name."""
-        return _OWN.fullmatch(path.relative_to(self.folder).as_posix()) is not None
+        return _OWN_PATH.fullmatch(path.relative_to(self.folder).as_posix()) is not None
 
     def size(self) -> int:
         """Bytes of all files and entries."""
@@ -104,7 +106,7 @@ class Layout:
         return found
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold the store. A folder that may only be read has no lock, and nobody to fear.
 
         Raises:
@@ -112,11 +114,11 @@ class Layout:
         """
         from filelock import FileLock
 
-        lock = FileLock(self.folder / LOCK, timeout=_PATIENCE)
+        lock = FileLock(self.folder / STORE_LOCK, timeout=_STORE_LOCK_TIMEOUT)
         try:
             lock.acquire()
         except OSError as error:
-            if error.errno not in _MAY_NOT:
+            if error.errno not in _NO_PERMISSION:
                 raise
         try:
             yield
@@ -133,12 +135,12 @@ class Layout:
         from filelock import FileLock
 
         place = self.folder / _DRAFTS
-        with self.locked():
+        with self.hold_lock():
             place.mkdir(parents=True, exist_ok=True)
             self._clear_drafts()
             draft = place / secrets.token_hex(_DIGITS // 2)
             draft.mkdir(mode=0o700)
-            lock = FileLock(draft / LOCK)
+            lock = FileLock(draft / STORE_LOCK)
             lock.acquire()
         try:
             yield draft
@@ -157,7 +159,7 @@ class Layout:
         from filelock import FileLock, Timeout
 
         for draft in self._folders(_DRAFTS):
-            lock = FileLock(draft / LOCK, timeout=0)
+            lock = FileLock(draft / STORE_LOCK, timeout=0)
             try:
                 lock.acquire()
             except Timeout:
@@ -166,25 +168,25 @@ class Layout:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def read(path: Path) -> Entry:
+def read_entry(path: Path) -> CacheEntry:
     """The entry in a file of the store.
 
     Raises:
         FaultyError: it is damaged, or no entry of ours.
         OSError: it is not there any more, or may not be read.
     """
-    return decoded(path.read_bytes(), path.parent.name, path.stem)
+    return decode_entry(path.read_bytes(), path.parent.name, path.stem)
 
 
-def read_or_none(path: Path) -> Entry | None:
+def read_entry_or_none(path: Path) -> CacheEntry | None:
     """As `read`, None where it is faulty or gone."""
     try:
-        return read(path)
-    except (OSError, FaultyError):
+        return read_entry(path)
+    except (OSError, CorruptEntryError):
         return None
 
 
-def _children(place: Path) -> list[Path]:
+def _list_folder(place: Path) -> list[Path]:
     """What is in a folder that may not be there."""
     try:
         return sorted(place.iterdir())

@@ -11,36 +11,36 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ...core.digest import sha256_of
-from ..environment import environment
-from .places import is_folder_of_packages
+from ..environment import describe_environment
+from .places import is_packages_folder
 
-_OF_TOOLS = ("__editable__", "_virtualenv")  # what installers put beside packages
+_TOOL_PREFIXES = ("__editable__", "_virtualenv")  # what installers put beside packages
 
 
-def loaded_packages() -> dict[str, str]:
+def list_loaded_packages() -> dict[str, str]:
     """What `installed_as` says of each loaded distribution that the key does not have."""
-    keyed = set(environment())
+    keyed = set(describe_environment())
     tops = {name.partition(".")[0] for name in list(sys.modules)}
-    owners = _owners()
+    owners = _distributions_by_module()
     own = set(owners.get("modelc", ()))
     names = {dist for top in tops for dist in owners.get(top, ())} - keyed - own
-    names |= {top for top in tops if top not in owners and _is_put_there(top)}
-    return {name: _as_loaded(name) for name in sorted(names)}
+    names |= {top for top in tops if top not in owners and _is_stray_module(top)}
+    return {name: _version_when_loaded(name) for name in sorted(names)}
 
 
 @functools.cache
-def _as_loaded(name: str) -> str:
+def _version_when_loaded(name: str) -> str:
     """As it was when it was first seen in this process, which goes on with what it loaded."""
-    return installed_as(name)
+    return describe_installed(name)
 
 
 @functools.cache
-def _owners() -> Mapping[str, Sequence[str]]:
+def _distributions_by_module() -> Mapping[str, Sequence[str]]:
     """Distributions by top-level module; it reads the metadata of all of them."""
     return metadata.packages_distributions()
 
 
-def installed_as(name: str) -> str:
+def describe_installed(name: str) -> str:
     """Version, and a digest of its list of files: a package may change under one version.
 
     A module among the packages that is of none of them has no version. Empty where there is none.
@@ -48,28 +48,28 @@ def installed_as(name: str) -> str:
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
-        return _put_there(name)
+        return _digest_stray_module(name)
     listed = found.read_text("RECORD") or ""
     return f"{found.version} {hashlib.sha256(listed.encode()).hexdigest()[:16]}"
 
 
-def _is_put_there(top: str) -> bool:
+def _is_stray_module(top: str) -> bool:
     """Whether a loaded module lies among the packages and is of none, as one put there by hand is.
 
     It lies in the folder of packages itself: what is deeper a package has put on the path.
     """
     module = sys.modules.get(top)
-    if module is None or top.startswith(_OF_TOOLS):
+    if module is None or top.startswith(_TOOL_PREFIXES):
         return False
     file = getattr(module, "__file__", None)
     places = [file] if isinstance(file, str) else list(getattr(module, "__path__", ()))
     found = (place.parent if place.stem == "__init__" else place for place in map(Path, places))
-    return any(is_folder_of_packages(place.parent) for place in found)
+    return any(is_packages_folder(place.parent) for place in found)
 
 
-def _put_there(top: str) -> str:
+def _digest_stray_module(top: str) -> str:
     """A digest of all its files; empty where there is none."""
-    folders = [one for one in sys.path if is_folder_of_packages(Path(one))]
+    folders = [one for one in sys.path if is_packages_folder(Path(one))]
     found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
     if found is None:
         return ""

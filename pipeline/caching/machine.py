@@ -9,20 +9,20 @@ from pathlib import Path
 
 from ...converters.trt.trt_installation import query_driver
 
-CPUINFO = Path("/proc/cpuinfo")
-_WIDE = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8mm|fphp)")
+CPUINFO_FILE = Path("/proc/cpuinfo")
+_VECTOR_FLAGS = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8mm|fphp)")
 
 
-def machine(cpuinfo: Path = CPUINFO) -> str:
+def describe_machine(cpuinfo: Path = CPUINFO_FILE) -> str:
     """Python, the system and the instructions that libraries choose their kernels by.
 
     Where the system does not tell the instructions it is the processor's name.
     """
     python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
-    return "\n".join((python, platform.system(), platform.machine(), _processor(cpuinfo)))
+    return "\n".join((python, platform.system(), platform.machine(), _describe_processor(cpuinfo)))
 
 
-def _processor(cpuinfo: Path) -> str:
+def _describe_processor(cpuinfo: Path) -> str:
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -30,10 +30,10 @@ def _processor(cpuinfo: Path) -> str:
     flags: set[str] = set()
     for line in re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.M):
         flags.update(line.split())
-    return " ".join(sorted(filter(_WIDE.match, flags))) or platform.processor()
+    return " ".join(sorted(filter(_VECTOR_FLAGS.match, flags))) or platform.processor()
 
 
-def gpus() -> str:
+def describe_gpus() -> str:
     """The driver and the devices, for what runs on one."""
     driver = query_driver()
     return f"{driver.version} {', '.join(map(str, driver.devices))} {driver.reason}"

@@ -6,34 +6,36 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from .digests import Digests
+from .digests import FileDigests
 
-ROOT = Path(__file__).resolve().parents[2]
-MAKING = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+ARTIFACT_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
 # What these ask is in the order, and what they draw is no part of a result.
-TELLING = ("cli", "projects", "reports", "testing")
+OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
 
 
-def digest_of_code(digests: Digests, root: Path = ROOT) -> str:
+def digest_of_code(digests: FileDigests, root: Path = PACKAGE_ROOT) -> str:
     """One digest over the source files of the rooms that make and judge artifacts."""
     return digests.once(f"code in {root}", lambda: _digest_of_code(digests, root))
 
 
-def _digest_of_code(digests: Digests, root: Path) -> str:
+def _digest_of_code(digests: FileDigests, root: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(_sources(root)):
+    for path in sorted(_source_files(root)):
         digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())
     return digest.hexdigest()
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    for room in MAKING:
+def _source_files(root: Path) -> Iterator[Path]:
+    for room in ARTIFACT_PACKAGES:
         yield from (root / room).rglob("*.py")
 
 
-def is_own(path: Path, root: Path = ROOT) -> bool:
+def is_own_code(path: Path, root: Path = PACKAGE_ROOT) -> bool:
     """Whether a file is modelc's own; sample models are what users have."""
     if not path.is_relative_to(root) or path == root:
         return False
     first = path.relative_to(root).parts[0]
-    return first in (*MAKING, *TELLING) or (path.parent == root and path.suffix == ".py")
+    return first in (*ARTIFACT_PACKAGES, *OUTPUT_PACKAGES) or (
+        path.parent == root and path.suffix == ".py"
+    )

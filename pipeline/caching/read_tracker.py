@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...core.records import Needs
-from .loaded_packages import loaded_packages
-from .needs import UNSURE, digest_declared, digest_now, joined
-from .own_code import is_own
-from .places import is_theirs
+from .loaded_packages import list_loaded_packages
+from .needs import UNSURE, digest_declared, digest_now, merge_digests
+from .own_code import is_own_code
+from .places import is_installed_code
 
 
 @dataclass
-class Read:
+class ReadLog:
     """What was read in this process so far, digest by absolute path.
 
     It outlives a run: what one read of a module's data at its import is not read again by the next.
@@ -57,9 +57,9 @@ class ReadTracker:
         keyed: Iterable[Path] = (),
         ours: Iterable[Path] = (),
         declared: Iterable[str] = (),
-        read: Read | None = None,
+        read: ReadLog | None = None,
     ) -> None:
-        self.read = _READ if read is None else read
+        self.read = _PROCESS_READS if read is None else read
         self._root = os.path.realpath(root)
         self._keyed = tuple(os.path.realpath(path) for path in keyed)
         self._ours = tuple(os.path.realpath(path) for path in ours)
@@ -69,13 +69,13 @@ class ReadTracker:
         self._process = os.getpid()
         self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - for as long as it is active
 
-    def hear_opened(self, name: object, flags: object) -> None:
+    def on_open(self, name: object, flags: object) -> None:
         """Take in one opened file; nothing is raised from here, as it would end the user's call."""
         if getattr(self._busy, "now", False) or not isinstance(name, (str, bytes, os.PathLike)):
             return
         self._busy.now = True
         try:
-            self._take_in(
+            self._record_read(
                 os.path.realpath(os.fsdecode(name)), flags if isinstance(flags, int) else 0
             )
         except Exception as error:  # noqa: BLE001 - what cannot be looked at cannot be known again
@@ -83,8 +83,8 @@ class ReadTracker:
         finally:
             self._busy.now = False
 
-    def _take_in(self, path: str, flags: int) -> None:
-        path = _source_of(path)
+    def _record_read(self, path: str, flags: int) -> None:
+        path = _source_file(path)
         if not self._counts(path):
             return
         makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
@@ -94,36 +94,36 @@ class ReadTracker:
             return
         if flags & os.O_WRONLY or path in self.read.written or Path(path).is_dir():
             return
-        now = _stamp(path)
+        now = _stat_stamp(path)
         if path not in self.read.files or self.read.stamps.get(path) != now:
             self.read.stamps[path] = now
             self._note(path, digest_now(Path(path)))
 
     def _counts(self, path: str) -> bool:
         """Whether it lies in the project, and is neither installed, modelc's own nor in a key."""
-        if not _is_in(path, self._places) or is_theirs(path) or is_own(Path(path)):
+        if not _is_below(path, self._places) or is_installed_code(path) or is_own_code(Path(path)):
             return False
-        return not (_is_in(path, self._ours) or _is_in(path, self._keyed))
+        return not (_is_below(path, self._ours) or _is_below(path, self._keyed))
 
     def _note(self, name: str, digest: str) -> None:
         if os.getpid() != self._process:  # a worker of a loader, which was forked off
             line = f"{digest} {name}\n".encode(errors="surrogateescape")
             self._of_workers.write(line)
             return
-        self.read.files[name] = joined(self.read.files.get(name, digest), digest)
+        self.read.files[name] = merge_digests(self.read.files.get(name, digest), digest)
 
     def needs(self) -> Needs:
         """What was read so far, with the modules that are loaded and their packages."""
         self._busy.now = True
         try:
-            self._hear_workers()
+            self._track_workers()
             self._add_modules()
             files = {self._relative(name): one for name, one in sorted(self.read.files.items())}
-            return Needs(files=files, packages=loaded_packages(), declared=self._declared)
+            return Needs(files=files, packages=list_loaded_packages(), declared=self._declared)
         finally:
             self._busy.now = False
 
-    def _hear_workers(self) -> None:
+    def _track_workers(self) -> None:
         size = os.fstat(self._of_workers.fileno()).st_size
         lines = os.pread(self._of_workers.fileno(), size, 0).decode(errors="surrogateescape")
         for line in filter(None, lines.split("\n")):
@@ -134,10 +134,10 @@ class ReadTracker:
         """The user's modules, also those that were loaded before this was active."""
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
-            if not isinstance(name, str) or is_theirs(name):
+            if not isinstance(name, str) or is_installed_code(name):
                 continue
             path = os.path.realpath(name)
-            known = path in self.read.files or is_theirs(path) or is_own(Path(path))
+            known = path in self.read.files or is_installed_code(path) or is_own_code(Path(path))
             if not known and Path(path).is_file():
                 self._note(path, digest_now(Path(path)))
 
@@ -151,7 +151,7 @@ class ReadTracker:
         self._of_workers.close()
 
 
-_READ = Read()
+_PROCESS_READS = ReadLog()
 _active: list[ReadTracker] = []
 _hooked: list[bool] = []
 
@@ -163,11 +163,11 @@ def track_reads(
     keyed: Iterable[Path] = (),
     ours: Iterable[Path] = (),
     declared: Iterable[str] = (),
-    read: Read | None = None,
+    read: ReadLog | None = None,
 ) -> Iterator[ReadTracker]:
     """Track what this process reads until the end of the block; arguments as of `ReadTracker`."""
     if not _hooked:
-        sys.addaudithook(_hear)  # it cannot be taken away again: one for all runs
+        sys.addaudithook(_on_audit_event)  # it cannot be taken away again: one for all runs
         _hooked.append(True)
     tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
     _active.append(tracker)
@@ -178,23 +178,23 @@ def track_reads(
         tracker.close()
 
 
-def modules_needed(root: Path) -> Needs:
+def collect_imported_dependencies(root: Path) -> Needs:
     """The user's modules that are loaded, and the packages, where no read was tracked."""
-    with closing(ReadTracker(root, read=Read())) as tracker:
+    with closing(ReadTracker(root, read=ReadLog())) as tracker:
         return tracker.needs()
 
 
-def _hear(event: str, args: tuple[object, ...]) -> None:
+def _on_audit_event(event: str, args: tuple[object, ...]) -> None:
     if event == "open" and _active:
         for tracker in tuple(_active):
-            tracker.hear_opened(args[0], args[2])
+            tracker.on_open(args[0], args[2])
 
 
-def _is_in(path: str, places: Iterable[str]) -> bool:
+def _is_below(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place}{os.sep}") for place in places)
 
 
-def _source_of(path: str) -> str:
+def _source_file(path: str) -> str:
     """The source of compiled code, where that is beside it."""
     if not path.endswith(".pyc"):
         return path
@@ -205,7 +205,7 @@ def _source_of(path: str) -> str:
     return source if Path(source).is_file() else path
 
 
-def _stamp(path: str) -> tuple[int, ...]:
+def _stat_stamp(path: str) -> tuple[int, ...]:
     try:
         found = Path(path).stat()
     except OSError:

@@ -11,21 +11,21 @@ from ...core.records import Artifact
 from ..environment import NOT_PACKAGES, packages
 from ..order import Order
 from ..provenance.sealing import is_bound
-from .digests import Digests
-from .needs import unmet
+from .digests import FileDigests
+from .needs import find_unmet_dependency
 
-_TOLD = 3  # options that differ; each of them may be why
-_TARGETS = "to"  # a further target changes no other one
+_MAX_REASONS = 3  # options that differ; each of them may be why
+_TARGETS_OPTION = "to"  # a further target changes no other one
 
 
-def why_again(  # noqa: PLR0913 - what was, what is asked, and how to look
+def find_rebuild_reason(  # noqa: PLR0913 - what was, what is asked, and how to look
     known: Manifest,
     left: Collection[str],
     order: Order,
     keys: Mapping[str, str],
     *,
     root: Path,
-    digests: Digests,
+    digests: FileDigests,
 ) -> str:
     """What changed since the record was written; empty where it has none of the steps.
 
@@ -46,13 +46,13 @@ def why_again(  # noqa: PLR0913 - what was, what is asked, and how to look
     if len(passing) == len(then):
         return f"{', '.join(passing)} failed: tried again"
     another = any(key and key != keys.get(step) for step, key in then.items())
-    found = next(_inputs(known, order, root, digests), "") if another else ""
-    found = found or unmet(known.needs, root, digests)
-    found = found or next(_lost(artifacts, order.out, digests), "")
-    return f"made again: {found or _else(known, artifacts, then, another=another)}"
+    found = next(_iter_changed_inputs(known, order, root, digests), "") if another else ""
+    found = found or find_unmet_dependency(known.needs, root, digests)
+    found = found or next(_iter_lost_files(artifacts, order.out, digests), "")
+    return f"made again: {found or _fallback_reason(known, artifacts, then, another=another)}"
 
 
-def _else(
+def _fallback_reason(
     known: Manifest, artifacts: Collection[Artifact], then: Mapping[str, str], *, another: bool
 ) -> str:
     """What is known where nothing on record is seen to be another."""
@@ -65,32 +65,36 @@ def _else(
     return "it was not judged to its end, or what it is made from is another file"
 
 
-def _inputs(known: Manifest, order: Order, root: Path, digests: Digests) -> Iterator[str]:
+def _iter_changed_inputs(
+    known: Manifest, order: Order, root: Path, digests: FileDigests
+) -> Iterator[str]:
     """What of all that is in a key is on record, and is another: weights, versions, options."""
     place, before = root / order.source.checkpoint, Path(known.checkpoint.path).name
     if before != place.name:
         yield f"the checkpoint was {before} and is {place.name}"
     folder = place if place.is_dir() else place.parent
     for file in known.checkpoint.files:
-        yield from _changed(folder / file.name, file.name, file.sha256, digests)
+        yield from _iter_changed_content(folder / file.name, file.name, file.sha256, digests)
     now = {**packages(), "modelc": __version__}
     then = {name: at for name, at in known.environment.items() if name not in NOT_PACKAGES}
     yield from _differences({**then, "modelc": known.modelc}, now)
-    options = list(_differences(_options_then(known), _options(order)))
+    options = list(_differences(_read_recorded_options(known), _current_options(order)))
     if options:
-        more = f" and {len(options) - _TOLD} more" if len(options) > _TOLD else ""
-        yield f"{', '.join(options[:_TOLD])}{more}"
+        more = f" and {len(options) - _MAX_REASONS} more" if len(options) > _MAX_REASONS else ""
+        yield f"{', '.join(options[:_MAX_REASONS])}{more}"
 
 
-def _lost(artifacts: Collection[Artifact], out: Path, digests: Digests) -> Iterator[str]:
+def _iter_lost_files(
+    artifacts: Collection[Artifact], out: Path, digests: FileDigests
+) -> Iterator[str]:
     """Files of artifacts that are gone or changed."""
     for artifact in artifacts:
         for file in artifact.files:
             if file.role != "debug" or (out / file.name).is_file():
-                yield from _changed(out / file.name, file.name, file.sha256, digests)
+                yield from _iter_changed_content(out / file.name, file.name, file.sha256, digests)
 
 
-def _changed(path: Path, name: str, then: str, digests: Digests) -> Iterator[str]:
+def _iter_changed_content(path: Path, name: str, then: str, digests: FileDigests) -> Iterator[str]:
     try:
         if digests.of(path) != then:
             yield f"{name} changed"
@@ -98,24 +102,24 @@ def _changed(path: Path, name: str, then: str, digests: Digests) -> Iterator[str
         yield f"{name} is gone"
 
 
-def _options_then(known: Manifest) -> dict[str, str]:
+def _read_recorded_options(known: Manifest) -> dict[str, str]:
     checkpoint = known.checkpoint
     return _without_targets(known.order) | {
         "seed": str(known.feeds.seed),
         "model": checkpoint.factory or "none",
-        "model-arg": _arguments(checkpoint.factory_args),
+        "model-arg": _format_arguments(checkpoint.factory_args),
         "method": checkpoint.method or "forward",
         "weights-key": checkpoint.weights_key or "none",
         "drop-output": " ".join(checkpoint.drop_outputs) or "none",
     }
 
 
-def _options(order: Order) -> dict[str, str]:
+def _current_options(order: Order) -> dict[str, str]:
     source = order.source
     return _without_targets(order.summary()) | {
         "seed": str(order.judging.seed or 0),
         "model": source.model or "none",
-        "model-arg": _arguments(source.model_args),
+        "model-arg": _format_arguments(source.model_args),
         "method": source.method or "forward",
         "weights-key": source.weights_key or "none",
         "drop-output": " ".join(source.drop_outputs) or "none",
@@ -123,10 +127,10 @@ def _options(order: Order) -> dict[str, str]:
 
 
 def _without_targets(summary: Mapping[str, str]) -> dict[str, str]:
-    return {name: said for name, said in summary.items() if name != _TARGETS}
+    return {name: said for name, said in summary.items() if name != _TARGETS_OPTION}
 
 
-def _arguments(given: Mapping[str, str]) -> str:
+def _format_arguments(given: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(given.items())) or "none"
 
 

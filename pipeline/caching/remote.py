@@ -17,16 +17,16 @@ from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError, first_line
 from ...core.events import Noted, Tell, silence
 from ...core.records import FileRecord
-from .entry import Entry, FaultyError, decoded, encoded, name_of
-from .store import Store
+from .entry import CacheEntry, CorruptEntryError, decode_entry, encode_entry, entry_name
+from .store import ResultStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_MOST = 64  # entries of one key that are looked at
+_MAX_LISTED_ENTRIES = 64  # entries of one key that are looked at
 
 
-class Remote:
+class RemoteStore:
     """What lies at an fsspec URL. Its faults are told once each; it is then done without."""
 
     def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = silence) -> None:
@@ -35,28 +35,28 @@ class Remote:
         self._tell = tell
         self._said: set[str] = set()
 
-    def entries(self, key: str) -> Iterator[tuple[str, Entry]]:
+    def entries(self, key: str) -> Iterator[tuple[str, CacheEntry]]:
         """The sound entries of a key, with their names."""
         folder = f"{self._root}/entries/{key}"
-        for path in self._tried("listed", partial(self._listed, folder)) or ():
+        for path in self._tried("listed", partial(self._list_remote, folder)) or ():
             name = path.rsplit("/", 1)[-1].removesuffix(".json")
             raw = self._tried("read", partial(self._files.cat_file, path))
             if raw is None:
                 continue
             try:
-                yield name, decoded(bytes(raw), key, name)
-            except FaultyError as error:
+                yield name, decode_entry(bytes(raw), key, name)
+            except CorruptEntryError as error:
                 self._say(f"an entry of the remote cache was {error}: not used")
                 self._tried("mended", partial(self._files.rm_file, path))
 
-    def _listed(self, folder: str) -> list[str]:
+    def _list_remote(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
         if not self._files.exists(folder):
             return []
         found = self._files.ls(folder, detail=False)
-        return sorted(path for path in found if path.endswith(".json"))[:_MOST]
+        return sorted(path for path in found if path.endswith(".json"))[:_MAX_LISTED_ENTRIES]
 
-    def fetch(self, entry: Entry, store: Store) -> bool:
+    def fetch(self, entry: CacheEntry, store: ResultStore) -> bool:
         """Bring an entry with its files into the local store; False where that cannot be done."""
         with tempfile.TemporaryDirectory(prefix="modelc-") as aside:
             sources: dict[str, Path] = {}
@@ -78,16 +78,16 @@ class Remote:
         self._tried("mended", partial(self._files.rm_file, path))
         return False
 
-    def bring(self, entry: Entry, store: Store) -> bool:
+    def bring(self, entry: CacheEntry, store: ResultStore) -> bool:
         """Bring an entry of the local store there, its files first; False where it cannot be."""
         done = self._tried("written", partial(self._all_put, entry, store))
         return done is not None
 
-    def _all_put(self, entry: Entry, store: Store) -> bool:
+    def _all_put(self, entry: CacheEntry, store: ResultStore) -> bool:
         for file in entry.files:
             self._put(store.layout.blob(file.sha256), file)
-        raw = encoded(entry)
-        path = f"{self._root}/entries/{entry.key}/{name_of(raw)}.json"
+        raw = encode_entry(entry)
+        path = f"{self._root}/entries/{entry.key}/{entry_name(raw)}.json"
         self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         self._files.pipe_file(path, raw)
         return True
@@ -117,7 +117,7 @@ class Remote:
             self._tell(Noted(text=text, warning=True))
 
 
-def open_remote(url: str, tell: Tell = silence) -> Remote:
+def open_remote(url: str, tell: Tell = silence) -> RemoteStore:
     """The store at an fsspec URL, as `s3://bucket/modelc`, `file:///mnt/cache` or a folder.
 
     Raises:
@@ -150,4 +150,4 @@ def open_remote(url: str, tell: Tell = silence) -> Remote:
             hint="give an fsspec URL: s3://bucket/folder, gs://..., or a shared folder",
             option="remote-cache",
         ) from error
-    return Remote(files, str(root), tell)
+    return RemoteStore(files, str(root), tell)

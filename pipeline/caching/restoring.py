@@ -13,22 +13,22 @@ from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
-from ..folder import OutputFolder, opened
-from ..going_on import gone_on
-from ..held_out import moved_record
-from ..manifest_file import without
-from ..order import GoingOn, Order
+from ..folder import OutputFolder, open_folder
+from ..going_on import resume_manifest
+from ..held_out import relocate_record
+from ..manifest_file import without_artifacts
+from ..order import Order, ResumeState
 from ..plan import Step
-from ..record import continued, known_record, no_longer_named, relative
-from ..worst import place_worst
-from .needs import merged, unmet
-from .steps import WORST
-from .store import Stored
-from .taking_up import Caching, walk
+from ..record import continue_manifest, find_unreferenced_files, read_known_record, relative_to
+from ..worst import place_worst_feed
+from .needs import find_unmet_dependency, merge_dependencies
+from .steps import WORST_ROLE
+from .store import StoredEntry
+from .taking_up import ReuseSources, walk_plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restoring:
+class CacheRestore:
     """Fetches what suits an order, beside the results, and commits all of it as one change.
 
     `failures` are those on record that would come again.
@@ -36,9 +36,9 @@ class Restoring:
 
     order: Order
     keys: Mapping[str, str]
-    caching: Caching
+    caching: ReuseSources
     failures: tuple[Failure, ...] = ()
-    _hits: dict[str, _Hit] = field(default_factory=dict)
+    _hits: dict[str, _CacheHit] = field(default_factory=dict)
 
     def run(
         self, plan: Sequence[Step], standing: Mapping[str, Artifact], known: Manifest | None
@@ -49,22 +49,22 @@ class Restoring:
             UsageError: the folder is another model's and the order does not overwrite, another run
                 is in it, or it cannot be written.
         """
-        with opened(self.order.out) as folder:
+        with open_folder(self.order.out) as folder:
             header = known if standing else None
 
             def fetch(step: Step, origin: str | None) -> Artifact | None:
-                hit = self._fetched(step, origin, folder, header)
+                hit = self._fetch_files(step, origin, folder, header)
                 return None if hit is None else hit.artifact
 
-            done = walk(plan, standing, fetch)
+            done = walk_plan(plan, standing, fetch)
             if not self._hits:
                 return known, done, ()
             kept = frozenset(name for name in done if name not in self._hits)
-            return self._committed(folder, kept), done, tuple(self._hits)
+            return self._commit_found(folder, kept), done, tuple(self._hits)
 
-    def _fetched(
+    def _fetch_files(
         self, step: Step, origin: str | None, folder: OutputFolder, header: Manifest | None
-    ) -> _Hit | None:
+    ) -> _CacheHit | None:
         """The first entry that suits, its files copied beside the results and found right."""
         key, steps = self.keys.get(step.name), self.caching.steps
         if key is None or steps is None:
@@ -75,41 +75,43 @@ class Restoring:
             return (
                 manifest.artifacts[0].step == step.name
                 and (origin is None or manifest.artifacts[0].parent == origin)
-                and (header is None or _alike(manifest, header))
-                and not unmet(manifest.needs, self.caching.root, self.caching.digests)
+                and (header is None or _is_same_model(manifest, header))
+                and not find_unmet_dependency(
+                    manifest.needs, self.caching.root, self.caching.digests
+                )
             )
 
         for stored in steps.candidates(key, suits):
             place = folder.workplace(step.name)
             manifest = stored.entry.manifest
             if manifest is not None and steps.store.take(stored, place):
-                hit = _Hit(stored=stored, manifest=manifest, place=place)
+                hit = _CacheHit(stored=stored, manifest=manifest, place=place)
                 self._hits[step.name] = hit
                 return hit
         return None
 
-    def _committed(self, folder: OutputFolder, kept: frozenset[str]) -> Manifest:
+    def _commit_found(self, folder: OutputFolder, kept: frozenset[str]) -> Manifest:
         """The folder's record with all that was fetched, written together with the files."""
         first = next(iter(self._hits.values())).manifest
         path = str(self.order.source.checkpoint)
-        known = known_record(self.order, folder, replace(first.checkpoint, path=path))
+        known = read_known_record(self.order, folder, replace(first.checkpoint, path=path))
         tell = silence if self.caching.steps is None else self.caching.steps.tell
-        manifest = continued(self.order, folder, self._fresh(first, folder), known, tell)
-        going_on = GoingOn(keys=self.keys, kept=kept, failures=self.failures)
-        manifest = gone_on(manifest, known, going_on)
+        manifest = continue_manifest(self.order, folder, self._fresh(first, folder), known, tell)
+        going_on = ResumeState(keys=self.keys, kept=kept, failures=self.failures)
+        manifest = resume_manifest(manifest, known, going_on)
         for hit in self._hits.values():
             manifest = self._with(manifest, hit, folder)
         before = manifest if known is None else known
-        folder.commit(manifest, no_longer_named(before, manifest))
+        folder.commit(manifest, find_unreferenced_files(before, manifest))
         return manifest
 
     def _fresh(self, then: Manifest, folder: OutputFolder) -> Manifest:
         """A record as this order would begin it, by what is on record of the same step."""
         source = self.order.source
         checkpoint: Checkpoint = replace(
-            then.checkpoint, path=relative(str(source.checkpoint), folder)
+            then.checkpoint, path=relative_to(str(source.checkpoint), folder)
         )
-        samples = None if source.samples is None else relative(str(source.samples), folder)
+        samples = None if source.samples is None else relative_to(str(source.samples), folder)
         return replace(
             then,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -122,41 +124,41 @@ class Restoring:
             steps=(),
         )
 
-    def _with(self, manifest: Manifest, hit: _Hit, folder: OutputFolder) -> Manifest:
+    def _with(self, manifest: Manifest, hit: _CacheHit, folder: OutputFolder) -> Manifest:
         """The record with one artifact in place of what the step gave before."""
         artifact, then = self._artifact(hit, folder), hit.manifest
         step = artifact.step
         gone = {f"{REJECTED}/{step}", *(() if artifact.rejected else (step,))}
-        slim = without(manifest, gone)
-        files = [file for file in hit.stored.entry.files if file.role != WORST]
-        folder.own(_already_there(files, folder.path))
+        slim = without_artifacts(manifest, gone)
+        files = [file for file in hit.stored.entry.files if file.role != WORST_ROLE]
+        folder.own(_find_identical_files(files, folder.path))
         folder.accept(files, hit.place)
         return replace(
             slim,
             artifacts=(*slim.artifacts, artifact),
-            verdicts=(*slim.verdicts, _verdict(hit, artifact, folder)),
+            verdicts=(*slim.verdicts, _relocate_verdict(hit, artifact, folder)),
             pending=tuple(one for one in slim.pending if one.step != step),
             failures=tuple(one for one in slim.failures if one.step != step),
             branches=slim.branches or then.branches,
             warned=tuple(dict.fromkeys((*slim.warned, *then.warned))),
             localisations=(*slim.localisations, *then.localisations),
-            needs=merged(slim.needs, then.needs),
+            needs=merge_dependencies(slim.needs, then.needs),
         )
 
-    def _artifact(self, hit: _Hit, folder: OutputFolder) -> Artifact:
+    def _artifact(self, hit: _CacheHit, folder: OutputFolder) -> Artifact:
         """The artifact with its calibration samples where this order has them."""
         artifact, options = hit.artifact, self.order.lowering.calibration
         if artifact.calibration is None or options is None:
             return artifact
         record = replace(artifact.calibration, source=options.source)
-        return replace(artifact, calibration=moved_record(record, Path.cwd(), folder.path))
+        return replace(artifact, calibration=relocate_record(record, Path.cwd(), folder.path))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Hit:
+class _CacheHit:
     """An entry whose files lie in `place`, found right."""
 
-    stored: Stored
+    stored: StoredEntry
     manifest: Manifest
     place: Path
 
@@ -165,13 +167,13 @@ class _Hit:
         return self.manifest.artifacts[0]
 
 
-def _alike(one: Manifest, other: Manifest) -> bool:
+def _is_same_model(one: Manifest, other: Manifest) -> bool:
     """Whether two records are of one model and its inputs, and can be one record."""
     same = one.checkpoint.digest == other.checkpoint.digest and one.signature == other.signature
     return same and is_same_model(one.fingerprint, other.fingerprint)
 
 
-def _verdict(hit: _Hit, artifact: Artifact, folder: OutputFolder) -> Verdict:
+def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) -> Verdict:
     """The verdict with its worst feed in this folder, and the command that replays it here."""
     verdict = hit.manifest.verdicts[0]
     if verdict.worst is not None:
@@ -179,10 +181,10 @@ def _verdict(hit: _Hit, artifact: Artifact, folder: OutputFolder) -> Verdict:
         verdict = replace(verdict, worst=replace(verdict.worst, file=str(draft)))
     other = artifact.step if artifact.rejected else f"{REJECTED}/{artifact.name}"
     was = "" if artifact.rejected else other
-    return place_worst(verdict, folder, artifact.files[0].name, was=was)
+    return place_worst_feed(verdict, folder, artifact.files[0].name, was=was)
 
 
-def _already_there(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
+def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
     """Names of files that are in the folder byte for byte, by whomever: nothing of them is lost."""
     for file in files:
         path = folder / file.name

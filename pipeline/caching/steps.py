@@ -11,11 +11,11 @@ from ...core.events import Tell, silence
 from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.verdict import State, Verdict
-from .entry import Entry
-from .remote import Remote
-from .store import FOLDER, LIMIT, Store, Stored
+from .entry import CacheEntry
+from .remote import RemoteStore
+from .store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore, StoredEntry
 
-WORST = "worst"  # the role of an entry's file that is no part of the artifact: its worst feed
+WORST_ROLE = "worst"  # the role of an entry's file that is no part of the artifact: its worst feed
 
 
 class StepCache:
@@ -31,24 +31,24 @@ class StepCache:
     def __init__(
         self,
         folder: Path,
-        limit: int = LIMIT,
+        limit: int = DEFAULT_CACHE_LIMIT,
         *,
         tell: Tell = silence,
-        remote: Remote | None = None,
+        remote: RemoteStore | None = None,
     ) -> None:
         self.tell = tell
-        self.store = Store(folder / FOLDER, limit, tell)
+        self.store = ResultStore(folder / RESULTS_FOLDER, limit, tell)
         self._remote = remote
 
-    def candidates(self, key: str, suits: Callable[[Manifest], bool]) -> Iterator[Stored]:
+    def candidates(self, key: str, suits: Callable[[Manifest], bool]) -> Iterator[StoredEntry]:
         """Entries of the key that `suits` takes, the last used first, then those of the remote."""
         for stored in self.store.entries(key):
-            if _suited(stored.entry, suits):
+            if _is_suitable(stored.entry, suits):
                 yield stored
         if self._remote is None:
             return
         for name, entry in self._remote.entries(key):
-            if _suited(entry, suits) and self._remote.fetch(entry, self.store):
+            if _is_suitable(entry, suits) and self._remote.fetch(entry, self.store):
                 yield from (one for one in self.store.entries(key) if one.path.stem == name)
 
     def keep(self, manifest: Manifest, folder: Path, model: str) -> int:
@@ -60,7 +60,7 @@ class StepCache:
             model: whose they are, as `modelc cache ls` shows it.
         """
         done = 0
-        for entry, sources in entries_of(manifest, folder, model):
+        for entry, sources in iter_entries(manifest, folder, model):
             if self._has(entry):
                 continue
             if self.store.put(entry, sources):
@@ -69,31 +69,31 @@ class StepCache:
                     self._remote.bring(entry, self.store)
         return done
 
-    def _has(self, entry: Entry) -> bool:
+    def _has(self, entry: CacheEntry) -> bool:
         """Whether there is an entry of the key that serves whenever this one would."""
         return any(
-            _needs(stored.entry) == _needs(entry)
-            and _parent(stored.entry) == _parent(entry)
+            _entry_dependencies(stored.entry) == _entry_dependencies(entry)
+            and _entry_parent(stored.entry) == _entry_parent(entry)
             and self.store.touch(stored)
             for stored in self.store.entries(entry.key)
         )
 
 
-def _suited(entry: Entry, suits: Callable[[Manifest], bool]) -> bool:
+def _is_suitable(entry: CacheEntry, suits: Callable[[Manifest], bool]) -> bool:
     return entry.manifest is not None and suits(entry.manifest)
 
 
-def _needs(entry: Entry) -> object:
+def _entry_dependencies(entry: CacheEntry) -> object:
     return None if entry.manifest is None else entry.manifest.needs
 
 
-def _parent(entry: Entry) -> str:
+def _entry_parent(entry: CacheEntry) -> str:
     return "" if entry.manifest is None else entry.manifest.artifacts[0].parent
 
 
-def entries_of(
+def iter_entries(
     manifest: Manifest, folder: Path, model: str
-) -> Iterator[tuple[Entry, Mapping[str, Path]]]:
+) -> Iterator[tuple[CacheEntry, Mapping[str, Path]]]:
     """An entry for each judged artifact that has a key, and where its files are by name.
 
     What was not judged to an end is none: an error of a runtime may pass.
@@ -104,18 +104,18 @@ def entries_of(
             continue
         if any(f.role != "debug" and not (folder / f.name).is_file() for f in artifact.files):
             continue
-        slim = _slim(manifest, artifact, verdict)
+        slim = _slim_manifest(manifest, artifact, verdict)
         files = [file for file in artifact.files if (folder / file.name).is_file()]
         if verdict.worst is not None and (folder / verdict.worst.file).is_file():
             name = verdict.worst.file
-            files.append(record_of(folder / name, name=name, role=WORST))
-        entry = Entry(
+            files.append(record_of(folder / name, name=name, role=WORST_ROLE))
+        entry = CacheEntry(
             key=artifact.key, model=model, artifact=artifact.name, files=tuple(files), manifest=slim
         )
         yield entry, {file.name: folder / file.name for file in files}
 
 
-def _slim(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
+def _slim_manifest(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
     """The record with that artifact alone, without what is the folder's own: paths, the order."""
     return replace(
         manifest,

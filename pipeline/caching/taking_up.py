@@ -10,30 +10,32 @@ from typing import TypeAlias
 from ...core.manifest import Failure, Manifest
 from ...core.records import Artifact
 from ..manifest_file import read_manifest
-from ..order import GoingOn, Order
-from ..orphans import orphan
+from ..order import Order, ResumeState
+from ..orphans import make_skipped_failure
 from ..plan import Step
-from .digests import Digests
-from .standing import Standing, standing_in
+from .digests import FileDigests
+from .standing import UpToDate, find_up_to_date
 from .steps import StepCache
 
-Fetch: TypeAlias = Callable[[Step, str | None], Artifact | None]  # a step, its parent's SHA-256
+FetchArtifact: TypeAlias = Callable[
+    [Step, str | None], Artifact | None
+]  # a step, its parent's SHA-256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caching:
+class ReuseSources:
     """Where results of earlier runs are looked for. `root` is the folder that runs start in.
 
     `steps` None looks into the output folder alone.
     """
 
     root: Path
-    digests: Digests
+    digests: FileDigests
     steps: StepCache | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenUp:
+class ReuseResult:
     """The folder's record with what was found, and what a run goes on with.
 
     `restored` are the steps that came from the cache; what else is kept stood in the folder.
@@ -41,14 +43,14 @@ class TakenUp:
     """
 
     manifest: Manifest | None
-    going_on: GoingOn
+    going_on: ResumeState
     restored: tuple[str, ...] = ()
     again: str = ""
 
 
-def take_up(
-    order: Order, plan: Sequence[Step], keys: Mapping[str, str], caching: Caching
-) -> TakenUp:
+def reuse_results(
+    order: Order, plan: Sequence[Step], keys: Mapping[str, str], caching: ReuseSources
+) -> ReuseResult:
     """Find what of the plan is done, and put what the cache has of it into the output folder.
 
     A step is done where its parent is, and was made from that very file, or failed on it as it
@@ -60,39 +62,43 @@ def take_up(
             in it, or it cannot be written.
     """
     known = read_manifest(order.out)
-    standing = _standing(known, order, keys, caching)
-    done = walk(plan, standing.artifacts, _nothing)
-    failures = _failures(plan, done, standing, known)
+    standing = _find_standing(known, order, keys, caching)
+    done = walk_plan(plan, standing.artifacts, _fetch_nothing)
+    failures = _settle_failures(plan, done, standing, known)
     manifest = known
     restored: tuple[str, ...] = ()
     if caching.steps is not None and keys and len(done) + len(failures) < len(plan):
-        from .restoring import Restoring  # loads what a run does, which a warm one need not
+        from .restoring import CacheRestore  # loads what a run does, which a warm one need not
 
         again = tuple(one for one in failures if one.key)
-        restoring = Restoring(order=order, keys=keys, caching=caching, failures=again)
+        restoring = CacheRestore(order=order, keys=keys, caching=caching, failures=again)
         manifest, done, restored = restoring.run(plan, standing.artifacts, known)
-        failures = _failures(plan, done, standing, manifest, restored)
-    going_on = GoingOn(keys=keys, kept=frozenset(done), failures=failures)
+        failures = _settle_failures(plan, done, standing, manifest, restored)
+    going_on = ResumeState(keys=keys, kept=frozenset(done), failures=failures)
     left = [step.name for step in plan if step.name not in going_on.done]
     if manifest is not None and not left:
-        manifest = _settled(manifest, order, plan, going_on)
-    why = _why(known, left, order, going_on, caching)
-    return TakenUp(manifest=manifest, going_on=going_on, restored=restored, again=why)
+        manifest = _settle_manifest(manifest, order, plan, going_on)
+    why = _rebuild_reason_or_none(known, left, order, going_on, caching)
+    return ReuseResult(manifest=manifest, going_on=going_on, restored=restored, again=why)
 
 
-def _why(
-    known: Manifest | None, left: Sequence[str], order: Order, going_on: GoingOn, caching: Caching
+def _rebuild_reason_or_none(
+    known: Manifest | None,
+    left: Sequence[str],
+    order: Order,
+    going_on: ResumeState,
+    caching: ReuseSources,
 ) -> str:
     if known is None or not left:
         return ""
-    from .reasons import why_again
+    from .reasons import find_rebuild_reason
 
     root, digests = caching.root, caching.digests
-    return why_again(known, left, order, going_on.keys, root=root, digests=digests)
+    return find_rebuild_reason(known, left, order, going_on.keys, root=root, digests=digests)
 
 
-def walk(
-    plan: Sequence[Step], standing: Mapping[str, Artifact], fetch: Fetch
+def walk_plan(
+    plan: Sequence[Step], standing: Mapping[str, Artifact], fetch: FetchArtifact
 ) -> dict[str, Artifact]:
     """The artifacts of the steps that are done, parents first: standing ones, else fetched ones."""
     done: dict[str, Artifact] = {}
@@ -109,22 +115,22 @@ def walk(
     return done
 
 
-def _nothing(_step: Step, _origin: str | None) -> None:
+def _fetch_nothing(_step: Step, _origin: str | None) -> None:
     return None
 
 
-def _standing(
-    known: Manifest | None, order: Order, keys: Mapping[str, str], caching: Caching
-) -> Standing:
+def _find_standing(
+    known: Manifest | None, order: Order, keys: Mapping[str, str], caching: ReuseSources
+) -> UpToDate:
     if known is None:
-        return Standing()
-    return standing_in(known, order.out, keys, root=caching.root, digests=caching.digests)
+        return UpToDate()
+    return find_up_to_date(known, order.out, keys, root=caching.root, digests=caching.digests)
 
 
-def _failures(
+def _settle_failures(
     plan: Sequence[Step],
     done: Mapping[str, Artifact],
-    standing: Standing,
+    standing: UpToDate,
     manifest: Manifest | None,
     restored: Collection[str] = (),
 ) -> tuple[Failure, ...]:
@@ -137,7 +143,7 @@ def _failures(
         again = None if step.name in done else standing.failures.get(step.name)
         same = step.parent is None or (step.parent in done and step.parent not in restored)
         if step.parent in refused:
-            end = orphan(step, now)
+            end = make_skipped_failure(step, now)
         elif again is not None and same:
             end = again
         else:
@@ -147,7 +153,9 @@ def _failures(
     return now.failures
 
 
-def _settled(manifest: Manifest, order: Order, plan: Sequence[Step], going_on: GoingOn) -> Manifest:
+def _settle_manifest(
+    manifest: Manifest, order: Order, plan: Sequence[Step], going_on: ResumeState
+) -> Manifest:
     """The record as a run of the order would leave it, written where that is another one."""
     names = tuple(step.name for step in plan)
     now = replace(
@@ -158,9 +166,9 @@ def _settled(manifest: Manifest, order: Order, plan: Sequence[Step], going_on: G
         pending=tuple(one for one in manifest.pending if one.step not in names),
     )
     if now != manifest:
-        from ..folder import opened
+        from ..folder import open_folder
 
-        with opened(order.out) as folder:
+        with open_folder(order.out) as folder:
             folder.own(file.name for file in manifest.files)
             folder.commit(now)
     return now

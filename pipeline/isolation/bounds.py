@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from ...core.errors import UsageError
 
-MEGA = 1 << 20
-CHATTER = 64 * MEGA  # bytes; the logs of an INT8 search over a large model have a tenth of that
+MIB = 1 << 20
+MAX_CHATTER = 64 * MIB  # bytes; the logs of an INT8 search over a large model have a tenth of that
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ProcessLimits:
     """The most that one step may take before its process is ended.
 
     `timeout` is in seconds, for each step. `memory` is in bytes, of the process and all that it
@@ -25,7 +25,7 @@ class Bounds:
 
     timeout: float | None = None
     memory: int | None = None
-    chatter: int | None = CHATTER
+    chatter: int | None = MAX_CHATTER
     threads: int | None = None
     grace: float = 5.0
     stop: Callable[[], bool] | None = None
@@ -41,7 +41,7 @@ class Bounds:
             raise UsageError(
                 f"--timeout {self.timeout:g} is no time", hint="give seconds: 600", option="timeout"
             )
-        if self.memory is not None and self.memory < MEGA:
+        if self.memory is not None and self.memory < MIB:
             raise UsageError(
                 f"--memory {self.memory} bytes is too little for any step",
                 hint="give a size: 8GB",

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from ...core.errors import CheckpointError, ModelcError, RunnerError
 from ...core.events import Finished, Started, Tell, silence
-from ..calls import Call, Returned
-from .bounds import Bounds
-from .child import Death, carried_out
-from .crossing import Answered, Interrupted, Message, Stopped, error_of
-from .dying import describe_death, is_running
+from ..calls import ApiCall, CallValue
+from .bounds import ProcessLimits
+from .child import ChildDeath, run_child
+from .crossing import CallResult, Interrupted, Message, StoppedByError, rebuild_error
+from .dying import describe_death, is_running_artifact
 
 
 def call_isolated(
-    call: Call,
+    call: ApiCall,
     tell: Tell = silence,
     *,
-    bounds: Bounds | None = None,
+    bounds: ProcessLimits | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Returned:
+) -> CallValue:
     """Call the function in a process of its own.
 
     Args:
@@ -36,22 +36,22 @@ def call_isolated(
         BrokenOffError: a bug of ours in the child.
         KeyboardInterrupt: this process was interrupted; nothing of the child is left.
     """
-    heard = _Heard(tell)
+    heard = _CallListener(tell)
     with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
-        death = carried_out(call, heard, bounds or Bounds(), Path(folder), environment)
+        death = run_child(call, heard, bounds or ProcessLimits(), Path(folder), environment)
         if death is not None:
             raise heard.error_after(death, Path(folder))
     match heard.end:
-        case Answered() as answered:
+        case CallResult() as answered:
             return answered.value
-        case Stopped() as stopped:
-            raise error_of(stopped)
+        case StoppedByError() as stopped:
+            raise rebuild_error(stopped)
         case Interrupted():
             raise KeyboardInterrupt
     raise RuntimeError("the child ended without an answer")
 
 
-class _Heard:
+class _CallListener:
     """Passes events on, and keeps how the call ended and which steps are open."""
 
     def __init__(self, tell: Tell) -> None:
@@ -60,7 +60,7 @@ class _Heard:
         self.end: Message | None = None
 
     def __call__(self, message: Message) -> None:
-        if isinstance(message, Answered | Stopped | Interrupted):
+        if isinstance(message, CallResult | StoppedByError | Interrupted):
             self.end = message
             return
         if isinstance(message, Started):
@@ -69,10 +69,10 @@ class _Heard:
             self._open.remove(message.step)
         self._tell(message)  # type: ignore[arg-type]  # no record begins or ends in a call
 
-    def error_after(self, death: Death, logs: Path) -> ModelcError:
+    def error_after(self, death: ChildDeath, logs: Path) -> ModelcError:
         """The error to raise after the child died: of the side that was running."""
         for step in reversed(self._open):
             self._tell(Finished(step=step, passed=False, seconds=0.0, detail=death.name))
         message, hint = describe_death(death, self._open, logs)
-        of_checkpoint = bool(self._open) and not is_running(self._open[-1])
+        of_checkpoint = bool(self._open) and not is_running_artifact(self._open[-1])
         return (CheckpointError if of_checkpoint else RunnerError)(message, hint=hint)

@@ -16,33 +16,40 @@ from typing import TypeAlias
 
 from ...core.events import Entered, Started
 from ...sources.user_code import extra_folders
-from ..calls import Call
-from .bounds import Bounds
-from .crossing import Answered, Interrupted, Message, Result, Stopped, message_in
-from .ending import MARK, end
-from .request import Request, Work, packed
-from .watching import Overrun, Watch
+from ..calls import ApiCall
+from .bounds import ProcessLimits
+from .crossing import (
+    CallResult,
+    FinalManifest,
+    Interrupted,
+    Message,
+    StoppedByError,
+    decode_message,
+)
+from .ending import WORKER_MARK, end_process
+from .request import ChildRequest, ChildWork, pack_request
+from .watching import ChildWatchdog, LimitExceeded
 from .worker_log import WorkerLog
 
-Heard: TypeAlias = Callable[[Message], object]
-_TICK = 0.1  # seconds between two looks at the child
-_LAST = 5.0  # seconds that a child may take to leave when all was told
-_BLOCK = 1 << 16
+OnMessage: TypeAlias = Callable[[Message], object]
+_POLL_INTERVAL = 0.1  # seconds between two looks at the child
+_EXIT_TIMEOUT = 5.0  # seconds that a child may take to leave when all was told
+_CHANNEL_BLOCK = 1 << 16
 # Nothing of the working folder may stand in for the standard library on the way to the worker.
-_START = (
+_START_CODE = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
     " from modelc.pipeline.isolation.worker import leave, main;"
     " leave(main(int(sys.argv[1]), float(sys.argv[2])))"
 )
-_ROOT = Path(__file__).absolute().parents[3]
+_IMPORT_ROOT = Path(__file__).absolute().parents[3]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Death:
+class ChildDeath:
     """A child that ended without a result: its exit code, and the bound that it was killed for."""
 
     code: int
-    overrun: Overrun | None = None
+    overrun: LimitExceeded | None = None
     peak: int = 0  # bytes of memory that were seen
 
     @property
@@ -56,13 +63,13 @@ class Death:
             return f"signal {-self.code}"
 
 
-def carried_out(
-    work: Work,
-    heard: Heard,
-    bounds: Bounds,
+def run_child(
+    work: ChildWork,
+    heard: OnMessage,
+    bounds: ProcessLimits,
     logs: Path,
     environment: Mapping[str, str] | None,
-) -> Death | None:
+) -> ChildDeath | None:
     """Start a child and hear it to its end; None where it told how it ended.
 
     What the child prints outside of its steps goes to a file in `logs`.
@@ -71,28 +78,36 @@ def carried_out(
         KeyboardInterrupt: this process was interrupted; the child has ended.
     """
     mark = secrets.token_hex(16)
-    marked = {**(os.environ if environment is None else environment), MARK: mark}
-    with _started(bounds, marked) as (process, channel), _logged(process, logs):
+    marked = {**(os.environ if environment is None else environment), WORKER_MARK: mark}
+    with _start_child(bounds, marked) as (process, channel), _log_output(process, logs):
         try:
-            _give(process, work, bounds)
-            watch = Watch(process.pid, bounds, logs)
-            begins = Started if isinstance(work, Call) else Entered
-            death = _listen(process, channel, heard, watch, begins)
+            _send_request(process, work, bounds)
+            watch = ChildWatchdog(process.pid, bounds, logs)
+            begins = Started if isinstance(work, ApiCall) else Entered
+            death = _listen_to_child(process, channel, heard, watch, begins)
         except BaseException:
-            end(process, grace=bounds.grace, mark=mark)
+            end_process(process, grace=bounds.grace, mark=mark)
             raise
-        end(process, mark=mark)
+        end_process(process, mark=mark)
         watch.trim()
         return death
 
 
 @contextmanager
-def _started(
-    bounds: Bounds, environment: Mapping[str, str]
+def _start_child(
+    bounds: ProcessLimits, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The process in a session of its own, and the end of its channel that is ours."""
     ours, theirs = os.pipe()
-    command = [sys.executable, "-P", "-c", _START, str(_ROOT), str(theirs), str(bounds.grace)]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _START_CODE,
+        str(_IMPORT_ROOT),
+        str(theirs),
+        str(bounds.grace),
+    ]
     try:
         process = subprocess.Popen(
             command,
@@ -113,10 +128,10 @@ def _started(
     finally:
         os.close(ours)
         if process.stdin is not None:
-            _close(process.stdin)
+            _close_quietly(process.stdin)
 
 
-def _close(stream: object) -> None:
+def _close_quietly(stream: object) -> None:
     """Close a pipe to a child that may be gone with some of what it was sent."""
     try:
         stream.close()  # type: ignore[attr-defined]
@@ -125,7 +140,7 @@ def _close(stream: object) -> None:
 
 
 @contextmanager
-def _logged(process: subprocess.Popen[bytes], logs: Path) -> Iterator[None]:
+def _log_output(process: subprocess.Popen[bytes], logs: Path) -> Iterator[None]:
     """What the child prints outside of its steps goes to a log; it can start while we wait."""
     if process.stdout is None:
         raise RuntimeError("the child was started without a pipe")
@@ -136,11 +151,11 @@ def _logged(process: subprocess.Popen[bytes], logs: Path) -> Iterator[None]:
         log.close(logs)
 
 
-def _give(process: subprocess.Popen[bytes], work: Work, bounds: Bounds) -> None:
+def _send_request(process: subprocess.Popen[bytes], work: ChildWork, bounds: ProcessLimits) -> None:
     """Send the request; a child that died meanwhile is found dead by who listens."""
     modules: Mapping[str, object] = sys.modules
     absent = tuple(name for name, module in modules.items() if module is None)
-    request = Request(
+    request = ChildRequest(
         work=work,
         path=tuple(sys.path),
         code_folders=extra_folders(),
@@ -150,48 +165,48 @@ def _give(process: subprocess.Popen[bytes], work: Work, bounds: Bounds) -> None:
     if process.stdin is None:
         raise RuntimeError("the child was started without a pipe")
     try:
-        process.stdin.write(packed(request))
+        process.stdin.write(pack_request(request))
         process.stdin.flush()
     except BrokenPipeError:
         return
 
 
-def _listen(
+def _listen_to_child(
     process: subprocess.Popen[bytes],
     channel: int,
-    heard: Heard,
-    watch: Watch,
+    heard: OnMessage,
+    watch: ChildWatchdog,
     begins: type[Message],
-) -> Death | None:
+) -> ChildDeath | None:
     """Hear messages until one says how it ended, a bound is hit, or the child is dead.
 
     The time that `--timeout` bounds starts anew at each message of the kind `begins`.
     """
-    lines = _Lines(channel)
+    lines = _LineReader(channel)
     while True:
         alive = process.poll() is None  # asked first: what it told before its end is still heard
         for message in lines.now():
             if isinstance(message, begins):
                 watch.entered()
             heard(message)
-            if isinstance(message, Result | Answered | Stopped | Interrupted):
-                _await(process)
+            if isinstance(message, FinalManifest | CallResult | StoppedByError | Interrupted):
+                _wait_for_exit(process)
                 return None
         if not alive or lines.ended:
-            return Death(code=_await(process), peak=watch.peak)
+            return ChildDeath(code=_wait_for_exit(process), peak=watch.peak)
         overrun = watch.overrun()
         if overrun is not None:
-            return Death(code=-signal.SIGKILL, overrun=overrun, peak=watch.peak)
+            return ChildDeath(code=-signal.SIGKILL, overrun=overrun, peak=watch.peak)
 
 
-def _await(process: subprocess.Popen[bytes]) -> int:
+def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
     try:
-        return process.wait(_LAST)
+        return process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:  # it hangs on its way out, and is killed
         return -signal.SIGKILL
 
 
-class _Lines:
+class _LineReader:
     """The messages that come through a pipe."""
 
     def __init__(self, channel: int) -> None:
@@ -202,9 +217,9 @@ class _Lines:
 
     def now(self) -> Iterator[Message]:
         """What is there, or comes within a moment."""
-        if self.ended or not self._selector.select(_TICK):
+        if self.ended or not self._selector.select(_POLL_INTERVAL):
             return
-        block = os.read(self._channel, _BLOCK)
+        block = os.read(self._channel, _CHANNEL_BLOCK)
         self.ended = not block
         *lines, self._rest = (self._rest + block).split(b"\n")
-        yield from map(message_in, lines)
+        yield from map(decode_message, lines)

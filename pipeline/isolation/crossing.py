@@ -16,38 +16,38 @@ from ...core.findings import Localisation
 from ...core.manifest import Manifest
 from ...core.system_errors import as_usage_error
 from ...core.verdict import Verdict
-from ..calls import CheckpointContents, Looked, Returned
+from ..calls import CallValue, CheckpointContents, InspectedFile
 
 if TYPE_CHECKING:
     from ...core.events import Event
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class InitialManifest:
     """The record that the run begins with."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class FinalManifest:
     """The record that the run ended with."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class CallResult:
     """What a called function returned; one of the fields is given."""
 
     manifest: Manifest | None = None
     verdict: Verdict | None = None
     localisation: Localisation | None = None
-    looked: Looked | None = None
+    looked: InspectedFile | None = None
     contents: CheckpointContents | None = None
 
     @classmethod
-    def of(cls, value: Returned) -> Answered:
+    def of(cls, value: CallValue) -> CallResult:
         """The message of a value."""
         match value:
             case Manifest():
@@ -56,13 +56,13 @@ class Answered:
                 return cls(verdict=value)
             case Localisation():
                 return cls(localisation=value)
-            case Looked():
+            case InspectedFile():
                 return cls(looked=value)
             case _:
                 return cls(contents=value)
 
     @property
-    def value(self) -> Returned:
+    def value(self) -> CallValue:
         """The value that was returned."""
         for value in (
             self.manifest,
@@ -77,7 +77,7 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopped:
+class StoppedByError:
     """An error that stopped the run: its class, where that is one of ours, and its traceback."""
 
     kind: str
@@ -100,40 +100,41 @@ Message: TypeAlias = (
     | Noted
     | Finished
     | Entered
-    | Begun
-    | Result
-    | Answered
-    | Stopped
+    | InitialManifest
+    | FinalManifest
+    | CallResult
+    | StoppedByError
     | Interrupted
 )
-_KINDS: dict[str, type[Message]] = {
+_MESSAGE_KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        Started, Advanced, Noted, Finished, Entered, Begun, Result, Answered, Stopped, Interrupted,
+        Started, Advanced, Noted, Finished, Entered,
+        InitialManifest, FinalManifest, CallResult, StoppedByError, Interrupted,
     )
 }  # fmt: skip
-_OURS: dict[str, type[ModelcError]] = {
+_OWN_ERRORS: dict[str, type[ModelcError]] = {
     kind.__name__: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ModelcError)
 }
 
 
-class BrokenOffError(RuntimeError):
+class ChildBugError(RuntimeError):
     """A bug of ours in the child; it is written as the exception was there."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
-class _ToldError(Exception):
+class _ChildTracebackError(Exception):
     """The traceback of the child, as text: the cause of the error that is raised here."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
-def line_of(message: Message | Event) -> bytes:
+def encode_message(message: Message | Event) -> bytes:
     """The message as one line."""
     import msgspec
 
@@ -154,7 +155,7 @@ def _encodable_parts(value: object) -> object:
     return value
 
 
-def message_in(line: bytes) -> Message:
+def decode_message(line: bytes) -> Message:
     """The message of a line.
 
     Raises:
@@ -164,19 +165,19 @@ def message_in(line: bytes) -> Message:
 
     try:
         name, content = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
-        return msgspec.json.decode(content, type=_KINDS[name])
+        return msgspec.json.decode(content, type=_MESSAGE_KINDS[name])
     except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
         raise ValueError(f"no message: {line[:200]!r}") from error
 
 
-def stopped_by(error: Exception) -> Stopped:
+def describe_error(error: Exception) -> StoppedByError:
     """How the parent is told of an error."""
     trace = "".join(traceback.format_exception(error))
     error = as_usage_error(error) or error
-    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OURS]
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OWN_ERRORS]
     if not isinstance(error, ModelcError):
-        return Stopped(kind="", message=repr(error), hint=(), trace=trace)
-    return Stopped(
+        return StoppedByError(kind="", message=repr(error), hint=(), trace=trace)
+    return StoppedByError(
         kind=kinds[0],
         message=error.message,
         hint=error.advice.parts,
@@ -187,12 +188,12 @@ def stopped_by(error: Exception) -> Stopped:
     )
 
 
-def error_of(stopped: Stopped) -> Exception:
+def rebuild_error(stopped: StoppedByError) -> Exception:
     """The error to raise in the parent: of its class, with the child's traceback as its cause."""
-    kind = _OURS.get(stopped.kind)
+    kind = _OWN_ERRORS.get(stopped.kind)
     error: Exception
     if kind is None:
-        error = BrokenOffError(stopped.message)
+        error = ChildBugError(stopped.message)
     else:
         error = kind(
             stopped.message,
@@ -201,5 +202,5 @@ def error_of(stopped: Stopped) -> Exception:
             option=stopped.option,
             place=stopped.place,
         )
-    error.__cause__ = _ToldError(stopped.trace)
+    error.__cause__ = _ChildTracebackError(stopped.trace)
     return error

@@ -15,11 +15,14 @@ from ...core.interrupts import held_back
 if TYPE_CHECKING:
     import psutil
 
-MARK = "MODELC_WORKER"  # the variable by which what a child started is known
-_LAST, _TICK = 2.0, 0.01  # seconds that what was killed may take to be gone, and between looks
+WORKER_MARK = "MODELC_WORKER"  # the variable by which what a child started is known
+_KILL_TIMEOUT, _KILL_INTERVAL = (
+    2.0,
+    0.01,
+)  # seconds that what was killed may take to be gone, and between looks
 
 
-def end(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "") -> None:
+def end_process(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "") -> None:
     """Ask the child to end where it has any grace, then kill what is left of it and its own.
 
     A second interrupt while it is waited for ends the waiting. The child leads a session: what it
@@ -30,8 +33,8 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "")
     try:
         with held_back():
             if process.poll() is None or _has_group(process.pid):
-                kin += _kin(process.pid)
-            kin += _marked(mark)
+                kin += _find_kin(process.pid)
+            kin += _find_marked(mark)
             waits = bool(grace) and process.poll() is None
             if waits:
                 _signal_group(process.pid, signal.SIGTERM)
@@ -42,7 +45,7 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "")
         with held_back():
             _signal_group(process.pid, signal.SIGKILL)
             if kin:
-                _kill(kin)
+                _kill_all(kin)
             process.wait()
 
 
@@ -59,7 +62,7 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
         os.killpg(leader, number)
 
 
-def _kin(leader: int) -> Iterator[psutil.Process]:
+def _find_kin(leader: int) -> Iterator[psutil.Process]:
     """What descends from the process or is in its session; psutil knows a number given anew."""
     import psutil
 
@@ -71,30 +74,30 @@ def _kin(leader: int) -> Iterator[psutil.Process]:
                 yield one
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def _find_marked(mark: str) -> list[psutil.Process]:
     """Processes that inherited the variable; of other users' processes nothing is known."""
     import psutil
 
     found = []
     for one in psutil.process_iter() if mark else ():
         with suppress(psutil.Error, OSError):
-            if one.environ().get(MARK) == mark:
+            if one.environ().get(WORKER_MARK) == mark:
                 found.append(one)
     return found
 
 
-def _kill(processes: list[psutil.Process]) -> None:
+def _kill_all(processes: list[psutil.Process]) -> None:
     import psutil
 
     for one in processes:
         with suppress(psutil.Error, OSError):
             one.kill()
-    until = time.monotonic() + _LAST
-    while any(map(_runs, processes)) and time.monotonic() < until:
-        time.sleep(_TICK)
+    until = time.monotonic() + _KILL_TIMEOUT
+    while any(map(_may_still_write, processes)) and time.monotonic() < until:
+        time.sleep(_KILL_INTERVAL)
 
 
-def _runs(process: psutil.Process) -> bool:
+def _may_still_write(process: psutil.Process) -> bool:
     """Whether it may still write; a zombie, which nobody has asked for its end, does not."""
     import psutil
 

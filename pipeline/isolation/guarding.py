@@ -11,10 +11,10 @@ import signal
 import time
 from contextlib import suppress
 
-_TICK = 0.1  # seconds
+_GUARD_INTERVAL = 0.1  # seconds
 
 
-def guard(lifeline: int, grace: float) -> int:
+def start_guardian(lifeline: int, grace: float) -> int:
     """Have this process and its group ended once the other end of `lifeline` is closed.
 
     Called before anything starts a thread. The guard leads a group of its own in the same session,
@@ -35,24 +35,24 @@ def guard(lifeline: int, grace: float) -> int:
         os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
         while os.read(lifeline, 1 << 10):
             pass
-        _end(group, grace)
+        _end_group(group, grace)
     finally:
         os._exit(0)
 
 
-def dismiss(guardian: int) -> None:
+def dismiss_guardian(guardian: int) -> None:
     """End the guard of a process that is about to end by itself."""
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(guardian, signal.SIGKILL)
         os.waitpid(guardian, 0)
 
 
-def _end(group: int, grace: float) -> None:
+def _end_group(group: int, grace: float) -> None:
     """Ask the group to end, then kill it; where there is none any more, that is all."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         until = time.monotonic() + grace
         while time.monotonic() < until:
-            time.sleep(_TICK)
+            time.sleep(_GUARD_INTERVAL)
             os.killpg(group, 0)
         os.killpg(group, signal.SIGKILL)

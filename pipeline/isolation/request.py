@@ -7,39 +7,39 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..calls import Call
-from ..finish_order import AnyOrder
+from ..calls import ApiCall
+from ..finish_order import AnyRequest
 
-LENGTH = struct.Struct("<Q")  # comes first: how many bytes follow
+LENGTH_PREFIX = struct.Struct("<Q")  # comes first: how many bytes follow
 
 
-Work: TypeAlias = AnyOrder | Call
+ChildWork: TypeAlias = AnyRequest | ApiCall
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ChildRequest:
     """What the child is to do, and how it finds the user's modules."""
 
-    work: Work
+    work: ChildWork
     path: tuple[str, ...]
     code_folders: tuple[str, ...] = ()  # of the user's, beside the current one
     absent: tuple[str, ...] = ()  # modules whose import is to fail, as in the parent
     threads: int | None = None
 
 
-def packed(request: Request) -> bytes:
+def pack_request(request: ChildRequest) -> bytes:
     """The request as it goes to the child, its length first."""
     content = pickle.dumps(request)
-    return LENGTH.pack(len(content)) + content
+    return LENGTH_PREFIX.pack(len(content)) + content
 
 
-def unpacked(content: bytes) -> Request:
+def unpack_request(content: bytes) -> ChildRequest:
     """The request, without its length; only a parent of ours writes one.
 
     Raises:
         TypeError: it is none.
     """
     request = pickle.loads(content)
-    if not isinstance(request, Request):
+    if not isinstance(request, ChildRequest):
         raise TypeError(f"a {type(request).__name__} is no request")
     return request

@@ -17,18 +17,26 @@ from typing import TYPE_CHECKING, NoReturn
 from ...core import threads
 from ...core.interrupts import heed
 from ...sources.user_code import register_folders
-from ..calls import Call, perform
-from ..finish_order import FinishOrder
-from .crossing import Answered, Begun, Interrupted, Message, Result, line_of, stopped_by
-from .guarding import dismiss, guard
-from .request import LENGTH, Request, unpacked
+from ..calls import ApiCall, perform_call
+from ..finish_order import FinishRequest
+from .crossing import (
+    CallResult,
+    FinalManifest,
+    InitialManifest,
+    Interrupted,
+    Message,
+    describe_error,
+    encode_message,
+)
+from .guarding import dismiss_guardian, start_guardian
+from .request import LENGTH_PREFIX, ChildRequest, unpack_request
 
 if TYPE_CHECKING:
     from ...core.events import Event
     from ...core.manifest import Manifest
 
-_LIFELINE = 0  # standard input
-INTERRUPTED = 130
+_LIFELINE_FD = 0  # standard input
+INTERRUPTED_CODE = 130
 
 
 def main(channel: int, grace: float) -> int:
@@ -36,28 +44,28 @@ def main(channel: int, grace: float) -> int:
     os.set_inheritable(channel, False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     heed((signal.SIGINT, signal.SIGTERM))
-    content = _exactly(LENGTH.unpack(_exactly(LENGTH.size))[0])
-    guardian = guard(_LIFELINE, grace)
+    content = _read_exactly(LENGTH_PREFIX.unpack(_read_exactly(LENGTH_PREFIX.size))[0])
+    guardian = start_guardian(_LIFELINE_FD, grace)
     _close_stdin()
     faulthandler.enable()
     told = _Channel(channel)
     try:
-        told.send(_carried_out(unpacked(content), told))
+        told.send(_perform(unpack_request(content), told))
     except KeyboardInterrupt:
         told.send(Interrupted())
     except Exception as error:  # noqa: BLE001 - the process's edge: the parent raises it again
-        told.send(stopped_by(error))
-    dismiss(guardian)
+        told.send(describe_error(error))
+    dismiss_guardian(guardian)
     return 0
 
 
-def _exactly(size: int) -> bytes:
+def _read_exactly(size: int) -> bytes:
     """So many bytes of standard input, and not one more: its end is for the guard to see."""
     content = b""
     while len(content) < size:
-        part = os.read(_LIFELINE, min(size - len(content), 1 << 20))
+        part = os.read(_LIFELINE_FD, min(size - len(content), 1 << 20))
         if not part:
-            raise SystemExit(INTERRUPTED)  # the parent is gone already
+            raise SystemExit(INTERRUPTED_CODE)  # the parent is gone already
         content += part
     return content
 
@@ -65,11 +73,11 @@ def _exactly(size: int) -> bytes:
 def _close_stdin() -> None:
     """Nothing in here may wait for words of the user."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _LIFELINE)
+    os.dup2(nothing, _LIFELINE_FD)
     os.close(nothing)
 
 
-def _carried_out(request: Request, told: _Channel) -> Result | Answered:
+def _perform(request: ChildRequest, told: _Channel) -> FinalManifest | CallResult:
     sys.path[:] = request.path
     register_folders(request.code_folders)
     absent: Mapping[str, None] = dict.fromkeys(request.absent)
@@ -79,19 +87,19 @@ def _carried_out(request: Request, told: _Channel) -> Result | Answered:
         os.environ.update(threads.variables(request.threads))
         threads.allow(request.threads)
     order = request.work
-    if isinstance(order, Call):
-        return Answered.of(perform(order, told.send))
+    if isinstance(order, ApiCall):
+        return CallResult.of(perform_call(order, told.send))
 
     def begun(manifest: Manifest) -> None:
-        told.send(Begun(manifest=manifest))
+        told.send(InitialManifest(manifest=manifest))
 
-    if isinstance(order, FinishOrder):
-        from ..finishing import finish
+    if isinstance(order, FinishRequest):
+        from ..finishing import finish_pending
 
-        return Result(manifest=finish(order, told.send, begun=begun))
+        return FinalManifest(manifest=finish_pending(order, told.send, begun=begun))
     from ..run import run
 
-    return Result(manifest=run(order, told.send, begun=begun))
+    return FinalManifest(manifest=run(order, told.send, begun=begun))
 
 
 class _Channel:
@@ -103,13 +111,13 @@ class _Channel:
 
     def send(self, message: Message | Event) -> None:
         """Send one message whole."""
-        left = memoryview(line_of(message))
+        left = memoryview(encode_message(message))
         with self._lock:
             while left:
                 left = left[os.write(self._number, left) :]
 
 
-def leave(code: int) -> NoReturn:
+def leave_process(code: int) -> NoReturn:
     """End this process at once: native libraries may crash on their way out, and all was told."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -117,4 +125,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main(int(sys.argv[1]), float(sys.argv[2])))
+    leave_process(main(int(sys.argv[1]), float(sys.argv[2])))

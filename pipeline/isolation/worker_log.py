@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-FILE = "worker.log"
-_KEPT = 1 << 16  # bytes of the beginning, and as many of the end
-_BLOCK = 1 << 14
+WORKER_LOG_FILE = "worker.log"
+_KEPT_BYTES = 1 << 16  # bytes of the beginning, and as many of the end
+_PIPE_BLOCK = 1 << 14
 
 
 class WorkerLog:
@@ -25,8 +25,8 @@ class WorkerLog:
         self._thread.start()
 
     def _read(self) -> None:
-        while block := os.read(self._stream.fileno(), _BLOCK):
-            room = _KEPT - len(self._head)
+        while block := os.read(self._stream.fileno(), _PIPE_BLOCK):
+            room = _KEPT_BYTES - len(self._head)
             self._head += block[:room]
             self._add(block[max(room, 0) :])
 
@@ -35,7 +35,7 @@ class WorkerLog:
             return
         self._tail.append(block)
         self._held += len(block)
-        while self._held - len(self._tail[0]) >= _KEPT:
+        while self._held - len(self._tail[0]) >= _KEPT_BYTES:
             self._held -= len(self._tail[0])
             self._left_out += len(self._tail.popleft())
 
@@ -48,7 +48,7 @@ class WorkerLog:
         """Write it to the folder, where there is one and anything was printed."""
         self._thread.join(timeout=patience)  # a grandchild may hold the pipe open
         if self.text() and folder.is_dir():
-            with (folder / FILE).open("ab") as stream:
+            with (folder / WORKER_LOG_FILE).open("ab") as stream:
                 stream.write(self.text())
         if not self._thread.is_alive():
             self._stream.close()

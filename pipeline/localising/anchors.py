@@ -23,7 +23,7 @@ class Anchor:
     place: int
 
 
-def anchors_of(
+def find_anchors(
     probe: Probe,
     nodes: Sequence[ProbeNode],
     forms: Mapping[str, Form],
@@ -41,10 +41,10 @@ def anchors_of(
         values: eager's.
         names: of eager's outputs, in the order of the model's own.
     """
-    graph = _Graph(probe, nodes, forms)
+    graph = _AnchorGraph(probe, nodes, forms)
     by_order = {value.order: value for value in values}
     found: dict[str, Anchor] = {}
-    for path, calls in _calls(values).items():
+    for path, calls in _calls_by_module(values).items():
         scopes = graph.scopes(path, len(calls))
         for leaves, scope in zip(calls, scopes, strict=False):
             pairs = graph.ends(scope, leaves) if path else graph.outputs(probe, names, leaves)
@@ -53,22 +53,22 @@ def anchors_of(
                 anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
                 # a name says more than a scope: what is missing at the end leaves the output's name
-                if known is None or not path or _depth(known) <= _depth(anchor):
+                if known is None or not path or _scope_depth(known) <= _scope_depth(anchor):
                     found[tensor] = anchor
-    return _each_once(sorted(found.values(), key=lambda one: one.place))
+    return _last_per_value(sorted(found.values(), key=lambda one: one.place))
 
 
-def _each_once(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
+def _last_per_value(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
     """One tensor for each value, the last: what comes before it is not yet that value."""
     last = {anchor.value.order: anchor for anchor in anchors}
     return tuple(anchor for anchor in anchors if last[anchor.value.order] is anchor)
 
 
-def _depth(anchor: Anchor) -> int:
+def _scope_depth(anchor: Anchor) -> int:
     return anchor.value.module.count(".") + bool(anchor.value.module)
 
 
-def _calls(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]]:
+def _calls_by_module(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]]:
     """The outputs of each module, call by call."""
     found: dict[str, dict[int, list[TracedTensor]]] = defaultdict(lambda: defaultdict(list))
     for value in values:
@@ -77,7 +77,7 @@ def _calls(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]
     return {path: list(calls.values()) for path, calls in found.items()}
 
 
-class _Graph:
+class _AnchorGraph:
     """The artifact's nodes by module, and who reads what."""
 
     def __init__(self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, Form]) -> None:
@@ -90,7 +90,7 @@ class _Graph:
         for node in nodes:
             for name in node.inputs:
                 self._readers[name].append(node.name)
-            for path in _lineage(node.module):
+            for path in _parents_of_module(node.module):
                 self._by_module[path].append(node)
 
     def scopes(self, path: str, calls: int) -> list[list[ProbeNode]]:
@@ -151,7 +151,7 @@ def is_comparable(form: Form, value: TracedTensor) -> bool:
     return (form.floating and value.floating) or (form.discrete and value.discrete)
 
 
-def _lineage(module: str) -> Iterator[str]:
+def _parents_of_module(module: str) -> Iterator[str]:
     """The model itself, `a`, `a.b`, ... for `a.b.c`."""
     yield ""
     parts = module.split(".") if module else []

@@ -14,25 +14,25 @@ from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.probe import Probed
 from ...core.records import REJECTED, Artifact
-from ..folder import opened
+from ..folder import open_folder
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
-from ..recorded import Moved, changed_file
-from ..stage import Stage, passing_logs
-from ..trust import refuse_foreign_program
-from .localise import MEMORY, Suspect, locate
-from .opening import Asked, OnRecord, opened_for
+from ..recorded import Moved, describe_changed_file
+from ..stage import Progress, temporary_logs
+from ..trust import check_program_trust
+from .localise import DEFAULT_MEMORY, SuspectArtifact, locate_layer
+from .opening import LocaliseRequest, RecordedArtifact, open_for_localising
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looking:
+class DebugOptions:
     """How to look: `feed` is a feed's name (None: the artifact's worst), `memory` in bytes.
 
     `out` is where the reproducer goes; None is the folder of the manifest, else none is written.
     """
 
     feed: str | None = None
-    memory: int = MEMORY
+    memory: int = DEFAULT_MEMORY
     out: Path | None = None
 
 
@@ -41,7 +41,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     source: Source | None = None,
     tell: Tell = silence,
     *,
-    looking: Looking | None = None,
+    looking: DebugOptions | None = None,
     judging: Judging | None = None,
     precision: Precision | None = None,
     moved: Moved | None = None,
@@ -63,46 +63,46 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
     """
-    looking, judging = looking or Looking(), judging or Judging()
-    target = _probed(path)
+    looking, judging = looking or DebugOptions(), judging or Judging()
+    target = _probe_target(path)
     trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
-    refuse_foreign_program(path, target, trust=trusted)
-    record = _record_of(path)
+    check_program_trust(path, target, trust=trusted)
+    record = _find_record(path)
     other = source is not None or precision is not None  # than the verdict on record is about
     out = looking.out or (None if record is None else record.folder)
-    with passing_logs() as logs:
-        stage = Stage(tell=tell, logs=logs)
-        suspect = Suspect(
+    with temporary_logs() as logs:
+        stage = Progress(tell=tell, logs=logs)
+        suspect = SuspectArtifact(
             name=path.name if record is None else record.artifact.name,
             path=path,
             target=target,
-            precision=precision or _precision(path, target, record),
+            precision=precision or _guess_precision(path, target, record),
             device=judging.device or "cpu",
-            passed=None if other else _passed(record),
+            passed=None if other else _read_recorded_verdict(record),
         )
-        asked = Asked(
+        asked = LocaliseRequest(
             suspect=suspect, feed=looking.feed, record=record, judging=judging, stage=stage
         )
-        subject, feed = opened_for(asked, source, moved or Moved())
-        written = {} if record is None else _written(record.manifest)
-        result = locate(
+        subject, feed = open_for_localising(asked, source, moved or Moved())
+        written = {} if record is None else _read_custom_ops(record.manifest)
+        result = locate_layer(
             suspect, subject, stage, feed=feed, memory=looking.memory, out=out, written=written
         )
     if record is not None:
-        result = _with_frozen(result, record.artifact)
-        result = result if other else _kept(result, record, path, out)
+        result = _note_frozen_branches(result, record.artifact)
+        result = result if other else _record_localisation(result, record, path, out)
     return result
 
 
-def _passed(record: OnRecord | None) -> bool | None:
+def _read_recorded_verdict(record: RecordedArtifact | None) -> bool | None:
     """The recorded verdict on a file; None where there is none, or the file was changed since."""
-    if record is None or changed_file(record.artifact, record.folder):
+    if record is None or describe_changed_file(record.artifact, record.folder):
         return None
     verdict = record.manifest.verdict_of(record.artifact.name)
     return None if verdict is None else verdict.passed
 
 
-def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:
+def _note_frozen_branches(found: Localisation, artifact: Artifact) -> Localisation:
     """With a note on the branches that the capture froze: no layer is to blame for these."""
     if not artifact.frozen:
         return found
@@ -113,13 +113,13 @@ def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:
     return replace(found, notes=(note, *found.notes))
 
 
-def _written(manifest: Manifest) -> dict[str, str]:
+def _read_custom_ops(manifest: Manifest) -> dict[str, str]:
     """The functions that wrote operators, as the order has them: `NS::OP=PKG.MOD:FN ...`."""
     given = manifest.order.get("custom_op", "").split()
     return {one.partition("=")[0]: one.partition("=")[2] for one in given}
 
 
-def _probed(path: Path) -> Probed:
+def _probe_target(path: Path) -> Probed:
     """The file's format, if its artifacts can be looked into.
 
     Raises:
@@ -139,7 +139,7 @@ def _probed(path: Path) -> Probed:
     )
 
 
-def _record_of(path: Path) -> OnRecord | None:
+def _find_record(path: Path) -> RecordedArtifact | None:
     """What the manifest beside the file, or above `rejected/`, says of it."""
     for folder in (path.parent, path.parent.parent):
         if folder != path.parent and path.parent.name != REJECTED:
@@ -149,11 +149,11 @@ def _record_of(path: Path) -> OnRecord | None:
             continue
         for artifact in manifest.artifacts:
             if (folder / artifact.files[0].name).resolve() == path.resolve():
-                return OnRecord(folder=folder, manifest=manifest, artifact=artifact)
+                return RecordedArtifact(folder=folder, manifest=manifest, artifact=artifact)
     return None
 
 
-def _precision(path: Path, target: Probed, record: OnRecord | None) -> Precision:
+def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None) -> Precision:
     """As recorded; else 8-bit layers make it INT8, and half weights FP16 or BF16."""
     if record is not None:
         return record.artifact.precision
@@ -169,16 +169,18 @@ def _precision(path: Path, target: Probed, record: OnRecord | None) -> Precision
     return halves.get(most, Precision.FP32)
 
 
-def _kept(result: Localisation, record: OnRecord, path: Path, out: Path | None) -> Localisation:
+def _record_localisation(
+    result: Localisation, record: RecordedArtifact, path: Path, out: Path | None
+) -> Localisation:
     """The result, written into the manifest: one for each artifact.
 
     A file that was changed after it was recorded is not the artifact any more: nothing is written.
     """
     if out is not None and result.reproducer and out.resolve() != record.folder.resolve():
         result = replace(result, reproducer=str((out / result.reproducer).resolve()))
-    if changed_file(record.artifact, record.folder):
+    if describe_changed_file(record.artifact, record.folder):
         return replace(result, artifact=path.name)
-    with opened(record.folder):
+    with open_folder(record.folder):
         manifest = read_manifest(record.folder) or record.manifest
         others = tuple(one for one in manifest.localisations if one.artifact != result.artifact)
         write_manifest(replace(manifest, localisations=(*others, result)), record.folder)

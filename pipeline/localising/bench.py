@@ -16,12 +16,12 @@ from ...sources.activation_tape import (
 )
 from ...sources.eager_model import Eager
 from ..undecided import PAIRS, mark_undecided
-from .anchors import Anchor, anchors_of
-from .measure import Scale, sqnr
+from .anchors import Anchor, find_anchors
+from .measure import PrecisionScale, finite_sqnr
 from .scopes import resolve_scopes
 
 
-class Bench:
+class LayerComparer:
     """One artifact, one feed and eager's values on it.
 
     `memory` is the most bytes of activations that were held at once, `limit` what it keeps to
@@ -34,7 +34,7 @@ class Bench:
         probe: Probe,
         feed: Feed,
         *,
-        scale: Scale,
+        scale: PrecisionScale,
         limit: int,
         more: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -56,7 +56,7 @@ class Bench:
         self.named = {node.module for node in nodes}
         self.makers = {out: node for node in nodes for out in node.outputs}
         self.place = {node.name: place for place, node in enumerate(nodes)}
-        self.anchors = anchors_of(probe, nodes, self.forms, self.values, tuple(self.outputs))
+        self.anchors = find_anchors(probe, nodes, self.forms, self.values, tuple(self.outputs))
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
 
     @property
@@ -161,7 +161,7 @@ class Bench:
         if block:
             yield tuple(block)
 
-    def given_to(
+    def inputs_of(
         self, anchors: Iterable[Anchor], *, also: Iterable[Anchor] = ()
     ) -> dict[str, Array]:
         """Eager's values at the beginnings of these parts, and at `also`; the feed among them."""
@@ -212,11 +212,11 @@ class Bench:
         """
         import numpy as np
 
-        ratio = sqnr(expected, made)
+        ratio = finite_sqnr(expected, made)
         if not value.discrete or ratio is None or expected.shape != made.shape:
             return ratio
         marks = mark_undecided(made, expected, self._drawn_off(value.order))
-        return sqnr(expected, np.where(marks, expected, made))
+        return finite_sqnr(expected, np.where(marks, expected, made))
 
     def settle(self, orders: Collection[int]) -> None:
         """Draw eager's integers with weights and inputs off by roundoff, for `gap`."""
@@ -243,7 +243,7 @@ class Bench:
 
     def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
         """What remains of a part's result when its inputs move by a rounding step."""
-        return sqnr(made, self.moved(anchor, given))
+        return finite_sqnr(made, self.moved(anchor, given))
 
     def moved(self, anchor: Anchor, given: dict[str, Array]) -> Array:
         """A part's result when its inputs move by a rounding step."""

@@ -11,25 +11,25 @@ from ...core.precision import Precision
 from ...core.probe import ProbeNode
 from ...sources.activation_tape import TracedCall, TracedTensor, state_of
 from ...sources.operation_variants import make_variants
-from .bench import Bench
-from .measure import sqnr
+from .bench import LayerComparer
+from .measure import finite_sqnr
 from .refine import Culprit
-from .weights import differing
+from .weights import find_differing_weight
 
 _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
-_GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
-_SATURATED = 0.001  # of the elements
-_SCALED = 1e-4
+_MIN_GAIN_DB = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
+_SATURATED_SHARE = 0.001  # of the elements
+_SCALE_TOLERANCE = 1e-4
 _NAMED = 4  # nodes or modules in one message
-Explanation: TypeAlias = Callable[[Culprit, Bench, Precision], str]
+Explanation: TypeAlias = Callable[[Culprit, LayerComparer, Precision], str]
 
 
-def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) -> str:
+def user_function_cause(culprit: Culprit, bench: LayerComparer, written: Mapping[str, str]) -> str:
     """That the guilty operation is one that the user's own function wrote; empty where not.
 
     `written` is the function of each operator, `ns::op`: nothing else can have made it wrong.
     """
-    operation = _operation(culprit.value, bench) if written else None
+    operation = _find_operation(culprit.value, bench) if written else None
     name = "" if operation is None else "::".join(str(operation.function).split(".")[:2])
     if name not in written:
         return ""
@@ -39,7 +39,7 @@ def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) 
     )
 
 
-def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+def find_cause(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:
     """The first explanation that the numbers bear out."""
     if culprit.body is not None:
         return _inside(culprit, bench, culprit.body, _first(_OF_BODIES, culprit, bench, precision))
@@ -47,7 +47,10 @@ def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
 
 
 def _first(
-    explanations: Sequence[Explanation], culprit: Culprit, bench: Bench, precision: Precision
+    explanations: Sequence[Explanation],
+    culprit: Culprit,
+    bench: LayerComparer,
+    precision: Precision,
 ) -> str:
     for explain in explanations:
         if not bench.more():
@@ -58,7 +61,7 @@ def _first(
     return ""
 
 
-def _inside(culprit: Culprit, bench: Bench, body: ProbeNode, seen: str) -> str:
+def _inside(culprit: Culprit, bench: LayerComparer, body: ProbeNode, seen: str) -> str:
     """That the fault is in a loop or a branch, which runs as one, with what was seen of it."""
     kind = "branch" if body.operator == "If" else "loop"
     place = f"inside the {kind} {body.name}"
@@ -77,13 +80,13 @@ def _inside(culprit: Culprit, bench: Bench, body: ProbeNode, seen: str) -> str:
     return f"{place}: it runs as one, and debug does not look into it{of_these}"
 
 
-def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+def _explain_overflow(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:
     """Half precision cannot hold what eager computes here."""
     import numpy as np
 
-    if not _in_half(culprit, precision) or culprit.value.discrete:
+    if not _is_in_half(culprit, precision) or culprit.value.discrete:
         return ""
-    inner = _inner(culprit, bench)
+    inner = _inner_arrays(culprit, bench)
     lost = [name for name, array in inner.items() if not np.all(np.isfinite(array))]
     peak = float(np.abs(culprit.expected).max(initial=0.0))
     low = np.abs(culprit.expected[culprit.expected != 0])
@@ -107,33 +110,33 @@ def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     return ""
 
 
-def _in_half(culprit: Culprit, precision: Precision) -> bool:
+def _is_in_half(culprit: Culprit, precision: Precision) -> bool:
     """Whether these nodes round to half."""
     return precision is Precision.FP16 or any(node.half for node in culprit.nodes)
 
 
-def _lowered(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+def _explain_lower_precision(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
     """A part computed in half within a model that is not."""
-    if precision is not Precision.FP32 or not _in_half(culprit, precision):
+    if precision is not Precision.FP32 or not _is_in_half(culprit, precision):
         return ""
     return f"computed in half precision ({culprit.node.name}) in a model of {precision}"
 
 
-def _saturated(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+def _explain_saturation(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
     """A quantizer whose scale does not reach what eager's values reach."""
     import numpy as np
 
     reaches = [(node, bench.probe.reach(node)) for node in culprit.nodes]
     if all(reach is None for _, reach in reaches):
         return ""
-    inner = {**culprit.given, **_inner(culprit, bench)}
+    inner = {**culprit.given, **_inner_arrays(culprit, bench)}
     for node, reach in reaches:
         values = None if reach is None else inner.get(reach.tensor)
         if reach is None or values is None:
             continue
         beyond = (values < reach.low - reach.scale) | (values > reach.high + reach.scale)
         share = float(np.mean(beyond))
-        if share > _SATURATED:
+        if share > _SATURATED_SHARE:
             return (
                 f"the quantizer {node.name} saturates: {share:.1%} of its input lies beyond "
                 f"{float(np.min(reach.low)):.3g}..{float(np.max(reach.high)):.3g} (scale "
@@ -143,7 +146,7 @@ def _saturated(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     return ""
 
 
-def _inner(culprit: Culprit, bench: Bench) -> Mapping[str, Array]:
+def _inner_arrays(culprit: Culprit, bench: LayerComparer) -> Mapping[str, Array]:
     """What the culprit's nodes make of eager's values, tensor by tensor."""
     made = [
         out
@@ -154,25 +157,25 @@ def _inner(culprit: Culprit, bench: Bench) -> Mapping[str, Array]:
     return bench.probe.part(culprit.given, made) if made else {}
 
 
-def _weight(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+def _explain_weights(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:
     if precision is Precision.INT8:
         return ""
-    half = precision is not Precision.FP32 or _in_half(culprit, precision)
-    return differing(culprit, bench.probe, state_of(bench.eager), half=half)
+    half = precision is not Precision.FP32 or _is_in_half(culprit, precision)
+    return find_differing_weight(culprit, bench.probe, state_of(bench.eager), half=half)
 
 
-def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+def _explain_variant(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
     """Eager's own operation, made in another way, gives what the artifact gives."""
-    operation = _operation(culprit.value, bench)
+    operation = _find_operation(culprit.value, bench)
     if operation is None or culprit.local is None:
         return ""
-    best, told = culprit.local + _GAIN, ""
+    best, told = culprit.local + _MIN_GAIN_DB, ""
     if culprit.value.discrete:
         best = math.inf  # integers are equal or not
     for way, array in make_variants(operation):
         if array.shape != culprit.made.shape:
             continue
-        near = sqnr(array, culprit.made)
+        near = finite_sqnr(array, culprit.made)
         if near is None:
             return way
         if near > best:
@@ -180,7 +183,7 @@ def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     return told
 
 
-def _operation(value: TracedTensor, bench: Bench) -> TracedCall | None:
+def _find_operation(value: TracedTensor, bench: LayerComparer) -> TracedCall | None:
     """The operation that gives a value; of a module's output, its last one."""
     order = value.order
     if not value.operation:
@@ -198,7 +201,7 @@ def _operation(value: TracedTensor, bench: Bench) -> TracedCall | None:
     return bench.tape(operations=[order]).operations.get(order)
 
 
-def _frozen(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+def _explain_frozen(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
     """The artifact's values do not depend on the input, eager's do."""
     if any(node.inputs for node in culprit.nodes):
         return ""
@@ -208,7 +211,7 @@ def _frozen(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
     )
 
 
-def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+def _explain_scaling(culprit: Culprit, bench: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
     """The result is eager's times a number: everywhere, or in one slice."""
     import numpy as np
 
@@ -220,10 +223,12 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
     power = float(np.sum(expected**2))
     if power and culprit.local is not None:
         ratio = float(np.sum(made * expected)) / power
-        near = sqnr(expected * ratio, made)
-        if abs(ratio - 1) > _SCALED and (near is None or near > culprit.local + _GAIN):
+        near = finite_sqnr(expected * ratio, made)
+        if abs(ratio - 1) > _SCALE_TOLERANCE and (
+            near is None or near > culprit.local + _MIN_GAIN_DB
+        ):
             return f"the result is {ratio:.4g} times eager's"
-    return next(_slices(made, expected), "")
+    return next(_wrong_slices(made, expected), "")
 
 
 def _counted(made: Array, expected: Array) -> str:
@@ -242,7 +247,7 @@ def _counted(made: Array, expected: Array) -> str:
     )
 
 
-def _slices(made: Array, expected: Array) -> Iterator[str]:
+def _wrong_slices(made: Array, expected: Array) -> Iterator[str]:
     """The one slice of an axis that is wrong, where it is one alone."""
     import numpy as np
 
@@ -261,13 +266,16 @@ def _slices(made: Array, expected: Array) -> Iterator[str]:
             )
 
 
-_OF_BODIES: Sequence[Explanation] = (_not_finite, _weight)  # what is seen without a look inside
+_OF_BODIES: Sequence[Explanation] = (
+    _explain_overflow,
+    _explain_weights,
+)  # what is seen without a look inside
 _EXPLANATIONS: Sequence[Explanation] = (
-    _not_finite,
-    _saturated,
-    _frozen,
-    _weight,
-    _otherwise,
-    _lowered,
-    _scaled,
+    _explain_overflow,
+    _explain_saturation,
+    _explain_frozen,
+    _explain_weights,
+    _explain_variant,
+    _explain_lower_precision,
+    _explain_scaling,
 )

@@ -9,11 +9,11 @@ from statistics import median
 
 from ...core.contract import Array, Outputs
 from .anchors import Anchor
-from .bench import Bench
-from .measure import WORST, below, lower, sqnr
+from .bench import LayerComparer
+from .measure import WORST_DB, finite_sqnr, is_below, worse_sqnr
 
-_WORSE = 3.0  # dB
-_SUSPECTS = 24  # looked at closely, in order of execution, in one round
+_WORSE_FACTOR = 3.0  # dB
+_MAX_SUSPECTS = 24  # looked at closely, in order of execution, in one round
 
 
 @dataclass(kw_only=True)
@@ -29,16 +29,16 @@ class LayerErrors:
     plain: Outputs = field(default_factory=dict)  # the artifact's own, no inner tensor read
 
 
-def measure_layers(bench: Bench) -> LayerErrors:
+def measure_layers(bench: LayerComparer) -> LayerErrors:
     """Measure every layer, and find those that are wrong by themselves."""
     found = LayerErrors()
     plain = found.plain = bench.probe.tap(bench.feed, [])
-    _measure(bench, bench.anchors, found, running=True)
+    _measure_block(bench, bench.anchors, found, running=True)
     for name in bench.probe.outputs:
         if name in plain and name in found.ends:
-            found.changed = lower(found.changed, sqnr(plain[name], found.ends[name]))
+            found.changed = worse_sqnr(found.changed, finite_sqnr(plain[name], found.ends[name]))
     while True:  # ends: each turn but the last drops an anchor
-        wrong, unlike = _judge(bench, suspects(bench, found), found)
+        wrong, unlike = _judge_suspects(bench, find_suspects(bench, found), found)
         if not unlike or not bench.more():
             found.guilty = wrong
             return found
@@ -49,16 +49,18 @@ def measure_layers(bench: Bench) -> LayerErrors:
             found.accumulated.pop(anchor.tensor)
         kept = [anchor for anchor in bench.anchors if anchor.tensor in again]
         found.judged = {k: v for k, v in found.judged.items() if k not in again}
-        _measure(bench, kept, found, running=False)
+        _measure_block(bench, kept, found, running=False)
 
 
-def _measure(bench: Bench, anchors: Iterable[Anchor], found: LayerErrors, *, running: bool) -> None:
+def _measure_block(
+    bench: LayerComparer, anchors: Iterable[Anchor], found: LayerErrors, *, running: bool
+) -> None:
     """One run of eager, of the parts, and of the whole where it is asked for, a block."""
     for block in bench.blocks(anchors):
         if not bench.more():
             return
         names = [anchor.tensor for anchor in block]
-        given = bench.given_to(block, also=block)
+        given = bench.inputs_of(block, also=block)
         made = bench.probe.part(given, names)
         run = bench.probe.tap(bench.feed, names) if running else {}
         differing = [a for a in block if _differs(a, given, made) or _differs(a, given, run)]
@@ -81,7 +83,7 @@ def _differs(anchor: Anchor, given: Outputs, made: Outputs) -> bool:
     return mine and not np.array_equal(given[name], made[name])
 
 
-def suspects(bench: Bench, found: LayerErrors) -> list[Anchor]:
+def find_suspects(bench: LayerComparer, found: LayerErrors) -> list[Anchor]:
     """Layers whose own error is more than their precision explains, or far above the others'.
 
     Of integers and bools any error is.
@@ -93,13 +95,13 @@ def suspects(bench: Bench, found: LayerErrors) -> list[Anchor]:
     named = [
         anchor
         for anchor in bench.anchors
-        if below(found.local.get(anchor.tensor), math.inf if anchor.value.discrete else limit)
+        if is_below(found.local.get(anchor.tensor), math.inf if anchor.value.discrete else limit)
     ]
-    return named[:_SUSPECTS]
+    return named[:_MAX_SUSPECTS]
 
 
-def _judge(
-    bench: Bench, doubtful: list[Anchor], found: LayerErrors
+def _judge_suspects(
+    bench: LayerComparer, doubtful: list[Anchor], found: LayerErrors
 ) -> tuple[list[Anchor], list[Anchor]]:
     """Of these, which are wrong, and which never were what eager's module gives."""
     wrong: list[Anchor] = []
@@ -110,11 +112,11 @@ def _judge(
         if anchor.tensor in found.judged:
             wrong += [anchor] if found.judged[anchor.tensor] else []
             continue
-        given = bench.given_to([anchor], also=[anchor])
+        given = bench.inputs_of([anchor], also=[anchor])
         made = bench.probe.part(given, [anchor.tensor])[anchor.tensor]
-        if not beyond(bench, anchor, given, made, found.local[anchor.tensor]):
+        if not exceeds_rounding(bench, anchor, given, made, found.local[anchor.tensor]):
             found.judged[anchor.tensor] = False
-        elif _matters(bench, anchor, made, found):
+        elif _has_consequences(bench, anchor, made, found):
             found.judged[anchor.tensor] = True
             wrong.append(anchor)
         else:
@@ -123,15 +125,15 @@ def _judge(
     return wrong, unlike
 
 
-def beyond(
-    bench: Bench, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
+def exceeds_rounding(
+    bench: LayerComparer, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
 ) -> bool:
     """Whether a part's own error is more than rounding its inputs would make of it."""
     import numpy as np
 
     if local is None:
         return False
-    if local <= WORST:
+    if local <= WORST_DB:
         return True
     if anchor.value.discrete:  # what a rounding step changes is a tie
         expected = given[anchor.tensor]
@@ -141,7 +143,9 @@ def beyond(
     return floor is None or local < floor - bench.scale.margin
 
 
-def _matters(bench: Bench, anchor: Anchor, made: Array, found: LayerErrors) -> bool:
+def _has_consequences(
+    bench: LayerComparer, anchor: Anchor, made: Array, found: LayerErrors
+) -> bool:
     """Whether what comes after gets worse when it is given what the artifact made here.
 
     If it gets no worse, the artifact means another tensor here than eager does.
@@ -149,14 +153,14 @@ def _matters(bench: Bench, anchor: Anchor, made: Array, found: LayerErrors) -> b
     if anchor.tensor in bench.probe.outputs:
         return True
     for follower in bench.followers(anchor):
-        given = bench.given_to([follower], also=[follower])
+        given = bench.inputs_of([follower], also=[follower])
         eager = given[follower.tensor]
         given[anchor.tensor] = bench.fitted(anchor.tensor, made)
         made_after = bench.probe.part(given, [follower.tensor])[follower.tensor]
         released = bench.gap(follower.value, eager, made_after)
         known = found.local.get(follower.tensor)
-        usual = math.inf if known is None else known - _WORSE
+        usual = math.inf if known is None else known - _WORSE_FACTOR
         quiet = math.inf if follower.value.discrete else bench.scale.quiet
-        if below(released, min(usual, quiet)):
+        if is_below(released, min(usual, quiet)):
             return True
     return False

@@ -15,26 +15,26 @@ from ...core.precision import Precision
 from ...core.probe import Probed
 from ...sources.activation_tape import TracedTensor
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs
-from ..stage import Stage
-from ..subject import Subject
-from ..undecided import with_undecided
+from ..stage import Progress
+from ..subject import EagerReference
+from ..undecided import mark_undecided_replies
 from . import reproducer
 from .anchors import Anchor
-from .bench import Bench
-from .causes import cause_of, written_by_user
+from .bench import LayerComparer
+from .causes import find_cause, user_function_cause
 from .layer_errors import LayerErrors, measure_layers
-from .measure import SCALES, WORST, lower, sqnr
-from .missing import Missing, find_missing
-from .refine import Culprit, refine
-from .whole import whole_fault
+from .measure import PRECISION_SCALES, WORST_DB, finite_sqnr, worse_sqnr
+from .missing import MissingOperation, find_missing
+from .refine import Culprit, refine_anchor
+from .whole import describe_whole_fault
 
-MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
-_STEP = "find the layer"
-_SAME = 0.1  # dB
+DEFAULT_MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
+_LOCALISE_STEP = "find the layer"
+_SAME_DB = 0.1  # dB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspect:
+class SuspectArtifact:
     """An artifact to look into: `name` is for messages and records.
 
     `loose` are feeds on which it need not be right, such as those it was not calibrated for.
@@ -50,13 +50,13 @@ class Suspect:
     passed: bool | None = None
 
 
-def locate(  # noqa: PLR0913 - what to look into, and how, all optional
-    suspect: Suspect,
-    subject: Subject,
-    stage: Stage,
+def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
+    suspect: SuspectArtifact,
+    subject: EagerReference,
+    stage: Progress,
     *,
     feed: str | None = None,
-    memory: int = MEMORY,
+    memory: int = DEFAULT_MEMORY,
     out: Path | None = None,
     more: Callable[[], bool] = lambda: True,
     written: Mapping[str, str] | None = None,
@@ -78,25 +78,25 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         ModelcError: the artifact cannot be opened, run or looked into.
     """
     began = time.monotonic()
-    with stage.step(_STEP, log=f"debug-{suspect.name.replace('/', '-')}") as clock:
-        chosen = _chosen(suspect, subject, feed)
+    with stage.step(_LOCALISE_STEP, log=f"debug-{suspect.name.replace('/', '-')}") as clock:
+        chosen = _choose_reference(suspect, subject, feed)
         probe = suspect.target.open_probe(suspect.path, subject.signature)
-        scale = SCALES[suspect.precision]
-        bench = Bench(
+        scale = PRECISION_SCALES[suspect.precision]
+        bench = LayerComparer(
             subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
         )
         found = measure_layers(bench)
         culprit, ties = _first_culprit(bench, found)
         cause, missing = "", None
         if culprit is not None:
-            cause = written_by_user(culprit, bench, written or {})
+            cause = user_function_cause(culprit, bench, written or {})
             missing = None if cause else find_missing(bench, culprit)
             cause = cause or (missing.cause if missing else "")
-            cause = cause or cause_of(culprit, bench, suspect.precision)
+            cause = cause or find_cause(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
-        whole = whole_fault(bench, found, suspect.precision, passed=suspect.passed)
+        whole = describe_whole_fault(bench, found, suspect.precision, passed=suspect.passed)
         whole = "" if culprit is not None else whole
-    told = replace(_told(bench, found, culprit, cause), whole=whole)
+    told = replace(_build_localisation(bench, found, culprit, cause), whole=whole)
     told = told if missing is None else _with_missing(bench, told, missing)
     told = replace(told, notes=(*ties, *told.notes))
     result = replace(
@@ -111,22 +111,24 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
     if culprit is None or out is None:
         return result
     about = f"{result.guilty or 'the model'}: {cause or 'cause unknown'}"
-    place = reproducer.write(culprit, probe, out, artifact=suspect.name, about=about)
+    place = reproducer.write_reproducer(culprit, probe, out, artifact=suspect.name, about=about)
     return replace(result, reproducer=place.relative_to(out).as_posix())
 
 
-def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> ReferenceOutputs:
+def _choose_reference(
+    suspect: SuspectArtifact, subject: EagerReference, feed: str | None
+) -> ReferenceOutputs:
     """The feed that was asked for, or the artifact's worst."""
     if feed is not None:
         for reference in subject.references:
             if reference.feed.name == feed:
                 return reference
         raise unknown("feed", feed, [one.feed.name for one in subject.references])
-    return worst_of(suspect, subject, subject.references)[0]
+    return worst_reference(suspect, subject, subject.references)[0]
 
 
-def worst_of(
-    suspect: Suspect, subject: Subject, references: Sequence[ReferenceOutputs]
+def worst_reference(
+    suspect: SuspectArtifact, subject: EagerReference, references: Sequence[ReferenceOutputs]
 ) -> tuple[ReferenceOutputs, float]:
     """The feed on which the artifact is worst, of those that count, and its SQNR in dB there.
 
@@ -136,24 +138,24 @@ def worst_of(
     counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
     with opened as runner:
-        scores = [_score(_reply(one, runner, suspect, subject), one) for one in counting]
+        scores = [_score_outputs(_reply(one, runner, suspect, subject), one) for one in counting]
     worst = scores.index(min(scores))
     return counting[worst], scores[worst]
 
 
 def _reply(
-    reference: ReferenceOutputs, runner: Runner, suspect: Suspect, subject: Subject
+    reference: ReferenceOutputs, runner: Runner, suspect: SuspectArtifact, subject: EagerReference
 ) -> ArtifactOutputs:
     """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
     reply = ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
-    return with_undecided([reference], [reply], suspect.precision, subject)[0]
+    return mark_undecided_replies([reference], [reply], suspect.precision, subject)[0]
 
 
-def _score(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
+def _score_outputs(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
     """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
     outputs = reply.outputs or {}
     ratios = [
-        _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST
+        _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST_DB
         for name, array in reference.outputs.items()
         if array.dtype.kind in "fiub"
     ]
@@ -163,14 +165,14 @@ def _score(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
 def _ratio(eager: Array, other: Array, undecided: Array | None) -> float | None:
     import numpy as np
 
-    return sqnr(eager, other if undecided is None else np.where(undecided, eager, other))
+    return finite_sqnr(eager, other if undecided is None else np.where(undecided, eager, other))
 
 
-def _first_culprit(bench: Bench, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
+def _first_culprit(bench: LayerComparer, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
     """The first that roundoff does not explain, and notes on those before it that it does."""
     ties: list[str] = []
     while found.guilty:
-        culprit = refine(bench, found.guilty[0])
+        culprit = refine_anchor(bench, found.guilty[0])
         if bench.gap(culprit.value, culprit.expected, culprit.made) is not None:
             return culprit, ties
         found.guilty.pop(0)
@@ -181,11 +183,13 @@ def _first_culprit(bench: Bench, found: LayerErrors) -> tuple[Culprit | None, li
     return None, ties
 
 
-def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str) -> Localisation:
+def _build_localisation(
+    bench: LayerComparer, found: LayerErrors, culprit: Culprit | None, cause: str
+) -> Localisation:
     """The record: the guilty first, then the others by their own error."""
-    ranked = sorted(bench.anchors, key=lambda a: _rank(found.local.get(a.tensor)))
-    layers = [_layer(bench, found, anchor) for anchor in ranked]
-    notes = _changed(bench, found)
+    ranked = sorted(bench.anchors, key=lambda a: _rank_error(found.local.get(a.tensor)))
+    layers = [_layer_record(bench, found, anchor) for anchor in ranked]
+    notes = _find_changed_outputs(bench, found)
     guilty = ""
     if culprit is not None:
         guilty = culprit.module
@@ -193,7 +197,7 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
         kept = [
             layer for layer, anchor in zip(layers, ranked, strict=True) if anchor.tensor != mine
         ]
-        layers = [_guilty(bench, found, culprit, cause), *kept]
+        layers = [_guilty_record(bench, found, culprit, cause), *kept]
         notes += [
             f"also wrong by itself: {anchor.value.module or 'the model itself'}"
             f" ({anchor.node.operator} {anchor.node.name})"
@@ -204,7 +208,7 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
             "the eager model is a script, which cannot be watched: its outputs alone are compared"
         )
     if bench.ended:
-        notes.append(f"the time ended before all was looked at: {_progress(bench, found)}")
+        notes.append(f"the time ended before all was looked at: {_progress_text(bench, found)}")
     return Localisation(
         artifact="",
         feed="",
@@ -220,12 +224,12 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
     )
 
 
-def _progress(bench: Bench, found: LayerErrors) -> str:
+def _progress_text(bench: LayerComparer, found: LayerErrors) -> str:
     measured = sum(anchor.tensor in found.local for anchor in bench.anchors)
     return f"{measured} of {len(bench.anchors)} layers were measured, {len(found.judged)} judged"
 
 
-def _changed(bench: Bench, found: LayerErrors) -> list[str]:
+def _find_changed_outputs(bench: LayerComparer, found: LayerErrors) -> list[str]:
     """What reading inner tensors did to the artifact's own outputs, if that is more than roundoff.
 
     A runtime fuses less when a tensor inside is read.
@@ -237,16 +241,16 @@ def _changed(bench: Bench, found: LayerErrors) -> list[str]:
     ]
 
 
-def _rank(value: float | None) -> float:
+def _rank_error(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _layer(bench: Bench, found: LayerErrors, anchor: Anchor) -> Layer:
+def _layer_record(bench: LayerComparer, found: LayerErrors, anchor: Anchor) -> Layer:
     value = anchor.value
     before: float | None = None
     for one in bench.reads(anchor):
-        before = lower(before, found.accumulated.get(one.tensor))
-    file, line = (value.file, value.line) if value.file else _place(anchor.node.source)
+        before = worse_sqnr(before, found.accumulated.get(one.tensor))
+    file, line = (value.file, value.line) if value.file else _split_place(anchor.node.source)
     return Layer(
         module=value.module,
         kind=value.kind,
@@ -260,13 +264,13 @@ def _layer(bench: Bench, found: LayerErrors, anchor: Anchor) -> Layer:
     )
 
 
-def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> Layer:
+def _guilty_record(bench: LayerComparer, found: LayerErrors, culprit: Culprit, cause: str) -> Layer:
     """The guilty layer, at the operation and the line that `refine` found."""
     node, value = culprit.node, _seen_value(bench, culprit)
-    file, line = (value.file, value.line) if value.file else _place(node.source)
+    file, line = (value.file, value.line) if value.file else _split_place(node.source)
     owner = next((v for v in bench.values if v.module == culprit.module), value)
     return replace(
-        _layer(bench, found, found.guilty[0]),
+        _layer_record(bench, found, found.guilty[0]),
         module=culprit.module,
         kind=owner.kind,
         file=file,
@@ -278,7 +282,9 @@ def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> L
     )
 
 
-def _with_missing(bench: Bench, told: Localisation, missing: Missing) -> Localisation:
+def _with_missing(
+    bench: LayerComparer, told: Localisation, missing: MissingOperation
+) -> Localisation:
     """The record with the layer whose counterpart is missing, at its own line, as the guilty."""
     value, module = missing.value, missing.module
     owner = next((one for one in bench.values if one.module == module), value)
@@ -289,7 +295,7 @@ def _with_missing(bench: Bench, told: Localisation, missing: Missing) -> Localis
     return replace(told, guilty=module or "(model)", layers=(first, *others))
 
 
-def _seen_value(bench: Bench, culprit: Culprit) -> TracedTensor:
+def _seen_value(bench: LayerComparer, culprit: Culprit) -> TracedTensor:
     """The value whose line is told: of a loop without one of its own, the last computed in it."""
     body = culprit.body
     modules = () if body is None else body.inside or ()
@@ -300,6 +306,6 @@ def _seen_value(bench: Bench, culprit: Culprit) -> TracedTensor:
     return before[-1] if before else culprit.value
 
 
-def _place(source: str) -> tuple[str, int]:
+def _split_place(source: str) -> tuple[str, int]:
     file, _, line = source.rpartition(":")
     return (file, int(line)) if line.isdigit() else ("", 0)

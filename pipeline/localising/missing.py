@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from ...core.contract import Array
 from ...sources.activation_tape import TracedTensor
-from .bench import Bench
-from .measure import below
+from .bench import LayerComparer
+from .measure import is_below
 from .refine import NEARLY, Culprit
 
-_TRIALS = 48  # runs of the part
-_GAIN = 20.0  # dB by which the result must come nearer to eager's
+_MAX_PART_RUNS = 48  # runs of the part
+_MIN_PART_GAIN = 20.0  # dB by which the result must come nearer to eager's
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
+class MissingOperation:
     """A value of eager's that is missing before or after the part that is wrong.
 
     `tensor` is what the artifact has in its place. `there` says that the artifact does compute the
@@ -54,7 +54,7 @@ class Missing:
         )
 
 
-def find_missing(bench: Bench, culprit: Culprit) -> Missing | None:
+def find_missing(bench: LayerComparer, culprit: Culprit) -> MissingOperation | None:
     """The value of eager's that the artifact leaves out, where that alone makes the part wrong.
 
     Either the part gives eager's result once it is fed with a later value of eager's, or it gives
@@ -62,13 +62,13 @@ def find_missing(bench: Bench, culprit: Culprit) -> Missing | None:
     """
     if culprit.body is not None or culprit.value.discrete:
         return None
-    behind = _behind(bench, culprit)
-    if behind is not None and len(_operations(bench, behind.after, culprit.value.order)) == 1:
+    behind = _find_behind(bench, culprit)
+    if behind is not None and len(_list_operations(bench, behind.after, culprit.value.order)) == 1:
         return behind
-    return _before(bench, culprit) or behind
+    return _find_before(bench, culprit) or behind
 
 
-def _before(bench: Bench, culprit: Culprit) -> Missing | None:
+def _find_before(bench: LayerComparer, culprit: Culprit) -> MissingOperation | None:
     """Feeds the part with what eager computed later than what goes in.
 
     Of several tensors that set the result right, the one after which the fewest operations are
@@ -79,33 +79,35 @@ def _before(bench: Bench, culprit: Culprit) -> Missing | None:
     for name in sorted(culprit.orders, key=bench.rank, reverse=True):
         order = culprit.orders[name]
         before = {n: a for n, a in culprit.known.items() if bench.rank(n) <= bench.rank(name)}
-        for group in _between(bench, order, culprit.value.order, culprit.known[name]):
+        for group in _values_between(bench, order, culprit.value.order, culprit.known[name]):
             trials += 1
-            count = len(_operations(bench, order, group.value.order))
-            if trials > _TRIALS or count >= fewest or not bench.more():
+            count = len(_list_operations(bench, order, group.value.order))
+            if trials > _MAX_PART_RUNS or count >= fewest or not bench.more():
                 break
             if not _is_right(bench, culprit, {**before, name: bench.fitted(name, group.array)}):
                 continue
             there = any(group.holds(anchor.value) for anchor in bench.anchors)
             fewest = count
-            found = Missing(value=group.value, tensor=name, culprit=culprit, there=there)
+            found = MissingOperation(value=group.value, tensor=name, culprit=culprit, there=there)
     return found
 
 
-def _behind(bench: Bench, culprit: Culprit) -> Missing | None:
+def _find_behind(bench: LayerComparer, culprit: Culprit) -> MissingOperation | None:
     """Compares the part's result with what eager has before its own."""
     first, last = max(culprit.orders.values(), default=0) - 1, culprit.value.order
-    for group in reversed([*_between(bench, first, last, culprit.made, equal=True)]):
+    for group in reversed([*_values_between(bench, first, last, culprit.made, equal=True)]):
         ratio = bench.gap(group.value, group.array, culprit.made)
-        after = _operations(bench, group.value.order, last)
-        if after and not below(ratio, bench.scale.plain) and _gains(culprit, ratio):
+        after = _list_operations(bench, group.value.order, last)
+        if after and not is_below(ratio, bench.scale.plain) and _is_gain(culprit, ratio):
             order = group.values[-1].order
-            return Missing(value=after[0], tensor=culprit.tensor, culprit=culprit, after=order)
+            return MissingOperation(
+                value=after[0], tensor=culprit.tensor, culprit=culprit, after=order
+            )
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Group:
+class _OperationGroup:
     """Values of eager's that are equal, as an operation's and its module's are."""
 
     array: Array
@@ -119,14 +121,14 @@ class _Group:
         return any(other.order == value.order for value in self.values)
 
 
-def _operations(bench: Bench, first: int, last: int) -> list[TracedTensor]:
+def _list_operations(bench: LayerComparer, first: int, last: int) -> list[TracedTensor]:
     """What eager's operations gave after one value, up to another."""
     return [value for value in bench.values if value.operation and first < value.order <= last]
 
 
-def _between(
-    bench: Bench, first: int, last: int, like: Array, *, equal: bool = False
-) -> Iterator[_Group]:
+def _values_between(
+    bench: LayerComparer, first: int, last: int, like: Array, *, equal: bool = False
+) -> Iterator[_OperationGroup]:
     """Eager's values of one shape after `first` and before `last`; not what is `like` itself."""
     import numpy as np
 
@@ -135,25 +137,25 @@ def _between(
         for value in bench.values
         if first < value.order < last and value.floating and value.shape == like.shape
     ]
-    held = bench.within_limit(fitting[:_TRIALS])
+    held = bench.within_limit(fitting[:_MAX_PART_RUNS])
     arrays = bench.arrays({value.order for value in held})
-    groups: list[_Group] = []
+    groups: list[_OperationGroup] = []
     for value in held:
         array = arrays[value.order]
         same = next((one for one in groups if np.array_equal(one.array, array)), None)
         if same is not None:
             same.values.append(value)
         elif equal or not np.array_equal(array, like):
-            groups.append(_Group(array=array, values=[value]))
+            groups.append(_OperationGroup(array=array, values=[value]))
     yield from groups
 
 
-def _is_right(bench: Bench, culprit: Culprit, given: dict[str, Array]) -> bool:
+def _is_right(bench: LayerComparer, culprit: Culprit, given: dict[str, Array]) -> bool:
     given = {name: array for name, array in given.items() if name != culprit.tensor}
     made = bench.probe.part(given, [culprit.tensor])[culprit.tensor]
     ratio = bench.gap(culprit.value, culprit.expected, made)
-    return not below(ratio, NEARLY * bench.scale.plain) and _gains(culprit, ratio)
+    return not is_below(ratio, NEARLY * bench.scale.plain) and _is_gain(culprit, ratio)
 
 
-def _gains(culprit: Culprit, ratio: float | None) -> bool:
-    return ratio is None or culprit.local is None or ratio > culprit.local + _GAIN
+def _is_gain(culprit: Culprit, ratio: float | None) -> bool:
+    return ratio is None or culprit.local is None or ratio > culprit.local + _MIN_PART_GAIN

@@ -16,23 +16,29 @@ from ...core.signature import Signature
 from ...validators.feeds import NamedFeed
 from ...validators.judge import ReferenceOutputs
 from ...validators.tolerance import tolerance_for
-from ..beyond import beyond_of
-from ..held_out import loose_feeds, refer, stored
+from ..beyond import beyond_feeds
+from ..held_out import load_samples, loose_feeds, refer_held_out
 from ..order import Judging, Source
-from ..recorded import Moved, as_recorded, changed_file, check_same, recorded_source
-from ..replaying import with_feed
-from ..stage import Stage
-from ..subject import Subject, open_subject, read_checkpoint
-from ..worst import read_feed, worst_of
-from .localise import Suspect
-from .localise import worst_of as worst_among
-from .measure import SCALES
+from ..recorded import (
+    Moved,
+    apply_recorded_judging,
+    check_same,
+    describe_changed_file,
+    source_from_record,
+)
+from ..replaying import add_feed
+from ..stage import Progress
+from ..subject import EagerReference, open_subject, read_checkpoint
+from ..worst import get_worst_feed, read_feed
+from .localise import SuspectArtifact
+from .localise import worst_reference as worst_among
+from .measure import PRECISION_SCALES
 
-_TENFOLD = 20.0  # dB
+_TENFOLD_DB = 20.0  # dB
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnRecord:
+class RecordedArtifact:
     """What a manifest says of a file; `folder` is the manifest's."""
 
     folder: Path
@@ -42,33 +48,33 @@ class OnRecord:
     @property
     def worst(self) -> WorstFeed | None:
         """The worst feed that was kept, if the file is still the one that it was kept of."""
-        worst = worst_of(self.manifest, self.artifact)
+        worst = get_worst_feed(self.manifest, self.artifact)
         if worst is None or not (self.folder / worst.file).is_file():
             return None
-        return None if changed_file(self.artifact, self.folder) else worst
+        return None if describe_changed_file(self.artifact, self.folder) else worst
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LocaliseRequest:
     """What is to be looked at: `feed` is a feed's name, None for the artifact's worst."""
 
-    suspect: Suspect
+    suspect: SuspectArtifact
     feed: str | None
-    record: OnRecord | None
+    record: RecordedArtifact | None
     judging: Judging
-    stage: Stage
+    stage: Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Eager:
+class _UnopenedEager:
     """The eager side before it is opened; `record` is None where it is not the recorded one."""
 
     source: Source
     checkpoint: Checkpoint
     judging: Judging
-    record: OnRecord | None
+    record: RecordedArtifact | None
 
-    def open(self, stage: Stage, wanted: Callable[[NamedFeed], bool] | None) -> Subject:
+    def open(self, stage: Progress, wanted: Callable[[NamedFeed], bool] | None) -> EagerReference:
         signature: Signature | None = None
         if self.record is not None:
             signature = self.record.manifest.signature
@@ -77,7 +83,9 @@ class _Eager:
         )
 
 
-def opened_for(asked: Asked, source: Source | None, moved: Moved) -> tuple[Subject, str]:
+def open_for_localising(
+    asked: LocaliseRequest, source: Source | None, moved: Moved
+) -> tuple[EagerReference, str]:
     """Eager with the feed to look at among its references, and that feed's name.
 
     The feed that a manifest keeps as the artifact's worst is taken as it is, one that a search
@@ -88,31 +96,31 @@ def opened_for(asked: Asked, source: Source | None, moved: Moved) -> tuple[Subje
         UsageError: nothing says what eager is, or no feed has the name.
         ModelcError: eager or the artifact cannot be opened or run.
     """
-    eager = _eager(asked, source, moved)
+    eager = _find_eager(asked, source, moved)
     worst = None if eager.record is None else eager.record.worst
     if worst is not None and eager.record is not None and asked.feed in (None, worst.feed):
         feed = read_feed(eager.record.folder / worst.file)
         subject = eager.open(asked.stage, lambda _: False)
-        return with_feed(subject, (), feed, name=worst.feed)
+        return add_feed(subject, (), feed, name=worst.feed)
     if asked.feed is not None:
-        return _named(asked.feed, eager, asked.stage), asked.feed
-    subject, name, ratio = _searched(asked, eager, lambda feed: feed.basic)
-    if ratio < _clearly_wrong(asked.suspect.precision):
+        return _open_named_feed(asked.feed, eager, asked.stage), asked.feed
+    subject, name, ratio = _open_worst_feed(asked, eager, lambda feed: feed.basic)
+    if ratio < _clearly_wrong_db(asked.suspect.precision):
         return subject, name
     del subject  # a large model is not held twice
-    subject, name, _ = _searched(asked, eager, None)
+    subject, name, _ = _open_worst_feed(asked, eager, None)
     return subject, name
 
 
-def _clearly_wrong(precision: Precision) -> float:
+def _clearly_wrong_db(precision: Precision) -> float:
     """In dB: with less than this the artifact is wrong on a feed, and no worse one is looked for.
 
     The table's limit, or ten times the error that a single layer may have, what is stricter.
     """
-    return max(tolerance_for(precision).min_sqnr, SCALES[precision].plain - _TENFOLD)
+    return max(tolerance_for(precision).min_sqnr, PRECISION_SCALES[precision].plain - _TENFOLD_DB)
 
 
-def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
+def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> _UnopenedEager:
     """Where eager is: as it is given, or as the manifest says."""
     record, stage = asked.record, asked.stage
     if source is not None and record is not None and not (source.inputs or source.samples):
@@ -123,7 +131,9 @@ def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
         source = None
     if source is not None:
         checkpoint = read_checkpoint(source, stage)
-        return _Eager(source=source, checkpoint=checkpoint, judging=asked.judging, record=None)
+        return _UnopenedEager(
+            source=source, checkpoint=checkpoint, judging=asked.judging, record=None
+        )
     if record is None:
         raise UsageError(
             f"no manifest beside {asked.suspect.path} knows it, so there is nothing to compare it"
@@ -136,24 +146,26 @@ def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
             ),
             option="model",
         )
-    found = recorded_source(record.manifest, record.folder, moved)
+    found = source_from_record(record.manifest, record.folder, moved)
     checkpoint = read_checkpoint(found, stage)
     check_same(checkpoint, record.manifest, found)
-    changed = changed_file(record.artifact, record.folder)
+    changed = describe_changed_file(record.artifact, record.folder)
     if changed:
         stage.note(changed, warning=True)
-    judging = as_recorded(asked.judging, record.manifest)
-    return _Eager(source=found, checkpoint=checkpoint, judging=judging, record=record)
+    judging = apply_recorded_judging(asked.judging, record.manifest)
+    return _UnopenedEager(source=found, checkpoint=checkpoint, judging=judging, record=record)
 
 
-def _held_out(eager: _Eager, subject: Subject, stage: Stage) -> tuple[ReferenceOutputs, ...]:
+def _refer_recorded_samples(
+    eager: _UnopenedEager, subject: EagerReference, stage: Progress
+) -> tuple[ReferenceOutputs, ...]:
     if eager.record is None:
         return ()
-    feeds = stored(eager.record.artifact, eager.record.folder)
-    return refer(feeds, subject, stage) if feeds else ()
+    feeds = load_samples(eager.record.artifact, eager.record.folder)
+    return refer_held_out(feeds, subject, stage) if feeds else ()
 
 
-def _named(name: str, eager: _Eager, stage: Stage) -> Subject:
+def _open_named_feed(name: str, eager: _UnopenedEager, stage: Progress) -> EagerReference:
     """Eager on the feed of this name alone, drawn or held out.
 
     Raises:
@@ -167,7 +179,7 @@ def _named(name: str, eager: _Eager, stage: Stage) -> Subject:
 
     subject = eager.open(stage, is_it)
     if name not in drawn:
-        held_out = _held_out(eager, subject, stage)
+        held_out = _refer_recorded_samples(eager, subject, stage)
         subject = replace(subject, references=held_out)
         drawn += [one.feed.name for one in held_out]
     if name not in drawn:
@@ -178,14 +190,14 @@ def _named(name: str, eager: _Eager, stage: Stage) -> Subject:
     return subject
 
 
-def _searched(
-    asked: Asked, eager: _Eager, wanted: Callable[[NamedFeed], bool] | None
-) -> tuple[Subject, str, float]:
+def _open_worst_feed(
+    asked: LocaliseRequest, eager: _UnopenedEager, wanted: Callable[[NamedFeed], bool] | None
+) -> tuple[EagerReference, str, float]:
     """Eager on these feeds and on held-out samples; the worst that counts, its SQNR in dB."""
     subject = eager.open(asked.stage, wanted)
-    held_out = _held_out(eager, subject, asked.stage)
+    held_out = _refer_recorded_samples(eager, subject, asked.stage)
     loose = loose_feeds(subject, held_out)
-    loose |= beyond_of(subject.references, asked.suspect.precision)
+    loose |= beyond_feeds(subject.references, asked.suspect.precision)
     references: Sequence[ReferenceOutputs] = (*subject.references, *held_out)
     with asked.stage.step("find the worst feed", log="debug-feeds") as clock:
         suspect = replace(asked.suspect, loose=loose)

@@ -10,12 +10,12 @@ from ...core.contract import Array
 from ...core.probe import ProbeNode
 from ...sources.activation_tape import TracedTensor
 from .anchors import Anchor, is_comparable
-from .bench import Bench
-from .measure import below, sqnr
+from .bench import LayerComparer
+from .measure import finite_sqnr, is_below
 
 NEARLY = 0.9  # the end is rounded more often than one operation is
-_TRIALS = 96  # runs of a part of a part
-_TENSORS = 400  # of a part that are looked at
+_MAX_TRIALS = 96  # runs of a part of a part
+_MAX_TENSORS = 400  # of a part that are looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +70,35 @@ class Culprit:
     @property
     def local(self) -> float | None:
         """The fault's own SQNR in dB."""
-        return sqnr(self.expected, self.made)
+        return finite_sqnr(self.expected, self.made)
 
 
-def refine(bench: Bench, anchor: Anchor) -> Culprit:
+def refine_anchor(bench: LayerComparer, anchor: Anchor) -> Culprit:
     """Find the operation between the anchors before and this one.
 
     What an operation of eager's equals, on the way, is right and so is all before it. Then
     eager's values are put in place of the artifact's, the earliest first, until the end comes out
     right: what follows them is right as well, and they are what the artifact should have there.
     """
-    given = bench.given_to([anchor])
+    given = bench.inputs_of([anchor])
     nodes = bench.between(given, anchor.tensor)
-    inner = _inner(bench, nodes, anchor)
+    inner = _inner_tensors(bench, nodes, anchor)
     made = bench.probe.part(given, [*inner, anchor.tensor])
-    known = _candidates(bench, nodes, anchor)
+    known = _candidate_values(bench, nodes, anchor)
     arrays = bench.arrays({*known, anchor.value.order})
     expected = bench.fitted(anchor.tensor, arrays[anchor.value.order])
     bench.count(given.values(), made.values(), arrays.values())
     right = {
         name: order
         for name in inner
-        if (order := _same(bench, name, made[name], known, arrays)) is not None
+        if (order := _find_matching_value(bench, name, made[name], known, arrays)) is not None
     }
     start = {**given, **{name: made[name] for name in right}}
-    search = _Search(bench=bench, anchor=anchor, start=start, expected=expected)
+    search = _FaultSearch(bench=bench, anchor=anchor, start=start, expected=expected)
     left = {order: value for order, value in known.items() if order not in right.values()}
     found = search.earliest([n for n in inner if n not in right], left, arrays)
     tensor, value = found or (anchor.tensor, anchor.value)
-    culprit = _culprit(
+    culprit = _make_culprit(
         bench, start, made[tensor], tensor, value, bench.fitted(tensor, arrays[value.order])
     )
     orders = {**dict.fromkeys(bench.probe.inputs, -1), **bench.orders, **right}
@@ -106,8 +106,8 @@ def refine(bench: Bench, anchor: Anchor) -> Culprit:
     return replace(culprit, known=start, orders=orders)
 
 
-def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
-    bench: Bench,
+def _make_culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
+    bench: LayerComparer,
     start: Mapping[str, Array],
     made: Array,
     tensor: str,
@@ -128,15 +128,15 @@ def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
     )
 
 
-def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[str]:
+def _inner_tensors(bench: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[str]:
     """The tensors of a part that can be compared, in order, without its end."""
     made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
     forms = {name: bench.forms[name] for name in made if name in bench.forms}
-    return [n for n, form in forms.items() if form.floating or form.discrete][-_TENSORS:]
+    return [n for n, form in forms.items() if form.floating or form.discrete][-_MAX_TENSORS:]
 
 
-def _candidates(
-    bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor
+def _candidate_values(
+    bench: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
 ) -> dict[int, TracedTensor]:
     """What eager computed in the modules of these nodes, up to the anchor's value.
 
@@ -153,18 +153,18 @@ def _candidates(
         and value.order < anchor.value.order
         and (value.module in modules or _is_unnamed(bench, value.module, anchor.value.module))
     ]
-    last = bench.within_limit(reversed(fitting[-_TENSORS:]))
+    last = bench.within_limit(reversed(fitting[-_MAX_TENSORS:]))
     return {value.order: value for value in reversed(last)}
 
 
-def _is_unnamed(bench: Bench, module: str, other: str) -> bool:
+def _is_unnamed(bench: LayerComparer, module: str, other: str) -> bool:
     """Whether a module lies inside another and no node is named after it, as in some scripts."""
     inside = bool(other) and module.startswith(f"{other}.")
     return inside and module not in bench.named
 
 
-def _same(
-    bench: Bench,
+def _find_matching_value(
+    bench: LayerComparer,
     name: str,
     made: Array,
     known: Mapping[int, TracedTensor],
@@ -182,16 +182,16 @@ def _same(
         if array.size != made.size or not is_comparable(form, value):
             continue
         limit = math.inf if form.discrete else bench.scale.plain
-        if not below(sqnr(array.reshape(made.shape), made), limit):
+        if not is_below(finite_sqnr(array.reshape(made.shape), made), limit):
             return order
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
+class _FaultSearch:
     """Puts eager's values in place of the artifact's and looks at the end."""
 
-    bench: Bench
+    bench: LayerComparer
     anchor: Anchor
     start: Mapping[str, Array]
     expected: Array
@@ -207,7 +207,7 @@ class _Search:
                 if value.shape != form.shape or not is_comparable(form, value):
                     continue
                 trials += 1
-                if trials > _TRIALS or not self.bench.more():
+                if trials > _MAX_TRIALS or not self.bench.more():
                     return None
                 if self._right(name, arrays[order]):
                     return name, value
@@ -225,4 +225,4 @@ class _Search:
         made = self.bench.probe.part(given, [end])[end]
         ratio = self.bench.gap(self.anchor.value, self.expected, made)
         limit = NEARLY * self.bench.scale.plain
-        return not below(ratio, math.inf if self.anchor.value.discrete else limit)
+        return not is_below(ratio, math.inf if self.anchor.value.discrete else limit)

@@ -20,33 +20,37 @@ from ...sources.data_branches import shorten_path
 from ...validators.judge import ReferenceOutputs
 from ...validators.output_pairs import VALUES
 from ..manifest_file import write_manifest
-from ..replaying import with_feed
-from ..stage import Stage
-from ..subject import Subject
+from ..replaying import add_feed
+from ..stage import Progress
+from ..subject import EagerReference
 from ..worst import read_feed
-from .localise import Suspect, locate
+from .localise import SuspectArtifact, locate_layer
 
-LIMIT = 60.0  # seconds: as long as a validation of a BERT of 110 million parameters on two cores
-_RUNS = 10  # of the whole model, that a look at one without suspects takes
+LOCALISE_SECONDS = (
+    60.0  # seconds: as long as a validation of a BERT of 110 million parameters on two cores
+)
+_RUNS_PER_LOOK = 10  # of the whole model, that a look at one without suspects takes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class RejectionScene:
     """Where an artifact was refused: eager, its held-out samples, the output folder, the stage.
 
     `seconds` is how long may be looked; no run begins later than that. `written` are functions of
     the user's by the operators that they wrote.
     """
 
-    subject: Subject
-    stage: Stage
+    subject: EagerReference
+    stage: Progress
     folder: Path
     held_out: tuple[ReferenceOutputs, ...] = ()
-    seconds: float = LIMIT
+    seconds: float = LOCALISE_SECONDS
     written: Mapping[str, str] = field(default_factory=dict)
 
 
-def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> Manifest:
+def add_guilty_layer(
+    manifest: Manifest, name: str, target: Target, scene: RejectionScene
+) -> Manifest:
     """The manifest, written, with the guilty layer of the artifact of that name.
 
     The same manifest where the artifact was not refused by its values, or cannot be looked into.
@@ -58,10 +62,10 @@ def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> 
         return manifest
     if artifact.frozen and verdict.faults:
         return manifest  # the branch that its capture froze is what is wrong, and is named already
-    wrong = wrong_by_value(verdict)
+    wrong = outputs_wrong_by_value(verdict)
     if not wrong:
         return manifest
-    found = _found(artifact, verdict, wrong, target, scene)
+    found = _localise_rejected(artifact, verdict, wrong, target, scene)
     if found is None:
         return manifest
     others = tuple(one for one in manifest.localisations if one.artifact != name)
@@ -70,7 +74,7 @@ def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> 
     return now
 
 
-def wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
+def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
     """What was judged wrong by its values, the worst first; empty where other things are wrong."""
     if verdict.state is not State.FAILED:
         return ()
@@ -79,32 +83,34 @@ def wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
         for one in verdict.outputs
         if not (one.passed or one.loose) and one.form_kind in ("", VALUES)
     ]
-    return tuple(sorted(wrong, key=_room))
+    return tuple(sorted(wrong, key=_output_margin))
 
 
-def _room(output: OutputVerdict) -> float:
+def _output_margin(output: OutputVerdict) -> float:
     return -math.inf if output.headroom is None else output.headroom
 
 
-def _found(
+def _localise_rejected(
     artifact: Artifact,
     verdict: Verdict,
     wrong: Sequence[OutputVerdict],
     target: Probed,
-    scene: Scene,
+    scene: RejectionScene,
 ) -> Localisation | None:
     """What the look gives, told in a line; None where there is no look, told why."""
     path = scene.folder / artifact.files[0].name
     command = shlex.join(["modelc", "debug", str(path)])
     once = verdict.seconds / max(len(verdict.feeds), 1)
-    if _RUNS * once > scene.seconds:
+    if _RUNS_PER_LOOK * once > scene.seconds:
         scene.stage.note(f"the guilty layer of {artifact.name} is looked for by {command}")
         return None
-    suspect = Suspect(name=artifact.name, path=path, target=target, precision=artifact.precision)
+    suspect = SuspectArtifact(
+        name=artifact.name, path=path, target=target, precision=artifact.precision
+    )
     end = time.monotonic() + scene.seconds
     try:
-        subject, feed = _on_worst(verdict, wrong, scene)
-        found = locate(
+        subject, feed = _subject_on_worst(verdict, wrong, scene)
+        found = locate_layer(
             suspect,
             subject,
             scene.stage,
@@ -122,9 +128,9 @@ def _found(
     return found
 
 
-def _on_worst(
-    verdict: Verdict, wrong: Sequence[OutputVerdict], scene: Scene
-) -> tuple[Subject, str]:
+def _subject_on_worst(
+    verdict: Verdict, wrong: Sequence[OutputVerdict], scene: RejectionScene
+) -> tuple[EagerReference, str]:
     """The subject with the worst feed among its references, and the feed's name.
 
     Raises:
@@ -138,19 +144,19 @@ def _on_worst(
             return one, output.feed
         if worst is not None and worst.feed == output.feed:
             feed = read_feed(scene.folder / worst.file)
-            return with_feed(scene.subject, scene.held_out, feed, name=worst.feed)
+            return add_feed(scene.subject, scene.held_out, feed, name=worst.feed)
     raise UsageError(
         f"none of the feeds it is wrong on was kept ({', '.join(one.feed for one in wrong)})",
         hint="look with modelc debug",
     )
 
 
-def tell_guilty(found: Localisation) -> str:
+def describe_guilty(found: Localisation) -> str:
     """The guilty layer with its class, line and cause in one line."""
     layer = found.layers[0]
     cause = found.cause or "the cause was not found"
-    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_place(layer)}: {cause}"
+    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_layer_place(layer)}: {cause}"
 
 
-def _place(layer: Layer) -> str:
+def _layer_place(layer: Layer) -> str:
     return f" at {shorten_path(layer.file)}:{layer.line}" if layer.file else ""

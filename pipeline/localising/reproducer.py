@@ -15,9 +15,9 @@ from ...reports.words import one_line
 from ..folder import refuse_links
 from .refine import Culprit
 
-DEBUG = "debug"  # the folder beside the artifacts
-_LONGEST = 100  # characters of a folder's name
-_ABOUT = 2000  # characters
+DEBUG_FOLDER = "debug"  # the folder beside the artifacts
+_MAX_NAME = 100  # characters of a folder's name
+_MAX_ABOUT = 2000  # characters
 
 _SCRIPT = '''"""Runs the part of {artifact} that implements {module}, and prints its error.
 
@@ -52,7 +52,9 @@ if __name__ == "__main__":
 '''
 
 
-def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about: str) -> Path:
+def write_reproducer(
+    culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about: str
+) -> Path:
     """Write model, inputs, expected result and script; returns their folder.
 
     Args:
@@ -62,13 +64,13 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
         artifact: its file, for the script's first line.
         about: what was found, in a line.
     """
-    place = folder / DEBUG / _file_name(culprit.node.name)
-    refuse_links(folder, f"{DEBUG}/{place.name}")
+    place = folder / DEBUG_FOLDER / _file_name(culprit.node.name)
+    refuse_links(folder, f"{DEBUG_FOLDER}/{place.name}")
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=place.parent) as name:
         draft = Path(name) / place.name
         draft.mkdir()
-        _fill(draft, culprit, probe, artifact=artifact, about=about)
+        _write_files(draft, culprit, probe, artifact=artifact, about=about)
         for path in draft.rglob("*"):
             if path.is_file():
                 flush_file(path)
@@ -80,15 +82,15 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
 
 def _file_name(node: str) -> str:
     """A node's name as that of a folder: a model may call its nodes `..`, or longer than a name."""
-    return re.sub(r"[^\w.-]+", "_", node)[:_LONGEST].strip(".") or "node"
+    return re.sub(r"[^\w.-]+", "_", node)[:_MAX_NAME].strip(".") or "node"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Foreign text for the inside of a docstring: it may neither end it nor begin a line."""
-    return one_line(text, _ABOUT).replace("\\", "/").replace('"', "'")
+    return one_line(text, _MAX_ABOUT).replace("\\", "/").replace('"', "'")
 
 
-def _fill(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: str) -> None:
+def _write_files(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: str) -> None:
     import numpy as np
 
     model = probe.extract(culprit.given, [culprit.tensor], place)
@@ -97,9 +99,9 @@ def _fill(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: 
     np.savez(place / "inputs.npz", **inputs)
     np.savez(place / "expected.npz", expected=culprit.expected)
     text = _SCRIPT.format(
-        artifact=_quoted(artifact),
-        module=_quoted(culprit.module or "the model's own forward"),
-        about=_quoted(about),
+        artifact=_quote(artifact),
+        module=_quote(culprit.module or "the model's own forward"),
+        about=_quote(about),
         loader=probe.loader.strip(),
         inputs=json.dumps(keys, indent=4),
         output=json.dumps(culprit.tensor),

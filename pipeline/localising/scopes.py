@@ -14,8 +14,8 @@ from functools import cache
 
 from ...core.probe import ProbeNode
 
-_NUMBERED = re.compile(r"(.+)_\d+")
-_LONGEST = 64  # names in a scope
+_NUMBERED_SCOPE = re.compile(r"(.+)_\d+")
+_MAX_SCOPE = 64  # names in a scope
 
 
 def resolve_scopes(
@@ -38,8 +38,8 @@ def resolve_scopes(
     def meant(scope: str, owner: str, kind: str) -> str:
         if scope in known and (scope or kind):
             return scope
-        names = scope.split(".")[:_LONGEST]
-        found = dict.fromkeys(_paths(names, "", known, passed_over))
+        names = scope.split(".")[:_MAX_SCOPE]
+        found = dict.fromkeys(_iter_matching_paths(names, "", known, passed_over))
         if len(found) > 1:
             found = {path: None for path in found if owner == path or owner.startswith(f"{path}.")}
         if len(found) == 1 and scope:
@@ -54,7 +54,7 @@ def resolve_scopes(
     return tuple(resolved(node) for node in nodes)
 
 
-def _paths(
+def _iter_matching_paths(
     names: Sequence[str], path: str, known: Collection[str], lists: Collection[str]
 ) -> Iterator[str]:
     """The paths that names may mean below a path; what is exact hides what is not."""
@@ -64,17 +64,17 @@ def _paths(
     name, *rest = names
     child = f"{path}.{name}" if path else name
     if child in known:
-        yield from _paths(rest, child, known, lists)
+        yield from _iter_matching_paths(rest, child, known, lists)
         return
     if path == name or path.endswith(f".{name}"):
-        yield from _paths(rest, path, known, lists)
+        yield from _iter_matching_paths(rest, path, known, lists)
         return
-    numbered = _NUMBERED.fullmatch(name)
+    numbered = _NUMBERED_SCOPE.fullmatch(name)
     if numbered is not None:
         once = f"{path}.{numbered[1]}" if path else numbered[1]
         if once in known:
-            yield from _paths(rest, once, known, lists)
+            yield from _iter_matching_paths(rest, once, known, lists)
             return
     for one in lists:
         if one.rpartition(".")[0] == path and one and f"{one}.{name}" in known:
-            yield from _paths(rest, f"{one}.{name}", known, lists)
+            yield from _iter_matching_paths(rest, f"{one}.{name}", known, lists)

@@ -10,12 +10,12 @@ from ...core.probe import Probe
 from .refine import Culprit
 
 _MATRIX = 2  # dims
-_EXACT = 2.0**-20  # folding of one constant into another rounds twice or thrice
-_ALIKE = 0.5  # of the elements agree, or the correlation is as high: it is that weight
+_EXACT_TOLERANCE = 2.0**-20  # folding of one constant into another rounds twice or thrice
+_MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it is that weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Beside:
+class _WeightPair:
     """A constant and the weight of eager's that it comes from."""
 
     constant: str
@@ -24,22 +24,26 @@ class _Beside:
     wanted: Array
 
 
-def differing(culprit: Culprit, probe: Probe, state: Mapping[str, Array], *, half: bool) -> str:
+def find_differing_weight(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array], *, half: bool
+) -> str:
     """Names the weight that differs most, the number of elements and the largest difference.
 
     Empty where no weight differs beyond its precision.
     """
-    rounding = 2.0**-7 if half else _EXACT
+    rounding = 2.0**-7 if half else _EXACT_TOLERANCE
     told: list[tuple[float, str]] = []
-    for pair in _pairs(culprit, probe, state):
-        size, text = _difference(pair, rounding)
+    for pair in _pair_weights(culprit, probe, state):
+        size, text = _describe_difference(pair, rounding)
         if text:
             told.append((size, text))
     return max(told, default=(0.0, ""))[1]
 
 
-def _pairs(culprit: Culprit, probe: Probe, state: Mapping[str, Array]) -> Iterator[_Beside]:
-    near = _near(culprit, state)
+def _pair_weights(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array]
+) -> Iterator[_WeightPair]:
+    near = _nearby_weights(culprit, state)
     constants = [name for node in culprit.nodes for name in node.constants]
     arrays = {name: probe.constant(name) for name in dict.fromkeys(constants)}
     for name, array in arrays.items():
@@ -49,15 +53,15 @@ def _pairs(culprit: Culprit, probe: Probe, state: Mapping[str, Array]) -> Iterat
         named = [key for key in near if title == key or title.endswith(f".{key}")]
         fitting = named or list(near)
         best = max(
-            (one for key in fitting for one in _fits(array, key, near[key])),
-            key=lambda one: (_alike(array, one[1]), one[2]),
+            (one for key in fitting for one in _orient_weights(array, key, near[key])),
+            key=lambda one: (_likeness(array, one[1]), one[2]),
             default=None,
         )
-        if best is not None and (named or _alike(array, best[1]) >= _ALIKE):
-            yield _Beside(constant=name, name=best[0], found=array, wanted=best[1])
+        if best is not None and (named or _likeness(array, best[1]) >= _MIN_LIKENESS):
+            yield _WeightPair(constant=name, name=best[0], found=array, wanted=best[1])
 
 
-def _near(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
+def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
     """The weights of the modules that the culprit's nodes come from, norms folded into them."""
     owners = {culprit.module, culprit.value.module, *(node.module for node in culprit.nodes)}
     owners |= {node.owner for node in culprit.nodes if node.owner}
@@ -75,10 +79,10 @@ def _near(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
         and array.dtype.kind == "f"
         and array.ndim > 1
     }
-    return {**mine, **_folded(mine, siblings)}
+    return {**mine, **_fold_norms(mine, siblings)}
 
 
-def _folded(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
+def _fold_norms(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
     """The weights of a convolution after a batch norm, whose scale the exporter multiplies in."""
     import numpy as np
 
@@ -96,7 +100,7 @@ def _folded(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[st
     return found
 
 
-def _fits(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, bool]]:
+def _orient_weights(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, bool]]:
     """The weight as it is and turned over, where the shape is the constant's."""
     fits = []
     if weight.shape == array.shape:
@@ -108,7 +112,7 @@ def _fits(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, b
     return fits
 
 
-def _alike(one: Array, two: Array) -> float:
+def _likeness(one: Array, two: Array) -> float:
     """The larger of the share of equal elements and the correlation."""
     import numpy as np
 
@@ -118,14 +122,14 @@ def _alike(one: Array, two: Array) -> float:
     return max(same, turned)
 
 
-def _difference(pair: _Beside, rounding: float) -> tuple[float, str]:
+def _describe_difference(pair: _WeightPair, rounding: float) -> tuple[float, str]:
     import numpy as np
 
     gap = np.abs(pair.found.astype(np.float64) - pair.wanted.astype(np.float64))
     peak = float(np.abs(pair.wanted).max(initial=0.0))
     # a weight folded into another is rounded at the scale of its own row, not of each element
     off = gap > rounding * np.maximum(np.abs(pair.wanted), peak * rounding)
-    off &= gap > _EXACT * np.abs(pair.wanted)
+    off &= gap > _EXACT_TOLERANCE * np.abs(pair.wanted)
     count = int(np.count_nonzero(off & (gap > rounding * np.abs(pair.wanted) * 4)))
     if not count:
         return 0.0, ""

@@ -16,29 +16,29 @@ from ...core.errors import RunnerError, UsageError
 from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.records import Artifact, FileRecord
-from .records import Check, Finding
-from .sealing import bond
+from .records import CheckOutcome, ProvenanceCheck
+from .sealing import bond_digest
 from .stating import (
-    CAPTURE,
-    CHECKPOINT,
-    JUDGING,
-    MODELC,
-    PARENT,
-    PRECISION,
-    QUANTIZER,
-    SIGNATURE,
-    STATED,
-    captured_by,
+    CAPTURE_KEY,
+    CHECKPOINT_KEY,
+    JUDGING_KEY,
+    MODELC_KEY,
+    PARENT_KEY,
+    PRECISION_KEY,
+    QUANTIZER_KEY,
+    SIGNATURE_KEY,
+    STATED_KEYS,
+    capture_method,
+    digest_terms,
     signature_digest,
-    terms_digest,
 )
 
-HOLDS, FAILED, LACKING, UNCHECKED = Finding
-_SHOWN = 12  # of a digest's characters
+HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
+_MAX_SHOWN = 12  # of a digest's characters
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerifiedRecord:
     """A folder with its manifest, as records and as the JSON that it is."""
 
     folder: Path
@@ -47,31 +47,33 @@ class Subject:
     targets: tuple[Target, ...]
 
 
-def checks_of(artifact: Artifact, subject: Subject) -> Iterator[Check]:
+def check_artifact(artifact: Artifact, subject: VerifiedRecord) -> Iterator[ProvenanceCheck]:
     """Files first: of a file that is another, nothing else is read."""
-    wrong = tuple(filter(None, (changed(file, subject.folder) for file in artifact.files)))
+    wrong = tuple(filter(None, (describe_change(file, subject.folder) for file in artifact.files)))
     found = FAILED if wrong else HOLDS
     names = f"{len(artifact.files)} as recorded"
-    yield Check(of=artifact.name, what="files", found=found, detail="; ".join(wrong) or names)
+    yield ProvenanceCheck(
+        of=artifact.name, what="files", found=found, detail="; ".join(wrong) or names
+    )
     if wrong:
         detail = "its files are not the recorded ones"
-        yield Check(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
+        yield ProvenanceCheck(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
     else:
-        yield _inside(artifact, subject)
-    yield _chain(artifact, subject.manifest)
-    yield _verdict(artifact, subject.manifest)
-    yield _seal(artifact, subject)
+        yield _check_metadata(artifact, subject)
+    yield _check_lineage(artifact, subject.manifest)
+    yield _check_verdict(artifact, subject.manifest)
+    yield _check_seal(artifact, subject)
 
 
-def end_of(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """Where a path leads to; a circle of links leads to itself (`Path.resolve` raises there)."""
     return Path(os.path.realpath(path))
 
 
-def changed(file: FileRecord, folder: Path) -> str:
+def describe_change(file: FileRecord, folder: Path) -> str:
     """What is wrong with a file on disk; empty where it is as recorded."""
     path = folder / file.name
-    if not end_of(path).is_relative_to(folder.resolve()):
+    if not resolve_links(path).is_relative_to(folder.resolve()):
         return f"{file.name} leads out of the folder"
     if not path.is_file():
         return "" if file.role == "debug" else f"{file.name} is missing"
@@ -80,73 +82,75 @@ def changed(file: FileRecord, folder: Path) -> str:
     return ""
 
 
-def _inside(artifact: Artifact, subject: Subject) -> Check:
+def _check_metadata(artifact: Artifact, subject: VerifiedRecord) -> ProvenanceCheck:
     """What the file says of itself, beside what the manifest says of it."""
     name = artifact.name
     try:
         target = target_named(artifact.target, subject.targets)
     except UsageError as error:
-        return Check(of=name, what="inside", found=UNCHECKED, detail=error.message)
+        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=error.message)
     if not isinstance(target, Carrying):
         detail = f"{target.NAME} carries nothing"
-        return Check(of=name, what="inside", found=UNCHECKED, detail=detail)
+        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=detail)
     try:
         stated = target.read_metadata(subject.folder / artifact.files[0].name)
     except RunnerError as error:
-        return Check(of=name, what="inside", found=FAILED, detail=error.message)
-    expected = _expected(artifact, subject.manifest)
+        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail=error.message)
+    expected = _make_expected_metadata(artifact, subject.manifest)
     wrong = [
-        f"it says {key} {stated[key][:_SHOWN]}, the manifest {value[:_SHOWN]}"
+        f"it says {key} {stated[key][:_MAX_SHOWN]}, the manifest {value[:_MAX_SHOWN]}"
         for key, value in expected.items()
         if key in stated and stated[key] != value
     ]
     if wrong:
-        return Check(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
-    unknown = {CAPTURE} - set(expected)  # where the chain leads out of the folder
-    lacking = [key for key in STATED if key not in stated and key not in unknown]
+        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
+    unknown = {CAPTURE_KEY} - set(expected)  # where the chain leads out of the folder
+    lacking = [key for key in STATED_KEYS if key not in stated and key not in unknown]
     if lacking:
         detail = f"it does not say {', '.join(lacking)}"
-        return Check(of=name, what="inside", found=LACKING, detail=detail)
-    return Check(of=name, what="inside", found=HOLDS, detail=_told(stated, artifact, subject))
+        return ProvenanceCheck(of=name, what="inside", found=LACKING, detail=detail)
+    return ProvenanceCheck(
+        of=name, what="inside", found=HOLDS, detail=_describe_stated(stated, artifact, subject)
+    )
 
 
-def _expected(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
+def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
     """What a file must say, where it says it at all."""
-    capture = captured_by(artifact, manifest)
+    capture = capture_method(artifact, manifest)
     quantizer = artifact.capture if artifact.precision is Precision.INT8 else None
     return {
-        CHECKPOINT: manifest.checkpoint.digest,
-        SIGNATURE: signature_digest(manifest.signature),
-        PARENT: artifact.parent,
-        PRECISION: str(artifact.precision),
-        **({CAPTURE: capture} if capture else {}),
-        **({QUANTIZER: quantizer} if quantizer else {}),
+        CHECKPOINT_KEY: manifest.checkpoint.digest,
+        SIGNATURE_KEY: signature_digest(manifest.signature),
+        PARENT_KEY: artifact.parent,
+        PRECISION_KEY: str(artifact.precision),
+        **({CAPTURE_KEY: capture} if capture else {}),
+        **({QUANTIZER_KEY: quantizer} if quantizer else {}),
     }
 
 
-def _told(stated: Mapping[str, str], artifact: Artifact, subject: Subject) -> str:
+def _describe_stated(stated: Mapping[str, str], artifact: Artifact, subject: VerifiedRecord) -> str:
     """By which modelc, and whether it was judged as the file says that it would be."""
-    by = f"by modelc {stated[MODELC]}"
-    raw = _raw(subject.raw, "artifacts", "name", artifact.name)
-    terms = terms_digest(subject.raw.get("feeds", {}), raw.get("tolerance") or {})
-    if artifact.judged_as is not None or terms == stated[JUDGING]:
+    by = f"by modelc {stated[MODELC_KEY]}"
+    raw = _raw_record(subject.raw, "artifacts", "name", artifact.name)
+    terms = digest_terms(subject.raw.get("feeds", {}), raw.get("tolerance") or {})
+    if artifact.judged_as is not None or terms == stated[JUDGING_KEY]:
         return by
     return f"{by}; judged since on other feeds or within other limits than when it was made"
 
 
-def _chain(artifact: Artifact, manifest: Manifest) -> Check:
+def _check_lineage(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
     """Its parents, by digest, to the checkpoint."""
-    end = _end_of_chain(artifact, manifest)
+    end = _first_unknown_digest(artifact, manifest)
     if end == manifest.checkpoint.digest:
-        return Check(of=artifact.name, what="chain", found=HOLDS)
+        return ProvenanceCheck(of=artifact.name, what="chain", found=HOLDS)
     if not end:
         detail = "its parents go in a circle"
-        return Check(of=artifact.name, what="chain", found=FAILED, detail=detail)
-    detail = f"what it was made from ({end[:_SHOWN]}…) is not in this folder"
-    return Check(of=artifact.name, what="chain", found=UNCHECKED, detail=detail)
+        return ProvenanceCheck(of=artifact.name, what="chain", found=FAILED, detail=detail)
+    detail = f"what it was made from ({end[:_MAX_SHOWN]}…) is not in this folder"
+    return ProvenanceCheck(of=artifact.name, what="chain", found=UNCHECKED, detail=detail)
 
 
-def _end_of_chain(artifact: Artifact, manifest: Manifest) -> str:
+def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
     """The first digest upwards that is no artifact's here; empty where there is a circle."""
     seen: set[str] = set()
     digest = artifact.parent
@@ -159,40 +163,46 @@ def _end_of_chain(artifact: Artifact, manifest: Manifest) -> str:
     return ""
 
 
-def _verdict(artifact: Artifact, manifest: Manifest) -> Check:
+def _check_verdict(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
     """What stands under a target's name has passed; what was refused does not claim to."""
     verdict = manifest.verdict_of(artifact.name)
     name = artifact.name
     if artifact.rejected:
         well = verdict is None or not verdict.passed
         detail = "refused: not claimed" if well else "refused, and its verdict says that it passed"
-        return Check(of=name, what="verdict", found=UNCHECKED if well else FAILED, detail=detail)
+        return ProvenanceCheck(
+            of=name, what="verdict", found=UNCHECKED if well else FAILED, detail=detail
+        )
     if verdict is None:
-        return Check(of=name, what="verdict", found=FAILED, detail="it was never judged")
+        return ProvenanceCheck(of=name, what="verdict", found=FAILED, detail="it was never judged")
     if not verdict.passed:
-        return Check(of=name, what="verdict", found=FAILED, detail=verdict.reason or verdict.state)
-    return Check(of=name, what="verdict", found=HOLDS, detail=f"passed on {verdict.device}")
+        return ProvenanceCheck(
+            of=name, what="verdict", found=FAILED, detail=verdict.reason or verdict.state
+        )
+    return ProvenanceCheck(
+        of=name, what="verdict", found=HOLDS, detail=f"passed on {verdict.device}"
+    )
 
 
-def _seal(artifact: Artifact, subject: Subject) -> Check:
+def _check_seal(artifact: Artifact, subject: VerifiedRecord) -> ProvenanceCheck:
     """Files and verdict are those that were bound to each other."""
-    verdict = _raw(subject.raw, "verdicts", "artifact", artifact.name)
+    verdict = _raw_record(subject.raw, "verdicts", "artifact", artifact.name)
     if not artifact.seal:
         detail = "nothing binds its verdict to its files"
-        return Check(of=artifact.name, what="seal", found=LACKING, detail=detail)
-    seal = bond(
+        return ProvenanceCheck(of=artifact.name, what="seal", found=LACKING, detail=detail)
+    seal = bond_digest(
         (file.sha256 for file in artifact.files if file.role != "debug"),
         verdict=verdict,
         checkpoint=subject.manifest.checkpoint.digest,
         signature=signature_digest(subject.manifest.signature),
     )
     if seal == artifact.seal:
-        return Check(of=artifact.name, what="seal", found=HOLDS)
+        return ProvenanceCheck(of=artifact.name, what="seal", found=HOLDS)
     detail = "its verdict, files or model are not those that were bound to each other"
-    return Check(of=artifact.name, what="seal", found=FAILED, detail=detail)
+    return ProvenanceCheck(of=artifact.name, what="seal", found=FAILED, detail=detail)
 
 
-def _raw(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:
+def _raw_record(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:
     """The first record of a list in the manifest whose `key` is `value`."""
     found: dict[str, Any] = next((one for one in raw.get(part, ()) if one[key] == value), {})
     return found

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ...core.whole import write_whole
-from ..recorded import manifest_of
-from .records import failed
-from .sbom import sbom
+from ..recorded import load_manifest
+from .records import list_failed_checks
+from .sbom import make_sbom
 from .verifying import verify_folder
 
 
-def bill_of(folder: Path) -> bytes:
+def make_bill(folder: Path) -> bytes:
     """The bill of a folder whose files and record are as they were written.
 
     Raises:
@@ -21,15 +21,15 @@ def bill_of(folder: Path) -> bytes:
             would name other files than those that are there.
         MissingError: the package that writes it is not here.
     """
-    manifest = manifest_of(folder)
-    wrong = failed(verify_folder(folder).checks)
+    manifest = load_manifest(folder)
+    wrong = list_failed_checks(verify_folder(folder).checks)
     if wrong:
         first = wrong[0]
         raise UsageError(
             f"{folder} is not as it was recorded: {first.of}, {first.what}: {first.detail}",
             hint=f"see modelc verify {folder}, and export again",
         )
-    return sbom(manifest)
+    return make_sbom(manifest)
 
 
 def write_bill(bill: bytes, path: Path) -> Path:

@@ -19,18 +19,18 @@ from ...core.errors import MissingError
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
 from .sealing import verdict_digest
-from .stating import captured_by, signature_digest
+from .stating import capture_method, signature_digest
 
 if TYPE_CHECKING:
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component
 
-_NO_PACKAGE = ("python", "platform")  # of what the environment names
-_SOURCE = "checkpoint"
+_NOT_PACKAGES = ("python", "platform")  # of what the environment names
+_SOURCE_REF = "checkpoint"
 
 
-def sbom(manifest: Manifest) -> bytes:
+def make_sbom(manifest: Manifest) -> bytes:
     """The document, the same for the same manifest.
 
     Raises:
@@ -42,51 +42,54 @@ def sbom(manifest: Manifest) -> bytes:
         )
     from cyclonedx.output.json import JsonV1Dot6
 
-    document = json.loads(JsonV1Dot6(_bill(manifest)).output_as_string())
-    cards = {_ref(artifact): _card(artifact, manifest) for artifact in _shipped(manifest)}
+    document = json.loads(JsonV1Dot6(_make_bom(manifest)).output_as_string())
+    cards = {
+        _artifact_ref(artifact): _model_card(artifact, manifest)
+        for artifact in _iter_shipped(manifest)
+    }
     for component in document["components"]:
         if component["bom-ref"] in cards:
             component["modelCard"] = cards[component["bom-ref"]]
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def _shipped(manifest: Manifest) -> Iterator[Artifact]:
+def _iter_shipped(manifest: Manifest) -> Iterator[Artifact]:
     """What stands under a target's name; what was refused is no part of anything."""
     return (artifact for artifact in manifest.artifacts if not artifact.rejected)
 
 
-def _ref(artifact: Artifact) -> str:
+def _artifact_ref(artifact: Artifact) -> str:
     return f"artifact:{artifact.name}"
 
 
-def _bill(manifest: Manifest) -> Bom:
+def _make_bom(manifest: Manifest) -> Bom:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.tool import ToolRepository
 
-    source, packages = _source(manifest), list(_packages(manifest))
-    artifacts = {a.name: _model(a, manifest, source) for a in _shipped(manifest)}
+    source, packages = _source_component(manifest), list(_package_components(manifest))
+    artifacts = {a.name: _model_component(a, manifest, source) for a in _iter_shipped(manifest)}
     bill = Bom(
         components=[source, *artifacts.values(), *packages],
         metadata=BomMetaData(
             timestamp=datetime.fromisoformat(manifest.created),
-            tools=ToolRepository(components=[_package(DISTRIBUTION, manifest.modelc)]),
+            tools=ToolRepository(components=[_package_component(DISTRIBUTION, manifest.modelc)]),
         ),
-        serial_number=uuid5(NAMESPACE_URL, f"modelc:{_identity(manifest)}"),
+        serial_number=uuid5(NAMESPACE_URL, f"modelc:{_bom_identity(manifest)}"),
     )
     by_name = {package.name: package for package in packages}
-    for artifact in _shipped(manifest):
+    for artifact in _iter_shipped(manifest):
         parent = artifacts.get(artifact.made_from)
-        used = (by_name[_plain(name)] for name in sorted(artifact.versions))
+        used = (by_name[_normalize_name(name)] for name in sorted(artifact.versions))
         bill.register_dependency(artifacts[artifact.name], [parent or source, *used])
     return bill
 
 
-def _identity(manifest: Manifest) -> str:
+def _bom_identity(manifest: Manifest) -> str:
     """What tells this bill from others: the artifacts, and when the record was begun."""
-    return " ".join([manifest.created, *(artifact.digest for artifact in _shipped(manifest))])
+    return " ".join([manifest.created, *(artifact.digest for artifact in _iter_shipped(manifest))])
 
 
-def _source(manifest: Manifest) -> Component:
+def _source_component(manifest: Manifest) -> Component:
     """The checkpoint, as the model that the artifacts descend from."""
     from cyclonedx.model.component import Component, ComponentType
 
@@ -96,23 +99,25 @@ def _source(manifest: Manifest) -> Component:
         type=ComponentType.MACHINE_LEARNING_MODEL,
         name=name,
         version=checkpoint.digest,
-        bom_ref=_SOURCE,
-        hashes=_hashes(checkpoint.digest) if len(checkpoint.files) == 1 else None,
-        components=_files(checkpoint.files, _SOURCE) if len(checkpoint.files) > 1 else None,
-        properties=_properties(
+        bom_ref=_SOURCE_REF,
+        hashes=_hash_list(checkpoint.digest) if len(checkpoint.files) == 1 else None,
+        components=_file_components(checkpoint.files, _SOURCE_REF)
+        if len(checkpoint.files) > 1
+        else None,
+        properties=_make_properties(
             {"kind": checkpoint.kind, "factory": checkpoint.factory, "digest": checkpoint.digest}
         ),
     )
 
 
-def _model(artifact: Artifact, manifest: Manifest, source: Component) -> Component:
+def _model_component(artifact: Artifact, manifest: Manifest, source: Component) -> Component:
     from cyclonedx.model.component import Component, ComponentType, Pedigree
 
     verdict = manifest.verdict_of(artifact.name)
     told = {
         "format": artifact.target,
         "precision": str(artifact.precision),
-        "capture": captured_by(artifact, manifest),
+        "capture": capture_method(artifact, manifest),
         "parent": artifact.parent,
         "parent is": "the checkpoint" if artifact.made_from == EAGER else artifact.made_from,
         "signature_digest": signature_digest(manifest.signature),
@@ -123,15 +128,15 @@ def _model(artifact: Artifact, manifest: Manifest, source: Component) -> Compone
         type=ComponentType.MACHINE_LEARNING_MODEL,
         name=artifact.files[0].name,
         version=artifact.digest,
-        bom_ref=_ref(artifact),
-        hashes=_hashes(artifact.digest),
-        components=_files(artifact.files[1:], _ref(artifact)),
-        pedigree=Pedigree(ancestors=[_ancestor(source)], notes=_history(artifact)),
-        properties=_properties(told),
+        bom_ref=_artifact_ref(artifact),
+        hashes=_hash_list(artifact.digest),
+        components=_file_components(artifact.files[1:], _artifact_ref(artifact)),
+        pedigree=Pedigree(ancestors=[_ancestor_component(source)], notes=_history_text(artifact)),
+        properties=_make_properties(told),
     )
 
 
-def _ancestor(source: Component) -> Component:
+def _ancestor_component(source: Component) -> Component:
     """The checkpoint once more, by its digest: a reference may stand once in a document."""
     from cyclonedx.model.component import Component, ComponentType
 
@@ -143,13 +148,13 @@ def _ancestor(source: Component) -> Component:
     )
 
 
-def _history(artifact: Artifact) -> str:
+def _history_text(artifact: Artifact) -> str:
     how = f" by {artifact.capture}" if artifact.capture else ""
     origin = "the checkpoint" if artifact.made_from == EAGER else artifact.made_from
     return f"{artifact.target} in {artifact.precision}, made from {origin}{how}"
 
 
-def _files(files: Iterable[FileRecord], owner: str) -> list[Component]:
+def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]:
     """The files that belong to a model, each with its digest."""
     from cyclonedx.model.component import Component, ComponentType
 
@@ -158,28 +163,28 @@ def _files(files: Iterable[FileRecord], owner: str) -> list[Component]:
             type=ComponentType.FILE,
             name=file.name,
             bom_ref=f"{owner}/{file.name}",
-            hashes=_hashes(file.sha256),
-            properties=_properties({"role": file.role}),
+            hashes=_hash_list(file.sha256),
+            properties=_make_properties({"role": file.role}),
         )
         for file in files
     ]
 
 
-def _packages(manifest: Manifest) -> Iterator[Component]:
+def _package_components(manifest: Manifest) -> Iterator[Component]:
     """The packages that took part, by the versions of the record."""
     found: dict[str, str] = {}
-    kept = {n: v for n, v in manifest.environment.items() if n not in _NO_PACKAGE}
-    for one in (manifest.needs.packages, kept, *(a.versions for a in _shipped(manifest))):
-        found |= {_plain(name): version.partition(" ")[0] for name, version in one.items()}
-    yield from (_package(name, version) for name, version in sorted(found.items()))
+    kept = {n: v for n, v in manifest.environment.items() if n not in _NOT_PACKAGES}
+    for one in (manifest.needs.packages, kept, *(a.versions for a in _iter_shipped(manifest))):
+        found |= {_normalize_name(name): version.partition(" ")[0] for name, version in one.items()}
+    yield from (_package_component(name, version) for name, version in sorted(found.items()))
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """The name of a distribution as indexes write it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _package(name: str, version: str) -> Component:
+def _package_component(name: str, version: str) -> Component:
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
@@ -192,19 +197,19 @@ def _package(name: str, version: str) -> Component:
     )
 
 
-def _hashes(digest: str) -> list[Any]:
+def _hash_list(digest: str) -> list[Any]:
     from cyclonedx.model import HashAlgorithm, HashType
 
     return [HashType(alg=HashAlgorithm.SHA_256, content=digest)]
 
 
-def _properties(told: Mapping[str, str | None]) -> list[Property]:
+def _make_properties(told: Mapping[str, str | None]) -> list[Property]:
     from cyclonedx.model import Property
 
     return [Property(name=f"modelc:{name}", value=value) for name, value in told.items() if value]
 
 
-def _card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
+def _model_card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
     """Inputs, outputs, precision, and the verdict as measures."""
     spec = manifest.signature
     return {
@@ -212,12 +217,14 @@ def _card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
             "inputs": [{"format": str(one)} for one in spec.inputs],
             "outputs": [{"format": name} for name in spec.outputs],
         },
-        "quantitativeAnalysis": {"performanceMetrics": list(_measures(artifact, manifest))},
+        "quantitativeAnalysis": {
+            "performanceMetrics": list(_model_card_metrics(artifact, manifest))
+        },
         "properties": [{"name": "modelc:precision", "value": str(artifact.precision)}],
     }
 
 
-def _measures(artifact: Artifact, manifest: Manifest) -> Iterator[dict[str, str]]:
+def _model_card_metrics(artifact: Artifact, manifest: Manifest) -> Iterator[dict[str, str]]:
     """The verdict, its worst figures, and accuracy where labelled data was given."""
     verdict, accuracy = manifest.verdict_of(artifact.name), artifact.accuracy
     if verdict is not None:

@@ -15,21 +15,21 @@ from typing import Any
 from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.verdict import Verdict
-from .digesting import digest_of, plain
+from .digesting import canonical_digest, plain_json
 from .stating import signature_digest
 
-_EMPTY = b'"seal": ""'
-_SEAL = re.compile(rb'"seal": "([0-9a-f]{64})"(\n}\n)\Z')
-_PLACE = ("artifact", "worst")  # of a verdict: where things lie, which moves change
+_EMPTY_SEAL = b'"seal": ""'
+_SEAL_PATTERN = re.compile(rb'"seal": "([0-9a-f]{64})"(\n}\n)\Z')
+_LOCATION_KEYS = ("artifact", "worst")  # of a verdict: where things lie, which moves change
 
 
-def bound(manifest: Manifest) -> Manifest:
+def bind_manifest(manifest: Manifest) -> Manifest:
     """The manifest with every judged artifact bound to its verdict, where it was not before."""
-    artifacts = (_bound(artifact, manifest) for artifact in manifest.artifacts)
+    artifacts = (_bind_artifact(artifact, manifest) for artifact in manifest.artifacts)
     return replace(manifest, artifacts=tuple(artifacts))
 
 
-def _bound(artifact: Artifact, manifest: Manifest) -> Artifact:
+def _bind_artifact(artifact: Artifact, manifest: Manifest) -> Artifact:
     verdict = manifest.verdict_of(artifact.name)
     if artifact.seal or verdict is None:
         return artifact
@@ -45,25 +45,25 @@ def is_bound(artifact: Artifact, manifest: Manifest) -> bool:
 
 
 def _seal_of(artifact: Artifact, verdict: Verdict, manifest: Manifest) -> str:
-    return bond(
+    return bond_digest(
         (file.sha256 for file in artifact.files if file.role != "debug"),
-        verdict=plain(verdict),
+        verdict=plain_json(verdict),
         checkpoint=manifest.checkpoint.digest,
         signature=signature_digest(manifest.signature),
     )
 
 
-def unbound(manifest: Manifest, name: str) -> Manifest:
+def unbind_artifact(manifest: Manifest, name: str) -> Manifest:
     """The manifest with that artifact to be bound anew: it was judged again."""
     artifacts = (replace(a, seal="") if a.name == name else a for a in manifest.artifacts)
     return replace(manifest, artifacts=tuple(artifacts))
 
 
-def bond(
+def bond_digest(
     files: Iterable[str], *, verdict: Mapping[str, Any], checkpoint: str, signature: str
 ) -> str:
     """SHA-256 over digests: of an artifact's files, its verdict and what it was held to."""
-    return digest_of(
+    return canonical_digest(
         {
             "files": sorted(files),
             "verdict": verdict_digest(verdict),
@@ -75,22 +75,24 @@ def bond(
 
 def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
     """SHA-256 over a verdict, as a record or as JSON, but for the places where its files lie."""
-    told = plain(verdict) if isinstance(verdict, Verdict) else verdict
-    return digest_of({key: value for key, value in told.items() if key not in _PLACE})
+    told = plain_json(verdict) if isinstance(verdict, Verdict) else verdict
+    return canonical_digest(
+        {key: value for key, value in told.items() if key not in _LOCATION_KEYS}
+    )
 
 
-def sealed(text: bytes) -> bytes:
+def seal_document(text: bytes) -> bytes:
     """A JSON document that ends with an empty `seal`, with the SHA-256 of itself in that place."""
-    if not text.endswith(_EMPTY + b"\n}\n"):
+    if not text.endswith(_EMPTY_SEAL + b"\n}\n"):
         raise RuntimeError("what is to be sealed has no place for it")
     seal = hashlib.sha256(text).hexdigest().encode()
-    return text[: -len(_EMPTY) - 3] + b'"seal": "' + seal + b'"\n}\n'
+    return text[: -len(_EMPTY_SEAL) - 3] + b'"seal": "' + seal + b'"\n}\n'
 
 
 def seal_holds(text: bytes) -> bool | None:
     """Whether a document is as it was when it was sealed; None where it never was."""
-    found = _SEAL.search(text)
+    found = _SEAL_PATTERN.search(text)
     if found is None:
         return None
-    blank = text[: found.start()] + _EMPTY + found.group(2)
+    blank = text[: found.start()] + _EMPTY_SEAL + found.group(2)
     return hashlib.sha256(blank).hexdigest().encode() == found.group(1)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError
 from ...core.whole import write_whole
-from ..manifest_file import FILE, signature_path
-from .records import Check, Finding
+from ..manifest_file import MANIFEST_FILE, signature_path
+from .records import CheckOutcome, ProvenanceCheck
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -21,66 +21,68 @@ if TYPE_CHECKING:
     PrivateKey: TypeAlias = ed25519.Ed25519PrivateKey
     PublicKey: TypeAlias = ed25519.Ed25519PublicKey
 
-HINT = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
-_HINT_PUBLIC = "make it of the private one: openssl pkey -in key.pem -pubout -out pub.pem"
+KEY_HINT = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+_PUBLIC_KEY_HINT = "make it of the private one: openssl pkey -in key.pem -pubout -out pub.pem"
 
 
-def read_private(path: Path) -> PrivateKey:
+def read_private_key(path: Path) -> PrivateKey:
     """The private key in a PEM file.
 
     Raises:
         UsageError: it cannot be read, is none, is encrypted or of another kind.
         MissingError: the package for signatures is not here.
     """
-    _need()
+    _require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ed25519
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(_bytes(path, HINT), password=None)
+        key = load_pem_private_key(_read_bytes(path, KEY_HINT), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{path} is no private key that can be read: {error}", hint=HINT
+            f"{path} is no private key that can be read: {error}", hint=KEY_HINT
         ) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
+        raise UsageError(f"{path} is a key of another kind than ed25519", hint=KEY_HINT)
     return key
 
 
-def read_public(path: Path) -> PublicKey:
+def read_public_key(path: Path) -> PublicKey:
     """The public key in a PEM file.
 
     Raises:
         UsageError: it cannot be read, is none or of another kind.
         MissingError: the package for signatures is not here.
     """
-    _need()
+    _require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ed25519
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        key = load_pem_public_key(_bytes(path, _HINT_PUBLIC))
+        key = load_pem_public_key(_read_bytes(path, _PUBLIC_KEY_HINT))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} is no public key: {error}", hint=_HINT_PUBLIC) from error
+        raise UsageError(f"{path} is no public key: {error}", hint=_PUBLIC_KEY_HINT) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
+        raise UsageError(f"{path} is a key of another kind than ed25519", hint=KEY_HINT)
     return key
 
 
-def sign(folder: Path, key: PrivateKey, file: str = FILE) -> Path:
+def sign_record(folder: Path, key: PrivateKey, file: str = MANIFEST_FILE) -> Path:
     """Sign a record of the folder as it is now; the signature is written whole or not at all."""
     return write_whole(signature_path(folder / file), key.sign((folder / file).read_bytes()))
 
 
-def signed_by(folder: Path, key: PublicKey) -> bool:
+def is_signed_by(folder: Path, key: PublicKey) -> bool:
     """Whether the manifest as it is now was signed with that key."""
-    path = signature_path(folder / FILE)
-    return path.is_file() and holds((folder / FILE).read_bytes(), path.read_bytes(), key)
+    path = signature_path(folder / MANIFEST_FILE)
+    return path.is_file() and is_signature_of(
+        (folder / MANIFEST_FILE).read_bytes(), path.read_bytes(), key
+    )
 
 
-def holds(text: bytes, signature: bytes, key: PublicKey) -> bool:
+def is_signature_of(text: bytes, signature: bytes, key: PublicKey) -> bool:
     """Whether a signature is of that text, by that key."""
     from cryptography.exceptions import InvalidSignature
 
@@ -93,7 +95,7 @@ def holds(text: bytes, signature: bytes, key: PublicKey) -> bool:
 
 def check_signature(
     path: Path, text: bytes, key: PublicKey | None, *, of: str = "manifest"
-) -> Check:
+) -> ProvenanceCheck:
     """Check the signature of the record in `path`, whose bytes are `text`.
 
     Without a key nothing is said of it.
@@ -102,24 +104,24 @@ def check_signature(
     there = signature.is_file()
     if key is None:
         detail = "there, and not checked: no --key" if there else "none, and none asked for"
-        return Check(of=of, what="signature", found=Finding.UNCHECKED, detail=detail)
+        return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.UNCHECKED, detail=detail)
     if not there:
         detail = f"{signature.name} is not there"
-    elif holds(text, signature.read_bytes(), key):
-        return Check(of=of, what="signature", found=Finding.HOLDS)
+    elif is_signature_of(text, signature.read_bytes(), key):
+        return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.HOLDS)
     else:
         detail = f"not of this {of} by this key"
-    return Check(of=of, what="signature", found=Finding.FAILED, detail=detail)
+    return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.FAILED, detail=detail)
 
 
-def _bytes(path: Path, hint: str) -> bytes:
+def _read_bytes(path: Path, hint: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"the key {path} cannot be read: {error.strerror}", hint=hint) from error
 
 
-def _need() -> None:
+def _require_cryptography() -> None:
     """That the package is here.
 
     Raises:

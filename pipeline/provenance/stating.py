@@ -9,36 +9,54 @@ from ...core.manifest import FeedPlan, Manifest
 from ...core.records import Artifact
 from ...core.signature import Signature
 from ...core.verdict import Tolerance
-from .digesting import digest_of, plain
+from .digesting import canonical_digest, plain_json
 
-CHECKPOINT, SIGNATURE, PARENT, JUDGING = "checkpoint", "signature_digest", "parent", "judging"
-DOMAIN = "domain"  # the inputs as `--input` reads them, with their bounds
-MODELC, PRECISION, CAPTURE, QUANTIZER = "modelc", "precision", "capture", "quantizer"
-STATED = (MODELC, CHECKPOINT, SIGNATURE, PARENT, CAPTURE, PRECISION, JUDGING)
+CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, JUDGING_KEY = (
+    "checkpoint",
+    "signature_digest",
+    "parent",
+    "judging",
+)
+DOMAIN_KEY = "domain"  # the inputs as `--input` reads them, with their bounds
+MODELC_KEY, PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = (
+    "modelc",
+    "precision",
+    "capture",
+    "quantizer",
+)
+STATED_KEYS = (
+    MODELC_KEY,
+    CHECKPOINT_KEY,
+    SIGNATURE_KEY,
+    PARENT_KEY,
+    CAPTURE_KEY,
+    PRECISION_KEY,
+    JUDGING_KEY,
+)
 
 
 def signature_digest(signature: Signature) -> str:
     """SHA-256 of the inputs as `--input` reads them and the outputs' names, in their order."""
-    return digest_of(
+    return canonical_digest(
         {"inputs": [str(spec) for spec in signature.inputs], "outputs": list(signature.outputs)}
     )
 
 
-def judging_digest(feeds: FeedPlan, tolerance: Tolerance) -> str:
+def digest_judging(feeds: FeedPlan, tolerance: Tolerance) -> str:
     """SHA-256 of how it is judged: how many feeds from which seed and samples, within what."""
-    return terms_digest(
+    return digest_terms(
         {"count": feeds.count, "seed": feeds.seed, "samples_digest": feeds.samples_digest},
-        plain(tolerance),
+        plain_json(tolerance),
     )
 
 
-def terms_digest(feeds: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
+def digest_terms(feeds: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
     """As `judging_digest`, of the two as a manifest has them in JSON."""
     kept = {name: feeds.get(name) for name in ("count", "seed", "samples_digest")}
-    return digest_of({"feeds": kept, "tolerance": tolerance})
+    return canonical_digest({"feeds": kept, "tolerance": tolerance})
 
 
-def captured_by(artifact: Artifact, manifest: Manifest) -> str:
+def capture_method(artifact: Artifact, manifest: Manifest) -> str:
     """How it, or what it was made from, was taken from eager; empty where nobody knows."""
     seen: set[str] = set()
     one: Artifact | None = artifact

@@ -18,19 +18,33 @@ from pathlib import Path
 
 from ...converters.registry import BUILT_IN, TARGETS
 from ...core.digest import sha256_of
-from ..manifest_file import FILE
-from ..plan import STEM
-from .artifacts import end_of
-from .records import Check, Finding
+from ..manifest_file import MANIFEST_FILE
+from ..plan import MODEL_STEM
+from .artifacts import resolve_links
+from .records import CheckOutcome, ProvenanceCheck
 
 # Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
-_NO_MODEL = (".py", ".pyi", ".json", ".toml", ".yaml", ".yml", ".md", ".txt", ".log", ".html")
+_NOT_MODEL_SUFFIXES = (
+    ".py",
+    ".pyi",
+    ".json",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".md",
+    ".txt",
+    ".log",
+    ".html",
+)
 # Further files that modelc writes without a record of them: feeds, reports, signatures, locks.
-_NOTED = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
+_IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
 # Formats of runtimes that modelc does not know.
-_OTHERS = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
-_SUFFIXES = (*(one.SUFFIX for one in TARGETS if one.SUFFIX not in _NOTED), *_OTHERS)
-_SHOWN = 3  # names of files that are no models
+_FOREIGN_SUFFIXES = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
+_MODEL_SUFFIXES = (
+    *(one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES),
+    *_FOREIGN_SUFFIXES,
+)
+_MAX_FILES_SHOWN = 3  # names of files that are no models
 _BEGINNING = 1024  # bytes of a file that are looked at
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has them; logs are coloured
 _ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
@@ -38,14 +52,14 @@ _ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the
 _LATEST = 64
 _SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
 
-_UNKNOWN = "no record names it, so nothing says that it was ever judged: remove it"
-_LINK_OUT = "a link out of the folder, behind which nothing was checked: remove it"
-_LINK_PART = "a link to what is no folder with a record of its own: remove it"
-_UNREAD = "the folder cannot be read, so nothing in it was checked"
+_UNKNOWN_DETAIL = "no record names it, so nothing says that it was ever judged: remove it"
+_LINK_OUT_DETAIL = "a link out of the folder, behind which nothing was checked: remove it"
+_LINK_PART_DETAIL = "a link to what is no folder with a record of its own: remove it"
+_UNREAD_DETAIL = "the folder cannot be read, so nothing in it was checked"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claimed:
+class ClaimedFiles:
     """What records account for: files by their places, as `place_of` gives them, and by digest.
 
     `read` are ends of links to what an order only reads, as a checkpoint that a link leads to;
@@ -58,10 +72,10 @@ class Claimed:
     digests: Collection[str] = field(default=(), repr=False)
 
 
-NOTHING = Claimed()
+NOTHING_CLAIMED = ClaimedFiles()
 
 
-def place_of(path: Path) -> Path:
+def real_place(path: Path) -> Path:
     """Where a file is, its own name not followed: a link is claimed by its name, not by its end."""
     return path.parent.resolve() / path.name
 
@@ -71,17 +85,19 @@ def folders_with(name: str, root: Path) -> tuple[Path, ...]:
 
     A folder that cannot be read holds nothing here; `unclaimed_models` says so.
     """
-    return tuple(Path(place) for place, _, names in _walk(root, []) if name in names)
+    return tuple(Path(place) for place, _, names in _walk_sorted(root, []) if name in names)
 
 
 def manifest_folders(root: Path) -> tuple[Path, ...]:
     """Folders with a manifest that is not of another program: a page has a `manifest.json` too."""
-    return tuple(one for one in folders_with(FILE, root) if one == root or _has_record(one))
+    return tuple(
+        one for one in folders_with(MANIFEST_FILE, root) if one == root or _has_record(one)
+    )
 
 
-def unclaimed_models(
-    root: Path, claimed: Claimed = NOTHING, *, signed: bool = False
-) -> Iterator[Check]:
+def check_unclaimed(
+    root: Path, claimed: ClaimedFiles = NOTHING_CLAIMED, *, signed: bool = False
+) -> Iterator[ProvenanceCheck]:
     """A failed check for each model file that nothing claims, and what was not looked into.
 
     Args:
@@ -91,42 +107,52 @@ def unclaimed_models(
     """
     unread: list[OSError] = []
     others: list[Path] = []
-    for place, folders, names in _walk(root, unread):
+    for place, folders, names in _walk_sorted(root, unread):
         here = Path(place)
-        yield from _links(here, folders, root)
+        yield from _check_links(here, folders, root)
         folders[:] = [one for one in folders if here / one not in claimed.apart]
-        models = [here / one for one in folders if _has_suffix(one)]
-        yield from (_of_other_name(one, root, signed) for one in models if not one.is_symlink())
+        models = [here / one for one in folders if _has_model_suffix(one)]
+        yield from (_check_renamed(one, root, signed) for one in models if not one.is_symlink())
         files = [one for one in (here / name for name in names) if not _is_claimed(one, claimed)]
-        named = [one for one in files if _is_named_so(one)]
-        yield from (_check(one, root, Finding.FAILED, _UNKNOWN) for one in named)
+        named = [one for one in files if _is_manifest_name(one)]
+        yield from (
+            _make_failed_check(one, root, CheckOutcome.FAILED, _UNKNOWN_DETAIL) for one in named
+        )
         for path in (one for one in files if one not in named):
             if not _looks_like_a_model(path):
                 others.append(path)
             elif not _is_known(path, claimed):
-                yield _of_other_name(path, root, signed)
+                yield _check_renamed(path, root, signed)
     for error in unread:
-        yield _check(Path(error.filename or root), root, Finding.FAILED, _UNREAD, what="files")
-    yield from _not_looked_into(others, root)
+        yield _make_failed_check(
+            Path(error.filename or root), root, CheckOutcome.FAILED, _UNREAD_DETAIL, what="files"
+        )
+    yield from _check_uninspected(others, root)
 
 
-def _is_claimed(path: Path, claimed: Claimed) -> bool:
-    return place_of(path) in claimed.places or end_of(path) in claimed.read
+def _is_claimed(path: Path, claimed: ClaimedFiles) -> bool:
+    return real_place(path) in claimed.places or resolve_links(path) in claimed.read
 
 
-def _not_looked_into(paths: Iterable[Path], root: Path) -> Iterator[Check]:
+def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[ProvenanceCheck]:
     """One line for all files that are neither models nor of the kinds that modelc writes."""
-    usual = (*_NO_MODEL, *_NOTED)
+    usual = (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
     strange = [
-        path.relative_to(root).as_posix() for path in paths if not _plain(path.name).endswith(usual)
+        path.relative_to(root).as_posix()
+        for path in paths
+        if not _normalize_text(path.name).endswith(usual)
     ]
     if strange:
-        shown = ", ".join(strange[:_SHOWN]) + (", ..." if len(strange) > _SHOWN else "")
+        shown = ", ".join(strange[:_MAX_FILES_SHOWN]) + (
+            ", ..." if len(strange) > _MAX_FILES_SHOWN else ""
+        )
         detail = f"{len(strange)} that no record names and that do not look like models: {shown}"
-        yield Check(of="other files", what="files", found=Finding.UNCHECKED, detail=detail)
+        yield ProvenanceCheck(
+            of="other files", what="files", found=CheckOutcome.UNCHECKED, detail=detail
+        )
 
 
-def _walk(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walk_sorted(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
     """As os.walk, in a stable order."""
     for place, folders, names in os.walk(root, onerror=unread.append):
         folders.sort()
@@ -135,7 +161,7 @@ def _walk(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], l
 
 def _has_record(folder: Path) -> bool:
     """Whether a folder answers for what is in it; a broken manifest is looked at as one."""
-    path = folder / FILE
+    path = folder / MANIFEST_FILE
     if folder.is_symlink() or path.is_dir() or not (path.is_symlink() or path.exists()):
         return False
     try:
@@ -145,31 +171,41 @@ def _has_record(folder: Path) -> bool:
     return not isinstance(document, dict) or not {"modelc", "artifacts"}.isdisjoint(document)
 
 
-def _links(here: Path, folders: list[str], root: Path) -> Iterator[Check]:
+def _check_links(here: Path, folders: list[str], root: Path) -> Iterator[ProvenanceCheck]:
     """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
     for path in (here / name for name in folders if (here / name).is_symlink()):
-        if not end_of(path).is_relative_to(root.resolve()):
-            yield _check(path, root, Finding.FAILED, _LINK_OUT, what="files")
-        elif not (path / FILE).is_file() and end_of(path) != root.resolve():
-            yield _check(path, root, Finding.FAILED, _LINK_PART, what="files")
+        if not resolve_links(path).is_relative_to(root.resolve()):
+            yield _make_failed_check(
+                path, root, CheckOutcome.FAILED, _LINK_OUT_DETAIL, what="files"
+            )
+        elif not (path / MANIFEST_FILE).is_file() and resolve_links(path) != root.resolve():
+            yield _make_failed_check(
+                path, root, CheckOutcome.FAILED, _LINK_PART_DETAIL, what="files"
+            )
 
 
-def _of_other_name(path: Path, root: Path, signed: bool) -> Check:
-    return _check(path, root, Finding.FAILED if signed else Finding.UNCHECKED, _UNKNOWN)
+def _check_renamed(path: Path, root: Path, signed: bool) -> ProvenanceCheck:
+    return _make_failed_check(
+        path, root, CheckOutcome.FAILED if signed else CheckOutcome.UNCHECKED, _UNKNOWN_DETAIL
+    )
 
 
-def _plain(name: str) -> str:
+def _normalize_text(name: str) -> str:
     """A name as it looks: one case, one form of each letter, nothing that is not seen."""
     seen = (one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
     return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
 
 
-def _is_named_so(path: Path) -> bool:
+def _is_manifest_name(path: Path) -> bool:
     """Whether a file has the name of an artifact: also one that only its name makes a document."""
-    plain = _plain(path.name)
-    if plain != STEM and not plain.startswith(f"{STEM}."):
+    plain = _normalize_text(path.name)
+    if plain != MODEL_STEM and not plain.startswith(f"{MODEL_STEM}."):
         return False
-    return not _is_document(path) if plain.endswith(_NO_MODEL) or plain == STEM else True
+    return (
+        not _is_document(path)
+        if plain.endswith(_NOT_MODEL_SUFFIXES) or plain == MODEL_STEM
+        else True
+    )
 
 
 def _is_document(path: Path) -> bool:
@@ -199,35 +235,41 @@ def _is_disguised(path: Path) -> bool:
         return False
     if start[:1] == _ONNX and start[1:2] and start[1] <= _LATEST:
         return True
-    return _plain(path.name).endswith((*_NO_MODEL, *_NOTED)) and not _is_document(path)
+    return _normalize_text(path.name).endswith(
+        (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
+    ) and not _is_document(path)
 
 
-def _has_suffix(name: str) -> bool:
-    return _plain(name).endswith(_SUFFIXES)
+def _has_model_suffix(name: str) -> bool:
+    return _normalize_text(name).endswith(_MODEL_SUFFIXES)
 
 
 def _looks_like_a_model(path: Path) -> bool:
     """By its name, by that of what it leads to as a link, or by what it begins with."""
-    if path.name != path.name.casefold() and _plain(path.name).endswith(_NOTED):
+    if path.name != path.name.casefold() and _normalize_text(path.name).endswith(_IGNORED_SUFFIXES):
         return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
     try:
-        if path.is_symlink() and (end := end_of(path)).name != path.name:
-            return _has_suffix(path.name) or _is_named_so(end) or _looks_like_a_model(end)
-        if _has_suffix(path.name) or _is_disguised(path):
+        if path.is_symlink() and (end := resolve_links(path)).name != path.name:
+            return (
+                _has_model_suffix(path.name) or _is_manifest_name(end) or _looks_like_a_model(end)
+            )
+        if _has_model_suffix(path.name) or _is_disguised(path):
             return True
         return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
     except OSError:  # it leads nowhere, or in a circle
-        return _has_suffix(path.name)
+        return _has_model_suffix(path.name)
 
 
-def _is_known(path: Path, claimed: Claimed) -> bool:
+def _is_known(path: Path, claimed: ClaimedFiles) -> bool:
     """Whether a record says what a file of any name is: a parent that was given, a checkpoint."""
     return bool(claimed.digests) and path.is_file() and sha256_of(path) in claimed.digests
 
 
-def _check(path: Path, root: Path, found: Finding, detail: str, *, what: str = "verdict") -> Check:
+def _make_failed_check(
+    path: Path, root: Path, found: CheckOutcome, detail: str, *, what: str = "verdict"
+) -> ProvenanceCheck:
     try:
         name = path.relative_to(root).as_posix()
     except ValueError:
         name = str(path)
-    return Check(of=name, what=what, found=found, detail=detail)
+    return ProvenanceCheck(of=name, what=what, found=found, detail=detail)

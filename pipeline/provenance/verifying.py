@@ -14,23 +14,23 @@ from ...core.digest import joint_digest, sha256_of
 from ...core.errors import UsageError
 from ...core.loading import is_loader
 from ...core.manifest import Manifest
-from ..committing import COMMIT
-from ..folder import REPLACED
-from ..manifest_file import FILE, decode_manifest
-from .artifacts import Subject, changed, checks_of, end_of
-from .records import Check, Finding, Verified
+from ..committing import COMMIT_FOLDER
+from ..folder import REPLACED_FOLDER
+from ..manifest_file import MANIFEST_FILE, decode_manifest
+from .artifacts import VerifiedRecord, check_artifact, describe_change, resolve_links
+from .records import CheckOutcome, FolderVerification, ProvenanceCheck
 from .sealing import seal_holds
 from .signing import check_signature
-from .unclaimed import Claimed, manifest_folders, place_of, unclaimed_models
+from .unclaimed import ClaimedFiles, check_unclaimed, manifest_folders, real_place
 
 if TYPE_CHECKING:
     from .signing import PublicKey
 
-HOLDS, FAILED, LACKING, UNCHECKED = Finding
+HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadManifest:
     """A manifest as it was read once, and the folders below that answer for themselves."""
 
     text: bytes
@@ -42,9 +42,9 @@ def verify_folder(
     *,
     key: PublicKey | None = None,
     name: str = "",
-    read: Read | None = None,
+    read: ReadManifest | None = None,
     targets: tuple[Target, ...] = TARGETS,
-) -> Verified:
+) -> FolderVerification:
     """Check all that a folder's manifest claims against the files as they are now.
 
     Args:
@@ -58,71 +58,71 @@ def verify_folder(
         UsageError: there is no manifest.
         MissingError: the package for signatures is not here.
     """
-    path = folder / FILE
+    path = folder / MANIFEST_FILE
     if not path.is_file():
         raise UsageError(
-            f"{folder} has no {FILE}", hint="give what modelc export or modelc run wrote"
+            f"{folder} has no {MANIFEST_FILE}", hint="give what modelc export or modelc run wrote"
         )
     if read is None:
-        read = Read(text=path.read_bytes(), apart=manifest_folders(folder))
+        read = ReadManifest(text=path.read_bytes(), apart=manifest_folders(folder))
     text = read.text
     try:
         manifest = decode_manifest(text, path)
     except UsageError as error:
-        wrong = Check(of="manifest", what="form", found=FAILED, detail=error.message)
-        return Verified(folder=str(folder), checks=(wrong,), name=name)
-    subject = Subject(folder, manifest, json.loads(text), targets)
+        wrong = ProvenanceCheck(of="manifest", what="form", found=FAILED, detail=error.message)
+        return FolderVerification(folder=str(folder), checks=(wrong,), name=name)
+    subject = VerifiedRecord(folder, manifest, json.loads(text), targets)
     checks = (
-        *_of_manifest(folder, text, subject.raw, key),
-        *_of_source(folder, manifest),
-        *(check for artifact in manifest.artifacts for check in checks_of(artifact, subject)),
-        *_not_claimed(manifest),
-        *_of_replaced(folder, manifest),
-        *unclaimed_models(folder, _claimed(folder, manifest, read), signed=key is not None),
+        *_check_manifest(folder, text, subject.raw, key),
+        *_check_source(folder, manifest),
+        *(check for artifact in manifest.artifacts for check in check_artifact(artifact, subject)),
+        *_check_unfinished(manifest),
+        *_check_replaced(folder, manifest),
+        *check_unclaimed(folder, _collect_claimed(folder, manifest, read), signed=key is not None),
     )
-    return Verified(folder=str(folder), checks=checks, name=name)
+    return FolderVerification(folder=str(folder), checks=checks, name=name)
 
 
-def _of_manifest(
+def _check_manifest(
     folder: Path, text: bytes, raw: dict[str, Any], key: PublicKey | None
-) -> Iterator[Check]:
+) -> Iterator[ProvenanceCheck]:
     strange = sorted(set(raw) - {one.name for one in fields(Manifest)})
     if strange:
         detail = f"it has {', '.join(map(repr, strange))}, which this modelc does not write"
-        yield Check(of="manifest", what="form", found=FAILED, detail=detail)
-    if (folder / COMMIT).exists():
+        yield ProvenanceCheck(of="manifest", what="form", found=FAILED, detail=detail)
+    if (folder / COMMIT_FOLDER).exists():
         detail = "a run was ended in the middle of a change: run modelc here again"
-        yield Check(of="manifest", what="form", found=FAILED, detail=detail)
+        yield ProvenanceCheck(of="manifest", what="form", found=FAILED, detail=detail)
     holds = seal_holds(text)
     if holds is None and raw.get("seal"):
         holds = False
-    yield Check(
+    yield ProvenanceCheck(
         of="manifest",
         what="seal",
         found=LACKING if holds is None else HOLDS if holds else FAILED,
         detail="" if holds else "it has none" if holds is None else "changed since it was written",
     )
-    yield check_signature(folder / FILE, text, key)
+    yield check_signature(folder / MANIFEST_FILE, text, key)
 
 
-def _of_source(folder: Path, manifest: Manifest) -> Iterator[Check]:
+def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
     """The checkpoint and the user's samples, where they are."""
-    yield _checkpoint(folder, manifest)
+    yield _check_checkpoint(folder, manifest)
     samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
     if samples is None:
         return
     path = folder / samples
     if is_loader(samples) or digest is None or not path.is_file():
         why = "a loader" if is_loader(samples) else f"{samples} is not here"
-        yield Check(of="samples", what="files", found=UNCHECKED, detail=why)
+        yield ProvenanceCheck(of="samples", what="files", found=UNCHECKED, detail=why)
     elif sha256_of(path) == digest:
-        yield Check(of="samples", what="files", found=HOLDS)
+        yield ProvenanceCheck(of="samples", what="files", found=HOLDS)
     else:
         detail = f"{samples} is not what was fed"
-        yield Check(of="samples", what="files", found=FAILED, detail=detail)
+        yield ProvenanceCheck(of="samples", what="files", found=FAILED, detail=detail)
 
 
-def _checkpoint(folder: Path, manifest: Manifest) -> Check:
+def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
     then = manifest.checkpoint
     path = folder / then.path
     root = path if path.is_dir() else path.parent
@@ -130,7 +130,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Check:
         detail = "the digest of the whole is not that of its files"
     elif not path.exists():
         detail = f"{then.path} is not here"
-        return Check(of="checkpoint", what="files", found=UNCHECKED, detail=detail)
+        return ProvenanceCheck(of="checkpoint", what="files", found=UNCHECKED, detail=detail)
     else:
         changed = [
             file.name
@@ -138,34 +138,36 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Check:
             if not (root / file.name).is_file() or sha256_of(root / file.name) != file.sha256
         ]
         if not changed:
-            return Check(of="checkpoint", what="files", found=HOLDS, detail=then.digest)
+            return ProvenanceCheck(of="checkpoint", what="files", found=HOLDS, detail=then.digest)
         detail = f"{', '.join(changed)}: not the recorded bytes"
-    return Check(of="checkpoint", what="files", found=FAILED, detail=detail)
+    return ProvenanceCheck(of="checkpoint", what="files", found=FAILED, detail=detail)
 
 
-def _not_claimed(manifest: Manifest) -> Iterator[Check]:
+def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
     """Steps that left nothing to claim."""
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
     ended += [(step, "not come to") for step in manifest.unmade]
     for step, why in ended:
-        yield Check(of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}")
+        yield ProvenanceCheck(
+            of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}"
+        )
 
 
-def _of_replaced(folder: Path, manifest: Manifest) -> Iterator[Check]:
+def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
     """What an order moved aside: it may be removed, but not be another than it was."""
     there = [file for file in manifest.replaced if (folder / file.name).exists()]
     for file in there:
-        wrong = changed(file, folder)
+        wrong = describe_change(file, folder)
         if wrong:
-            yield Check(of=file.name, what="files", found=FAILED, detail=wrong)
+            yield ProvenanceCheck(of=file.name, what="files", found=FAILED, detail=wrong)
     if there:
         names = sorted({PurePosixPath(file.name).parts[0] for file in there})
         detail = f"not claimed: {len(there)} files of earlier models in {', '.join(names)}"
-        yield Check(of=REPLACED, what="verdict", found=UNCHECKED, detail=detail)
+        yield ProvenanceCheck(of=REPLACED_FOLDER, what="verdict", found=UNCHECKED, detail=detail)
 
 
-def _claimed(folder: Path, manifest: Manifest, read: Read) -> Claimed:
+def _collect_claimed(folder: Path, manifest: Manifest, read: ReadManifest) -> ClaimedFiles:
     """What the record accounts for: artifacts, what was moved aside, the checkpoint, samples.
 
     A checkpoint that is not where the record says claims no place.
@@ -176,9 +178,9 @@ def _claimed(folder: Path, manifest: Manifest, read: Read) -> Claimed:
     own = [folder / file.name for file in (*manifest.files, *manifest.replaced)]
     samples = [] if manifest.feeds.samples is None else [folder / manifest.feeds.samples]
     parents = {one.parent for one in manifest.artifacts}
-    return Claimed(
+    return ClaimedFiles(
         apart=frozenset(read.apart),
-        places=frozenset(map(place_of, (*given, *own, *samples))),
-        read=frozenset(end_of(path) for path in (*given, *samples)),
+        places=frozenset(map(real_place, (*given, *own, *samples))),
+        read=frozenset(resolve_links(path) for path in (*given, *samples)),
         digests=frozenset({*parents, manifest.checkpoint.digest}),
     )

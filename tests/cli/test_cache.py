@@ -10,8 +10,8 @@ import pytest
 
 from modelc.cli.app import door
 from modelc.core.digest import record_of
-from modelc.pipeline.caching.entry import Calibrated, Entry
-from modelc.pipeline.caching.store import FOLDER, Store
+from modelc.pipeline.caching.entry import CachedQuantization, CacheEntry
+from modelc.pipeline.caching.store import RESULTS_FOLDER, ResultStore
 
 KEYS = ("1" * 64, "2" * 64)
 
@@ -19,12 +19,12 @@ KEYS = ("1" * 64, "2" * 64)
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """A cache of two results of 50 kB, the second not used for two days."""
-    store = Store(tmp_path / "cache" / FOLDER)
+    store = ResultStore(tmp_path / "cache" / RESULTS_FOLDER)
     for number, key in enumerate(KEYS):
         path = tmp_path / "model.onnx"
         path.write_bytes(bytes([number]) * 50_000)
-        kept = Calibrated(model=path.name, versions={}, options={}, notes=())
-        entry = Entry(
+        kept = CachedQuantization(model=path.name, versions={}, options={}, notes=())
+        entry = CacheEntry(
             key=key,
             model=f"net{number}",
             artifact="onnx",
@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def names(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / FOLDER / "entries").iterdir())
+    return sorted(path.name for path in (cache / RESULTS_FOLDER / "entries").iterdir())
 
 
 def test_it_lists_what_is_kept_the_last_used_first(
@@ -55,12 +55,12 @@ def test_it_lists_what_is_kept_the_last_used_first(
 def test_results_of_one_key_are_told_apart(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(cache / FOLDER)
+    store = ResultStore(cache / RESULTS_FOLDER)
     path = tmp_path / "model.onnx"
     path.write_bytes(b"another result")
-    kept = Calibrated(model=path.name, versions={}, options={}, notes=())
+    kept = CachedQuantization(model=path.name, versions={}, options={}, notes=())
     files = (record_of(path),)
-    entry = Entry(key=KEYS[0], model="net0", artifact="onnx", files=files, calibrated=kept)
+    entry = CacheEntry(key=KEYS[0], model="net0", artifact="onnx", files=files, calibrated=kept)
     assert store.put(entry, {path.name: path})
     assert door(["cache", "ls", "--cache-dir", str(cache)]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if KEYS[0][:12] in line]
@@ -100,12 +100,12 @@ def test_verify_tells_and_removes_what_is_wrong_and_exits_with_1(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert door(["cache", "verify", "--cache-dir", str(cache)]) == 0
-    blob = next((cache / FOLDER / "blobs").glob("*/*"))
+    blob = next((cache / RESULTS_FOLDER / "blobs").glob("*/*"))
     blob.write_bytes(b"!" * 50_000)
     assert door(["cache", "verify", "--cache-dir", str(cache)]) == 1
     assert f"file {blob.name[:12]}: its digest is another" in capsys.readouterr().out
     assert not blob.exists()
-    assert sum(path.is_file() for path in (cache / FOLDER / "entries").rglob("*")) == 1
+    assert sum(path.is_file() for path in (cache / RESULTS_FOLDER / "entries").rglob("*")) == 1
     assert door(["cache", "verify", "--cache-dir", str(cache)]) == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from modelc.core.errors import UsageError
-from modelc.pipeline.folder import opened
+from modelc.pipeline.folder import open_folder
 from modelc.pipeline.worst import save_feed
 
 Ran = subprocess.CompletedProcess[str]
@@ -144,7 +144,7 @@ def test_limits_of_the_system_are_told(
 
 def test_a_folder_that_is_removed_while_modelc_works_in_it_is_told(tmp_path: Path) -> None:
     def work() -> None:
-        with opened(tmp_path / "out") as folder:
+        with open_folder(tmp_path / "out") as folder:
             shutil.rmtree(folder.path)
             folder.workplace("onnx")
 
@@ -161,7 +161,7 @@ def test_a_folder_that_is_removed_and_made_again_by_what_writes_into_it_is_told_
         out.mkdir()
 
     def work() -> None:
-        with opened(out) as folder:
+        with open_folder(out) as folder:
             shutil.rmtree(folder.path)
             save_feed({"x": np.zeros(1, np.float32)}, out / "worst" / "onnx.npz")
             folder.workplace("onnx")

@@ -18,7 +18,7 @@ from modelc.cli.tables import fitted_table, say, show_json, show_reasoned, write
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
-from modelc.pipeline.choosing import RULE
+from modelc.pipeline.choosing import CHOICE_RULE
 
 
 class Terminal(io.StringIO):
@@ -187,7 +187,9 @@ def int8_run(records: ModuleType, size: int) -> Manifest:
 def test_the_rule_by_which_a_quantizer_is_kept_is_below_the_table(
     records: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (line,) = [one for one in told(int8_run(records, 10), capsys).splitlines() if RULE in one]
+    (line,) = [
+        one for one in told(int8_run(records, 10), capsys).splitlines() if CHOICE_RULE in one
+    ]
     assert f"{records.int8_artifact().capture} is kept" in line
 
 

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.digest import sha256_of
-from modelc.pipeline.manifest_file import as_json
+from modelc.pipeline.manifest_file import encode_json
 from modelc.pipeline.order import Source
-from modelc.pipeline.provenance.sealing import sealed
+from modelc.pipeline.provenance.sealing import seal_document
 
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
@@ -180,7 +180,7 @@ def weaken(folder: Path) -> None:
         for part in one["files"]:
             part["sha256"] = sha256_of(folder / part["name"])
             part["size"] = (folder / part["name"]).stat().st_size
-    file.write_bytes(sealed(as_json({**document, "seal": ""})))
+    file.write_bytes(seal_document(encode_json({**document, "seal": ""})))
 
 
 @pytest.mark.slow

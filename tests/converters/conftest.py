@@ -16,8 +16,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
@@ -60,9 +60,9 @@ def target(way: Way) -> Target:
 
 
 @pytest.fixture(scope="session")
-def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> EagerReference:
     """Digits opened, with the feeds and what eager says on each."""
-    stage = Stage(tell=lambda _: None, logs=tmp_path_factory.mktemp("logs"))
+    stage = Progress(tell=lambda _: None, logs=tmp_path_factory.mktemp("logs"))
     checkpoint = read_checkpoint(digits_source, stage)
     return open_subject(digits_source, checkpoint, Judging(), stage)
 
@@ -70,7 +70,7 @@ def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> S
 @pytest.fixture(scope="session")
 def job(
     way: Way,
-    digits: Subject,
+    digits: EagerReference,
     exported_digits: Path,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,

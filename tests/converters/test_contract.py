@@ -15,7 +15,7 @@ from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.errors import UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Source, Wanted
-from modelc.pipeline.subject import Subject
+from modelc.pipeline.subject import EagerReference
 from modelc.testing import Case, TargetContract, case_of
 
 each_target = pytest.mark.parametrize("each", TARGETS, ids=lambda target: target.NAME)
@@ -31,7 +31,7 @@ class TestContract(TargetContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def case(cls, target: Target, job: Job, converted: Converted, digits: Subject) -> Case:
+    def case(cls, target: Target, job: Job, converted: Converted, digits: EagerReference) -> Case:
         """Digits by every way, with what eager said of it."""
         said = {one.feed.name: one for one in digits.references}
         return Case(

@@ -12,7 +12,7 @@ from modelc.core.contract import Outputs, Target
 from modelc.core.digest import sha256_of
 from modelc.core.errors import RunnerError
 from modelc.core.runtime_contract import FaultKind, Plantable, PlantedFault
-from modelc.pipeline.subject import Subject
+from modelc.pipeline.subject import EagerReference
 from modelc.validators.feeds import FeedDrawer
 
 # Of digits in these formats there is nothing to alter, or no way to alter it.
@@ -27,7 +27,7 @@ NONE = {
 }
 
 
-def answer(target: Target, path: Path, digits: Subject, sizes: dict[str, int]) -> Outputs:
+def answer(target: Target, path: Path, digits: EagerReference, sizes: dict[str, int]) -> Outputs:
     """What a file gives on a feed that is drawn at these sizes."""
     feed = FeedDrawer.of(digits.signature, 0, None).feed("drawn", sizes)
     with target.open_runner(path, "cpu", digits.signature) as runner:
@@ -35,7 +35,7 @@ def answer(target: Target, path: Path, digits: Subject, sizes: dict[str, int]) -
 
 
 def planted(
-    target: Plantable, path: Path, kind: FaultKind, seed: int, digits: Subject, folder: Path
+    target: Plantable, path: Path, kind: FaultKind, seed: int, digits: EagerReference, folder: Path
 ) -> PlantedFault | None:
     place = folder / f"{kind}-{seed}"
     place.mkdir()
@@ -44,7 +44,7 @@ def planted(
 
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_a_fault_alters_what_a_copy_computes(
-    target: Target, model_file: Path, digits: Subject, kind: FaultKind, tmp_path: Path
+    target: Target, model_file: Path, digits: EagerReference, kind: FaultKind, tmp_path: Path
 ) -> None:
     if not isinstance(target, Plantable):
         pytest.skip("files of this format cannot be altered")
@@ -71,7 +71,7 @@ def test_a_fault_alters_what_a_copy_computes(
 
 
 def test_the_same_draw_plants_the_same_fault(
-    target: Target, model_file: Path, digits: Subject, tmp_path: Path
+    target: Target, model_file: Path, digits: EagerReference, tmp_path: Path
 ) -> None:
     if not isinstance(target, Plantable):
         pytest.skip("files of this format cannot be altered")

@@ -102,21 +102,21 @@ trust = true
 
 
 def _manifest(data: bytes, folder: Path) -> None:
-    from modelc.pipeline.manifest_file import manifest_in
+    from modelc.pipeline.manifest_file import read_manifest_file
     from modelc.reports.formats import FORMATS
 
-    manifest = manifest_in(_placed(data, folder, "manifest.json"))
+    manifest = read_manifest_file(_placed(data, folder, "manifest.json"))
     for one in FORMATS:
         one.render(manifest)
     assert manifest.exit_code >= 0
 
 
 def _manifest_seeds() -> list[bytes]:
-    from modelc.pipeline.manifest_file import as_json
+    from modelc.pipeline.manifest_file import encode_json
 
     records = _records()
     kinds = (records.full, records.failed_only, records.pending_only, records.hostile)
-    return [as_json(kind()) for kind in kinds]
+    return [encode_json(kind()) for kind in kinds]
 
 
 def _run_record(data: bytes, folder: Path) -> None:
@@ -127,42 +127,42 @@ def _run_record(data: bytes, folder: Path) -> None:
 
 
 def _run_record_seeds() -> list[bytes]:
-    from modelc.pipeline.manifest_file import as_json
+    from modelc.pipeline.manifest_file import encode_json
     from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
 
     end = ArtifactEnd(name="onnx", state="passed", source="made", size=3, sqnr=90.5)
     model = ModelEnd(name="digits", folder="out/digits", state="passed", exit_code=0, seconds=1.5,
                      artifacts=(end,))  # fmt: skip
-    return [as_json(RunRecord(modelc="1", exit_code=0, seconds=2.0, models=(model,)))]
+    return [encode_json(RunRecord(modelc="1", exit_code=0, seconds=2.0, models=(model,)))]
 
 
 def _entry(data: bytes, _: Path) -> None:
-    from modelc.pipeline.caching.entry import decoded, name_of
+    from modelc.pipeline.caching.entry import decode_entry, entry_name
 
-    decoded(data, "a" * 64, name_of(data))
+    decode_entry(data, "a" * 64, entry_name(data))
 
 
 def _entry_seeds() -> list[bytes]:
     from modelc.core.records import FileRecord
-    from modelc.pipeline.caching.entry import Calibrated, Entry, encoded
+    from modelc.pipeline.caching.entry import CachedQuantization, CacheEntry, encode_entry
 
     file = FileRecord(name="m.onnx", size=3, sha256="0" * 64)
-    said = Calibrated(model="m.onnx", versions={"onnx": "1"}, options={}, notes=("n",))
-    entry = Entry(key="a" * 64, model="m", artifact="onnx", files=(file,), calibrated=said)
-    judged = Entry(
+    said = CachedQuantization(model="m.onnx", versions={"onnx": "1"}, options={}, notes=("n",))
+    entry = CacheEntry(key="a" * 64, model="m", artifact="onnx", files=(file,), calibrated=said)
+    judged = CacheEntry(
         key="a" * 64, model="m", artifact="onnx", files=(file,), manifest=_records().full()
     )
-    return [encoded(entry), encoded(judged)]
+    return [encode_entry(entry), encode_entry(judged)]
 
 
 def _commit(data: bytes, folder: Path) -> None:
-    from modelc.pipeline.committing import COMMIT
-    from modelc.pipeline.folder import settle
+    from modelc.pipeline.committing import COMMIT_FOLDER
+    from modelc.pipeline.folder import settle_commit
 
-    place = folder / COMMIT
+    place = folder / COMMIT_FOLDER
     place.mkdir(exist_ok=True)
     _placed(data, place, "commit.json")
-    settle(folder)
+    settle_commit(folder)
 
 
 def _commit_seeds() -> list[bytes]:

@@ -19,18 +19,18 @@ from modelc.core.events import Event, Finished, Noted, Started, silence
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
-from modelc.pipeline.accuracy import LabelledFeeds, labelled_for, measure_accuracy
-from modelc.pipeline.finish_order import FinishOrder
-from modelc.pipeline.finishing import finish
+from modelc.pipeline.accuracy import LabelledFeeds, enter_labelled, measure_accuracy
+from modelc.pipeline.finish_order import FinishRequest
+from modelc.pipeline.finishing import finish_pending
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.measuring import Measuring, parse_drop
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
-from modelc.pipeline.weighing import as_weighed
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.weighing import apply_recorded_accuracy
 
 from .conftest import eagerly
 from .test_pending import table
@@ -46,21 +46,21 @@ def measuring(source: object = HELD_OUT, **parts: Any) -> Measuring:
 
 
 @pytest.fixture(scope="module")
-def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    stage = Stage(tell=silence, logs=tmp_path_factory.mktemp("logs"))
+def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> EagerReference:
+    stage = Progress(tell=silence, logs=tmp_path_factory.mktemp("logs"))
     return open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
 
 
 @pytest.fixture(scope="module")
-def opened(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def opened(subject: EagerReference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`opened(measuring(...))` -> LabelledFeeds; `opened.told` is what was noted."""
     told: list[Event] = []
-    stage = Stage(tell=told.append, logs=tmp_path_factory.mktemp("logs"))
+    stage = Progress(tell=told.append, logs=tmp_path_factory.mktemp("logs"))
     with ExitStack() as held:
 
         def make(asked: Measuring) -> LabelledFeeds:
             told.clear()
-            found = labelled_for(asked, subject, stage, held)
+            found = enter_labelled(asked, subject, stage, held)
             assert found is not None
             return found
 
@@ -73,7 +73,7 @@ class Changed:
 
     inputs: tuple[str, ...] = ("x",)
 
-    def __init__(self, subject: Subject, change: Callable[[Feed, Any], Any]) -> None:
+    def __init__(self, subject: EagerReference, change: Callable[[Feed, Any], Any]) -> None:
         self._eager = subject.eager
         self._change = change
         self.sizes: set[int] = set()
@@ -99,7 +99,9 @@ def no_eights(_: Feed, logits: Any) -> Any:
     return np.where(np.arange(10) == 8, -1e3, logits).astype(np.float32)
 
 
-def test_eager_is_measured_once_and_is_what_was_trained(opened: Any, subject: Subject) -> None:
+def test_eager_is_measured_once_and_is_what_was_trained(
+    opened: Any, subject: EagerReference
+) -> None:
     labelled = opened(measuring())
     found = measure_accuracy(subject.eager, labelled)
     assert found.eager == found.artifact == 447 / 450
@@ -108,7 +110,7 @@ def test_eager_is_measured_once_and_is_what_was_trained(opened: Any, subject: Su
     assert not [one for one in opened.told if isinstance(one, Noted)]
 
 
-def test_an_artifact_with_permuted_classes_is_seen(opened: Any, subject: Subject) -> None:
+def test_an_artifact_with_permuted_classes_is_seen(opened: Any, subject: EagerReference) -> None:
     found = measure_accuracy(Changed(subject, permuted), opened(measuring()), max_drop=0.005)
     assert found.artifact < 0.02
     assert found.low > 0.9
@@ -116,7 +118,9 @@ def test_an_artifact_with_permuted_classes_is_seen(opened: Any, subject: Subject
     assert (found.disagreements, len(found.disagreeing)) == (450, 100)
 
 
-def test_a_class_that_is_never_answered_fails_half_a_point(opened: Any, subject: Subject) -> None:
+def test_a_class_that_is_never_answered_fails_half_a_point(
+    opened: Any, subject: EagerReference
+) -> None:
     found = measure_accuracy(Changed(subject, no_eights), opened(measuring(max_drop=0.005)))
     labels = np.load(HELD_OUT)["y"]
     assert not found.passed
@@ -128,7 +132,7 @@ def test_a_class_that_is_never_answered_fails_half_a_point(opened: Any, subject:
     assert labels[named] == int(found.answers[0].label)
 
 
-def test_a_drop_of_just_the_limit_is_within_it(opened: Any, subject: Subject) -> None:
+def test_a_drop_of_just_the_limit_is_within_it(opened: Any, subject: EagerReference) -> None:
     places = iter(range(450))
 
     def thrice(feed: Feed, logits: Any) -> Any:
@@ -141,7 +145,7 @@ def test_a_drop_of_just_the_limit_is_within_it(opened: Any, subject: Subject) ->
     assert measure_accuracy(Changed(subject, thrice), labelled, max_drop=drop).passed
 
 
-def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: Subject) -> None:
+def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: EagerReference) -> None:
     def one_nan(feed: Feed, logits: Any) -> Any:
         return np.where(feed["x"].sum(axis=(1, 2, 3))[:, None] > 24, np.nan, logits)
 
@@ -157,13 +161,13 @@ def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: Subject) 
     ],
 )
 def test_outputs_of_another_form_are_no_accuracy(
-    opened: Any, subject: Subject, change: Callable[[Feed, Any], Any], words: str
+    opened: Any, subject: EagerReference, change: Callable[[Feed, Any], Any], words: str
 ) -> None:
     with pytest.raises(RunnerError, match=words):
         measure_accuracy(Changed(subject, change), opened(measuring()))
 
 
-def test_batches_have_sizes_that_the_model_allows(opened: Any, subject: Subject) -> None:
+def test_batches_have_sizes_that_the_model_allows(opened: Any, subject: EagerReference) -> None:
     runner = Changed(subject, lambda _, logits: logits)
     measure_accuracy(runner, opened(measuring()))
     assert runner.sizes == {4, 2}
@@ -178,7 +182,7 @@ def test_labels_in_another_order_are_warned_of(opened: Any, tmp_path: Path) -> N
 
 
 def test_data_that_changes_meanwhile_is_refused(
-    opened: Any, subject: Subject, tmp_path: Path
+    opened: Any, subject: EagerReference, tmp_path: Path
 ) -> None:
     held = np.load(HELD_OUT)
     np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8])
@@ -227,7 +231,7 @@ def test_classes_and_outputs_must_be_as_many(opened: Any, tmp_path: Path) -> Non
 
 
 def test_mse_gates_by_what_eager_loses_itself(
-    opened: Any, subject: Subject, tmp_path: Path
+    opened: Any, subject: EagerReference, tmp_path: Path
 ) -> None:
     held = np.load(HELD_OUT)
     np.savez(tmp_path / "a.npz", x=held["x"], y=np.eye(10, dtype=np.float32)[held["y"]])
@@ -255,7 +259,7 @@ def made(
 
 
 def test_a_drop_beyond_the_gate_refuses_the_artifact(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     runner = Changed(subject, no_eights)
     manifest = made(digits_source, tmp_path / "out", runner.run, fake, max_drop=0.005)
@@ -268,7 +272,7 @@ def test_a_drop_beyond_the_gate_refuses_the_artifact(
 
 
 def test_without_a_gate_a_drop_is_recorded_and_noted(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     runner = Changed(subject, no_eights)
     manifest = made(digits_source, tmp_path / "out", runner.run, fake)
@@ -281,7 +285,7 @@ def test_without_a_gate_a_drop_is_recorded_and_noted(
 
 
 def test_too_few_samples_are_said_to_prove_little(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     asked = labels_file(tmp_path, np.load(HELD_OUT)["y"][:40])
     answer = subject.eager.run
@@ -291,7 +295,7 @@ def test_too_few_samples_are_said_to_prove_little(
 
 
 def test_what_raises_on_labelled_data_is_an_error_and_no_pass(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     rows = 0
 
@@ -342,7 +346,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_error_in_the_users_metric_is_the_users(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path, own: str
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path, own: str
 ) -> None:
     large = Changed(subject, lambda _, logits: logits * np.float32(1e9)).run
     with pytest.raises(UsageError, match=r"fake: .* raised ValueError: too large"):
@@ -351,7 +355,7 @@ def test_an_error_in_the_users_metric_is_the_users(
 
 
 def test_nan_is_the_artifacts_fault_though_the_users_metric_raises(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path, own: str
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path, own: str
 ) -> None:
     broken = Changed(subject, lambda _, logits: logits * np.float32(np.nan)).run
     manifest = made(digits_source, tmp_path / "out", broken, fake, metric=f"{own}:strict")
@@ -378,7 +382,7 @@ def test_classes_are_not_counted_for_a_metric_of_ones_own(
 
 
 def test_bad_data_stops_before_anything_is_converted(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     told: list[Event] = []
     order = Order(
@@ -399,7 +403,7 @@ def accuracy_of(manifest: Manifest) -> Accuracy:
 
 
 def test_a_folder_is_measured_again_within_the_gate_that_it_had(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     made(digits_source, out, subject.eager.run, fake, max_drop=0.02)
@@ -427,7 +431,7 @@ def test_a_drop_that_is_ambiguous_or_none_is_refused(text: str) -> None:
 
 
 def test_all_artifacts_of_a_run_share_what_eager_answered(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     told: list[Event] = []
     names = ("one", "two")
@@ -451,7 +455,7 @@ def test_all_artifacts_of_a_run_share_what_eager_answered(
 
 
 def test_a_file_that_was_changed_is_not_run_on_labelled_data(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     made(digits_source, out, subject.eager.run, fake)
@@ -465,7 +469,7 @@ def test_a_file_that_was_changed_is_not_run_on_labelled_data(
 
 
 def test_other_tolerances_do_not_forgive_a_drop(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     made(digits_source, out, Changed(subject, no_eights).run, fake, max_drop=0.005)
@@ -491,8 +495,8 @@ def test_an_engine_is_measured_where_it_is_finished(
     prepared = run(order, told.append, targets=table(fake, ready=False))
     assert prepared.exit_code == 4
     assert Noted(text="engine is only prepared: not measured on labelled data") in told
-    done = finish(
-        FinishOrder(out=tmp_path / "out", measuring=asked), targets=table(fake, ready=True)
+    done = finish_pending(
+        FinishRequest(out=tmp_path / "out", measuring=asked), targets=table(fake, ready=True)
     )
     found = {artifact.name: artifact.accuracy for artifact in done.artifacts}
     assert found["engine"] == found["fake"]
@@ -502,11 +506,11 @@ def test_an_engine_is_measured_where_it_is_finished(
 
 def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
     source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
-    stage = Stage(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=silence, logs=tmp_path / "logs")
     fixed = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
     runner = Changed(fixed, lambda _, logits: logits)
     with ExitStack() as held:
-        labelled = labelled_for(measuring(), fixed, stage, held)
+        labelled = enter_labelled(measuring(), fixed, stage, held)
         assert labelled is not None
         found = measure_accuracy(runner, labelled)
     assert runner.sizes == {4}
@@ -514,13 +518,15 @@ def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_pa
 
 
 def test_a_refused_file_is_refused_by_itself_as_well(
-    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+    digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     """Its values are right within what was asked; the recorded drop is of this very file."""
     wrong = Changed(subject, no_eights).run
     manifest = made(digits_source, tmp_path / "out", wrong, fake, max_drop=0.005)
     (refused,) = manifest.artifacts
-    verdict = as_weighed(replace(manifest.verdicts[0], state=State.PASSED), refused.accuracy)
+    verdict = apply_recorded_accuracy(
+        replace(manifest.verdicts[0], state=State.PASSED), refused.accuracy
+    )
     assert verdict.state is State.FAILED
     assert "top1 drops by" in verdict.reason
-    assert as_weighed(verdict, None) is verdict
+    assert apply_recorded_accuracy(verdict, None) is verdict

@@ -15,8 +15,8 @@ from modelc.core.events import silence
 from modelc.core.precision import Precision
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.order import Judging
-from modelc.pipeline.proof import Candidate, prove
-from modelc.pipeline.stage import Stage
+from modelc.pipeline.proof import Candidate, judge_candidate
+from modelc.pipeline.stage import Progress
 from modelc.pipeline.subject import open_subject, read_checkpoint
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_one_weight_off_by_a_hundred_thousandth_is_refused_by_name(
     array[3, 5] *= 1.00001
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, path)
-    stage = Stage(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=silence, logs=tmp_path / "logs")
     checkpoint = read_checkpoint(digits_source, stage)
     subject = open_subject(digits_source, checkpoint, Judging(), stage)
 
@@ -57,7 +57,7 @@ def test_one_weight_off_by_a_hundred_thousandth_is_refused_by_name(
         candidate = Candidate(
             name="onnx", target=target_named("onnx"), precision=Precision.FP32, path=path
         )
-        return prove(candidate, subject, Judging(), stage)
+        return judge_candidate(candidate, subject, Judging(), stage)
 
     assert judged(exported_digits / "model.onnx").passed
     verdict = judged(path)

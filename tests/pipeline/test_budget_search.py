@@ -7,8 +7,15 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from modelc.pipeline.budget_ranking import MOST, Noise, Ranking, decibel, noises, ranked
-from modelc.pipeline.budget_search import Found, Point, fewest
+from modelc.pipeline.budget_ranking import (
+    MAX_NOISE,
+    Noise,
+    Ranking,
+    measure_noises,
+    rank_by_noise,
+    to_decibel,
+)
+from modelc.pipeline.budget_search import BudgetPoint, LayerChoice, find_fewest
 
 
 class Bed:
@@ -17,32 +24,32 @@ class Bed:
     def __init__(self, noise: list[float], target: float, hidden: float = 0.0) -> None:
         self.noise, self.target, self.hidden = noise, target, hidden
         self.judged: list[tuple[int, ...]] = []
-        self.ranking = ranked([(one,) for one in noise])
+        self.ranking = rank_by_noise([(one,) for one in noise])
 
-    def judge(self, kept: tuple[int, ...]) -> Point:
+    def judge(self, kept: tuple[int, ...]) -> BudgetPoint:
         assert len(kept) < len(self.noise), "nothing would be left in 8 bits"
         self.judged.append(tuple(sorted(kept)))
-        sqnr = decibel(self.hidden + sum(n for i, n in enumerate(self.noise) if i not in kept))
-        return Point(passed=sqnr >= self.target, sqnr=sqnr)
+        sqnr = to_decibel(self.hidden + sum(n for i, n in enumerate(self.noise) if i not in kept))
+        return BudgetPoint(passed=sqnr >= self.target, sqnr=sqnr)
 
-    def find(self, more: Callable[[], bool] = lambda: True) -> Found:
-        return fewest(self.ranking, self.target, self.judge, more)
+    def find(self, more: Callable[[], bool] = lambda: True) -> LayerChoice:
+        return find_fewest(self.ranking, self.target, self.judge, more)
 
 
 def test_layers_are_ranked_by_the_output_that_is_worst_by_then() -> None:
     loud, quiet, other = (1e-2, 0.0), (1e-3, 1e-6), (0.0, 5e-3)
-    assert ranked([quiet, other, loud]).order == (2, 1, 0)
+    assert rank_by_noise([quiet, other, loud]).order == (2, 1, 0)
 
 
 def test_a_layer_that_loses_an_output_comes_first() -> None:
-    assert ranked([(1e-2,), (MOST,), (1e-3,)]).order[0] == 1
+    assert rank_by_noise([(1e-2,), (MAX_NOISE,), (1e-3,)]).order[0] == 1
 
 
 def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
-    ranking = ranked([(1e-3,), (1e-2,), (1e-4,)])
-    assert ranking.predicted(()) == pytest.approx(-10 * math.log10(1.11e-2))
-    assert ranking.predicted((1,)) == pytest.approx(-10 * math.log10(1.1e-3))
-    assert ranking.predicted((0, 1, 2)) == math.inf
+    ranking = rank_by_noise([(1e-3,), (1e-2,), (1e-4,)])
+    assert ranking.predict(()) == pytest.approx(-10 * math.log10(1.11e-2))
+    assert ranking.predict((1,)) == pytest.approx(-10 * math.log10(1.1e-3))
+    assert ranking.predict((0, 1, 2)) == math.inf
     assert ranking.guess(29.0) == 1
     assert ranking.guess(35.0) == 2
 
@@ -50,14 +57,14 @@ def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
 def test_noise_that_was_counted_twice_keeps_no_more_layers() -> None:
     """Each layer was measured with its neighbour's tensor: 3 dB too much in all predictions."""
     bed = Bed([1e-4] * 20, target=30.0)
-    twice = ranked([(2e-4,)] * 20)
+    twice = rank_by_noise([(2e-4,)] * 20)
     plain = bed.judge(()).sqnr
     assert plain is not None
-    assert twice.scaled_to(plain).predicted(twice.order[:8]) == pytest.approx(
-        decibel(12e-4), abs=0.05
+    assert twice.scale_to(plain).predict(twice.order[:8]) == pytest.approx(
+        to_decibel(12e-4), abs=0.05
     )
-    assert twice.scaled_to(plain).guess(30.0) == 10 < twice.guess(30.0)
-    assert bed.ranking.scaled_to(plain - 20) is bed.ranking  # noise that no layer has stays unseen
+    assert twice.scale_to(plain).guess(30.0) == 10 < twice.guess(30.0)
+    assert bed.ranking.scale_to(plain - 20) is bed.ranking  # noise that no layer has stays unseen
 
 
 def test_two_loud_layers_of_forty_are_found_in_a_few_trials() -> None:
@@ -79,22 +86,22 @@ def test_noise_that_the_ranking_did_not_see_costs_more_layers_not_the_budget() -
 def test_a_layer_that_is_not_needed_is_dropped_again() -> None:
     """The second looks as loud as the first, and is not: they share a tensor."""
 
-    def judge(kept: tuple[int, ...]) -> Point:
-        return Point(passed=1 in kept, sqnr=40.0 if 1 in kept else 5.0)
+    def judge(kept: tuple[int, ...]) -> BudgetPoint:
+        return BudgetPoint(passed=1 in kept, sqnr=40.0 if 1 in kept else 5.0)
 
-    ranking = ranked([(2e-1,), (1e-1,), (1e-7,), (1e-7,)])
-    assert fewest(ranking, 30.0, judge, lambda: True).kept == (1,)
+    ranking = rank_by_noise([(2e-1,), (1e-1,), (1e-7,), (1e-7,)])
+    assert find_fewest(ranking, 30.0, judge, lambda: True).kept == (1,)
 
 
 def test_a_budget_without_decibels_is_met_by_doubling() -> None:
     judged: list[int] = []
 
-    def judge(kept: tuple[int, ...]) -> Point:
+    def judge(kept: tuple[int, ...]) -> BudgetPoint:
         judged.append(len(kept))
-        return Point(passed=set(range(5)) <= set(kept), sqnr=20.0)
+        return BudgetPoint(passed=set(range(5)) <= set(kept), sqnr=20.0)
 
-    ranking = ranked([(1.0 / (i + 1),) for i in range(64)])
-    found = fewest(ranking, None, judge, lambda: True)
+    ranking = rank_by_noise([(1.0 / (i + 1),) for i in range(64)])
+    found = find_fewest(ranking, None, judge, lambda: True)
     assert sorted(found.kept or ()) == [0, 1, 2, 3, 4]
     assert judged[:4] == [1, 2, 4, 8]
 
@@ -102,22 +109,22 @@ def test_a_budget_without_decibels_is_met_by_doubling() -> None:
 def test_the_last_layer_is_never_returned() -> None:
     bed = Bed([1e-2, 1e-2, 1e-2], target=60.0)
     found = bed.find()
-    assert found == Found(kept=None, ended=False)
+    assert found == LayerChoice(kept=None, ended=False)
     assert max(map(len, bed.judged)) == 2
 
 
 def test_a_model_of_one_layer_has_nothing_to_return() -> None:
     bed = Bed([1e-2], target=60.0)
-    assert bed.find() == Found(kept=None, ended=False)
+    assert bed.find() == LayerChoice(kept=None, ended=False)
     assert bed.judged == []
 
 
 def test_a_trial_that_breaks_is_a_trial_that_misses() -> None:
-    def judge(kept: tuple[int, ...]) -> Point:
-        return Point(passed=False) if len(kept) < 3 else Point(passed=True, sqnr=50.0)
+    def judge(kept: tuple[int, ...]) -> BudgetPoint:
+        return BudgetPoint(passed=False) if len(kept) < 3 else BudgetPoint(passed=True, sqnr=50.0)
 
-    ranking = ranked([(1e-1,), (1e-2,), (1e-3,), (1e-4,), (1e-5,)])
-    assert len(fewest(ranking, 12.0, judge, lambda: True).kept or ()) == 3
+    ranking = rank_by_noise([(1e-1,), (1e-2,), (1e-3,), (1e-4,), (1e-5,)])
+    assert len(find_fewest(ranking, 12.0, judge, lambda: True).kept or ()) == 3
 
 
 @pytest.mark.parametrize("trials", [0, 1, 2, 3, 5])
@@ -137,7 +144,7 @@ def test_few_layers_are_measured_one_by_one() -> None:
         measured.append(layers)
         return (float(layers[0]),)
 
-    found = noises(5, measure, allowed=1.0, most=5)
+    found = measure_noises(5, measure, allowed=1.0, most=5)
     assert found == tuple((float(i),) for i in range(5))
     assert measured == [(i,) for i in range(5)]
 
@@ -149,8 +156,8 @@ def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
         measured.append(layers)
         return (sum(1e-2 if layer in loud else 1e-9 for layer in layers),)
 
-    found = noises(count, measure, allowed=1e-3, most=1000)
-    return len(measured), ranked(found)
+    found = measure_noises(count, measure, allowed=1e-3, most=1000)
+    return len(measured), rank_by_noise(found)
 
 
 def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
@@ -167,9 +174,9 @@ def ranked_by(most: int, noise: Callable[[int], float], count: int = 512) -> Ran
         measured.append(layers)
         return (sum(map(noise, layers)),)
 
-    found = noises(count, measure, allowed=1e-6, most=most)
+    found = measure_noises(count, measure, allowed=1e-6, most=most)
     assert len(measured) <= most
-    return ranked(found)
+    return rank_by_noise(found)
 
 
 def test_with_few_measurements_the_loudest_block_is_taken_apart_first() -> None:
@@ -185,7 +192,7 @@ def test_no_more_is_measured_than_allowed_and_every_layer_has_a_noise(
     ranking = ranked_by(most, lambda layer: 1e-4 / (1 + layer), count=count)
     assert sorted(ranking.order) == list(range(count))
     whole = math.fsum(1e-4 / (1 + layer) for layer in range(count))
-    assert ranking.predicted(()) == pytest.approx(decibel(whole))
+    assert ranking.predict(()) == pytest.approx(to_decibel(whole))
 
 
 def test_with_few_measurements_layers_are_measured_in_blocks() -> None:

@@ -12,37 +12,39 @@ import pytest
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted, silence
-from modelc.pipeline.calibrating import calibration_for, look_at
+from modelc.pipeline.calibrating import prepare_calibration, preview_calibration
 from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
 
 HELD_OUT = Path(__file__).parents[2] / "sample_models" / "digits_heldout.npz"
 BERT = ("ids:int64[batch=1..4,seq=2..16]{0..99}", "mask:int64[batch=1..4,seq=2..16]{0..1}")
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Source], Subject]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Source], EagerReference]:
     """`opened(source)`: its subject."""
 
-    def open_it(source: Source) -> Subject:
-        stage = Stage(tell=silence, logs=tmp_path_factory.mktemp("logs"))
+    def open_it(source: Source) -> EagerReference:
+        stage = Progress(tell=silence, logs=tmp_path_factory.mktemp("logs"))
         return open_subject(source, read_checkpoint(source, stage), Judging(), stage)
 
     return open_it
 
 
 @pytest.fixture(scope="module")
-def digits(opened: Callable[[Source], Subject], digits_source: Source) -> Subject:
+def digits(opened: Callable[[Source], EagerReference], digits_source: Source) -> EagerReference:
     """Digits with their sample."""
     return opened(digits_source)
 
 
-def test_real_digits_are_taken_and_the_labels_are_said(digits: Subject, tmp_path: Path) -> None:
+def test_real_digits_are_taken_and_the_labels_are_said(
+    digits: EagerReference, tmp_path: Path
+) -> None:
     told: list[Event] = []
-    stage = Stage(tell=told.append, logs=tmp_path / "logs")
+    stage = Progress(tell=told.append, logs=tmp_path / "logs")
     options = CalibrationOptions(source=str(HELD_OUT), samples=100)
-    with calibration_for(options, digits, stage, root=tmp_path) as found:
+    with prepare_calibration(options, digits, stage, root=tmp_path) as found:
         assert {feed["x"].shape for feed in found} == {(1, 1, 8, 8)}
         assert (len(found), len(found.held_out)) == (100, 16)
         assert (tmp_path / found.record.source).resolve() == HELD_OUT.resolve()
@@ -52,31 +54,33 @@ def test_real_digits_are_taken_and_the_labels_are_said(digits: Subject, tmp_path
 
 
 def test_digits_that_are_not_scaled_are_refused_beside_their_sample(
-    digits: Subject, tmp_path: Path
+    digits: EagerReference, tmp_path: Path
 ) -> None:
     raw = np.load(HELD_OUT)["x"] * 255
     np.save(tmp_path / "raw.npy", raw)
     options = CalibrationOptions(source=str(tmp_path / "raw.npy"))
     with pytest.raises(UsageError, match=r"lie in 0\.\.255 .* in 0\.\.1"):
-        calibration_for(options, digits, Stage(tell=silence, logs=tmp_path / "logs"))
+        prepare_calibration(options, digits, Progress(tell=silence, logs=tmp_path / "logs"))
 
 
 def test_without_a_sample_the_drawn_feeds_refuse_nothing(
-    opened: Callable[[Source], Subject], digits_source: Source, tmp_path: Path
+    opened: Callable[[Source], EagerReference], digits_source: Source, tmp_path: Path
 ) -> None:
     bare = replace(digits_source, samples=None, inputs=("x:float32[batch=1..8,1,8,8]",))
     raw = np.load(HELD_OUT)["x"] * 255
     np.save(tmp_path / "raw.npy", raw)
     told: list[Event] = []
-    stage = Stage(tell=told.append, logs=tmp_path / "logs")
-    with calibration_for(CalibrationOptions(source=str(tmp_path / "raw.npy")), opened(bare), stage):
+    stage = Progress(tell=told.append, logs=tmp_path / "logs")
+    with prepare_calibration(
+        CalibrationOptions(source=str(tmp_path / "raw.npy")), opened(bare), stage
+    ):
         warned = [n.text for n in told if isinstance(n, Noted) and n.warning]
     assert len(warned) == 1
     assert "a forgotten scale, mean or std?" in warned[0]
 
 
 def test_a_loader_in_the_working_folder_is_imported(
-    digits: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: EagerReference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "calib_digits_loader.py").write_text(
         "import numpy as np\n"
@@ -85,22 +89,24 @@ def test_a_loader_in_the_working_folder_is_imported(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    stage = Stage(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=silence, logs=tmp_path / "logs")
     options = CalibrationOptions(source="calib_digits_loader:loader", samples=32)
-    with calibration_for(options, digits, stage) as found:
+    with prepare_calibration(options, digits, stage) as found:
         assert (len(found), found.record.kind) == (32, "loader")
     with pytest.raises(
         UsageError, match=r"--calib calib_digits_loader:missing: .* has no 'missing'"
     ):
-        calibration_for(CalibrationOptions(source="calib_digits_loader:missing"), digits, stage)
+        prepare_calibration(CalibrationOptions(source="calib_digits_loader:missing"), digits, stage)
 
 
-def test_drawn_samples_are_like_the_sample_and_repeat(digits: Subject, tmp_path: Path) -> None:
-    stage = Stage(tell=silence, logs=tmp_path / "logs")
+def test_drawn_samples_are_like_the_sample_and_repeat(
+    digits: EagerReference, tmp_path: Path
+) -> None:
+    stage = Progress(tell=silence, logs=tmp_path / "logs")
     records = []
     for seed in (0, 0, 1):
         options = CalibrationOptions(source="random", samples=40, seed=seed)
-        with calibration_for(options, digits, stage) as found:
+        with prepare_calibration(options, digits, stage) as found:
             records.append(found.record)
             assert found.report.inputs[0].total.low >= 0
             assert found.report.inputs[0].total.high <= 1
@@ -110,7 +116,9 @@ def test_drawn_samples_are_like_the_sample_and_repeat(digits: Subject, tmp_path:
 
 
 def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
-    report = look_at(CalibrationOptions(source="random", samples=64), BERT, None, silence)
+    report = preview_calibration(
+        CalibrationOptions(source="random", samples=64), BERT, None, silence
+    )
     ids, mask = report.inputs
     assert (ids.shapes, mask.shapes) == (("1x9",), ("1x9",))
     assert 0 <= ids.total.low < ids.total.high <= 99
@@ -119,7 +127,7 @@ def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
 
 def test_a_look_without_inputs_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing says what goes into the model") as refusal:
-        look_at(CalibrationOptions(source=str(HELD_OUT)), (), None, silence)
+        preview_calibration(CalibrationOptions(source=str(HELD_OUT)), (), None, silence)
     assert "--input" in refusal.value.hint
 
 
@@ -127,6 +135,6 @@ def test_a_thorough_look_reads_all_and_tells_what_would_be_used() -> None:
     samples = HELD_OUT.with_name("digits_samples.npz")
     inputs = ("x[batch=1..8,_,_,_]",)
     options = CalibrationOptions(source=str(HELD_OUT), samples=64)
-    report = look_at(options, inputs, samples, silence, thorough=True)
+    report = preview_calibration(options, inputs, samples, silence, thorough=True)
     assert (report.found, report.read, report.used, report.held_out) == (450, 450, 64, 16)
-    assert look_at(options, inputs, samples, silence).read == 80
+    assert preview_calibration(options, inputs, samples, silence).read == 80

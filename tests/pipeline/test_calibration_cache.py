@@ -17,9 +17,9 @@ from modelc.core.grammar import parse_input
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import resolve
 from modelc.pipeline import calibration_cache
-from modelc.pipeline.caching.store import Store
-from modelc.pipeline.calibration_cache import CalibrationCache, key_of
-from modelc.pipeline.quantizing import Quantization
+from modelc.pipeline.caching.store import ResultStore
+from modelc.pipeline.calibration_cache import CalibrationCache, quantization_key
+from modelc.pipeline.quantizing import QuantizationTask
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def save_model(path: Path, *, location: str | None = None, opset: int = 20) -> N
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Quantization:
+def work(tmp_path: Path) -> QuantizationTask:
     """A model whose weight lies in a file of its own, and samples."""
     save_model(tmp_path / "model.onnx", location="weights.dat")
-    return Quantization(
+    return QuantizationTask(
         quantizer=QUANTIZERS[0],
         consumer="onnx",
         parent=tmp_path / "model.onnx",
@@ -76,16 +76,16 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, told: list[str]) -> Store:
+def store(tmp_path: Path, told: list[str]) -> ResultStore:
     def tell(event: Event) -> None:
         if isinstance(event, Noted):
             told.append(event.text)
 
-    return Store(tmp_path / "cache", tell=tell)
+    return ResultStore(tmp_path / "cache", tell=tell)
 
 
 @pytest.fixture
-def cache(store: Store) -> CalibrationCache:
+def cache(store: ResultStore) -> CalibrationCache:
     return CalibrationCache(store)
 
 
@@ -108,62 +108,64 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_what_was_kept_is_taken(
-    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path
+    cache: CalibrationCache, work: QuantizationTask, result: Quantized, place: Path
 ) -> None:
-    cache.keep(key_of(work), result)
-    assert cache.take(key_of(work), place) == replace(result, path=place / "q.onnx")
+    cache.keep(quantization_key(work), result)
+    assert cache.take(quantization_key(work), place) == replace(result, path=place / "q.onnx")
     assert (place / "q.onnx").read_bytes() == result.path.read_bytes()
 
 
 def test_nothing_is_found_under_another_key(
-    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path
+    cache: CalibrationCache, work: QuantizationTask, result: Quantized, place: Path
 ) -> None:
-    cache.keep(key_of(work), result)
-    assert cache.take(key_of(replace(work, method="entropy")), place) is None
+    cache.keep(quantization_key(work), result)
+    assert cache.take(quantization_key(replace(work, method="entropy")), place) is None
 
 
-def test_every_part_of_the_work_is_in_the_key(work: Quantization) -> None:
+def test_every_part_of_the_work_is_in_the_key(work: QuantizationTask) -> None:
     keys = {
-        key_of(work),
-        key_of(replace(work, quantizer=QUANTIZERS[1])),
-        key_of(replace(work, consumer="openvino")),
-        key_of(replace(work, method="minmax")),
-        key_of(replace(work, keep=("node_1",))),
-        key_of(replace(work, calibration=Samples("d2"))),
-        key_of(replace(work, signature=resolve([parse_input("x:float32[batch=1..4,6]")], {}))),
+        quantization_key(work),
+        quantization_key(replace(work, quantizer=QUANTIZERS[1])),
+        quantization_key(replace(work, consumer="openvino")),
+        quantization_key(replace(work, method="minmax")),
+        quantization_key(replace(work, keep=("node_1",))),
+        quantization_key(replace(work, calibration=Samples("d2"))),
+        quantization_key(
+            replace(work, signature=resolve([parse_input("x:float32[batch=1..4,6]")], {}))
+        ),
     }
     assert len(keys) == 7
 
 
 @pytest.mark.parametrize("part", ["digest_of_code", "machine", "packages"])
 def test_another_modelc_machine_or_library_is_another_key(
-    work: Quantization, monkeypatch: pytest.MonkeyPatch, part: str
+    work: QuantizationTask, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    before = key_of(work)
+    before = quantization_key(work)
     other = {"torch": "9"} if part == "packages" else "another"
     monkeypatch.setattr(calibration_cache, part, lambda *_: other)
-    assert key_of(work) != before
+    assert quantization_key(work) != before
 
 
-def test_one_changed_weight_is_another_key_wherever_it_lies(work: Quantization) -> None:
-    before = key_of(work)
+def test_one_changed_weight_is_another_key_wherever_it_lies(work: QuantizationTask) -> None:
+    before = quantization_key(work)
     path = work.parent.with_name("weights.dat")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    assert key_of(work) != before
+    assert quantization_key(work) != before
 
 
-def test_a_changed_graph_is_another_key(work: Quantization) -> None:
-    before = key_of(work)
+def test_a_changed_graph_is_another_key(work: QuantizationTask) -> None:
+    before = quantization_key(work)
     save_model(work.parent, location="weights.dat", opset=21)
-    assert key_of(work) != before
+    assert quantization_key(work) != before
 
 
 @pytest.mark.parametrize("room", ["blobs", "entries"])
 def test_a_damaged_entry_is_said_and_removed(
-    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path, tmp_path: Path,
+    cache: CalibrationCache, work: QuantizationTask, result: Quantized, place: Path, tmp_path: Path,
     told: list[str], room: str,
 ) -> None:  # fmt: skip
-    key = key_of(work)
+    key = quantization_key(work)
     cache.keep(key, result)
     (path,) = (one for one in (tmp_path / "cache" / room).rglob("*") if one.is_file())
     path.write_bytes(b"quantizeX")
@@ -175,31 +177,31 @@ def test_a_damaged_entry_is_said_and_removed(
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(
-    work: Quantization, result: Quantized, tmp_path: Path
+    work: QuantizationTask, result: Quantized, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    CalibrationCache(Store(tmp_path / "file" / "cache")).keep(key_of(work), result)
+    CalibrationCache(ResultStore(tmp_path / "file" / "cache")).keep(quantization_key(work), result)
     assert (tmp_path / "file").read_text() == ""
 
 
 def test_a_cache_that_may_only_be_read_serves_as_well(
-    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path, tmp_path: Path
+    cache: CalibrationCache, work: QuantizationTask, result: Quantized, place: Path, tmp_path: Path
 ) -> None:
-    cache.keep(key_of(work), result)
+    cache.keep(quantization_key(work), result)
     folders = [path for path in (tmp_path / "cache").rglob("*") if path.is_dir()]
     for path in (tmp_path / "cache", *folders):
         path.chmod(0o555)
     try:
-        assert cache.take(key_of(work), place) is not None
+        assert cache.take(quantization_key(work), place) is not None
     finally:
         for path in (tmp_path / "cache", *folders):
             path.chmod(0o755)
 
 
 def test_an_interrupted_store_leaves_nothing(
-    cache: CalibrationCache, work: Quantization, result: Quantized, tmp_path: Path
+    cache: CalibrationCache, work: QuantizationTask, result: Quantized, tmp_path: Path
 ) -> None:
     lost = replace(result, path=result.path.with_name("gone.onnx"))
     with pytest.raises(ConversionError):
-        cache.keep(key_of(work), lost)
+        cache.keep(quantization_key(work), lost)
     assert not list((tmp_path / "cache").rglob("*"))

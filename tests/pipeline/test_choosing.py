@@ -14,10 +14,10 @@ from modelc.core.contract import Converted
 from modelc.core.precision import Precision
 from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
-from modelc.pipeline.choosing import chosen
-from modelc.pipeline.latency import noise_of
-from modelc.pipeline.subject import Subject
-from modelc.pipeline.trying import Trial, Way
+from modelc.pipeline.choosing import choose_trial
+from modelc.pipeline.latency import ratio_noise
+from modelc.pipeline.subject import EagerReference
+from modelc.pipeline.trying import Recipe, Trial
 from modelc.validators.tolerance import TOLERANCES
 
 
@@ -45,7 +45,7 @@ def trial(
         outputs=(output,),
     )
     return Trial(
-        way=Way(quantizer=QUANTIZERS[0]),
+        way=Recipe(quantizer=QUANTIZERS[0]),
         workplace=Path(),
         converted=Converted(files=(), versions={}),
         files=(FileRecord(name="a.onnx", sha256="", size=size),),
@@ -82,8 +82,8 @@ def trial(
     ],
 )
 def test_the_best_is_kept(best: Trial, others: list[Trial]) -> None:
-    assert chosen([best, *others]) is best
-    assert chosen([*others, best]) is best
+    assert choose_trial([best, *others]) is best
+    assert choose_trial([*others, best]) is best
 
 
 def test_the_noise_of_a_latency_is_that_of_its_median() -> None:
@@ -91,12 +91,12 @@ def test_the_noise_of_a_latency_is_that_of_its_median() -> None:
     rng = np.random.default_rng(0)
     draws = rng.normal(1.0, 0.06, size=(2000, 15))
     scatter = 2 * float(np.std(np.median(draws, axis=1)))
-    stated = float(np.mean([noise_of(list(row)) for row in draws]))
+    stated = float(np.mean([ratio_noise(list(row)) for row in draws]))
     assert stated == pytest.approx(scatter, rel=0.2)
 
 
 def test_the_noise_is_at_least_a_percent() -> None:
-    assert noise_of([0.5] * 9) == 0.01
+    assert ratio_noise([0.5] * 9) == 0.01
 
 
 def test_an_artifact_is_slower_beyond_its_own_noise_only() -> None:

@@ -15,10 +15,10 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.core.whole import drafted, write_whole
-from modelc.pipeline.committing import COMMIT, Commit, Move
-from modelc.pipeline.folder import opened
-from modelc.pipeline.manifest_file import FILE, as_json, manifest_in
-from modelc.pipeline.recorded import changed_file, manifest_of
+from modelc.pipeline.committing import COMMIT_FOLDER, FileMove, FolderCommit
+from modelc.pipeline.folder import open_folder
+from modelc.pipeline.manifest_file import MANIFEST_FILE, encode_json, read_manifest_file
+from modelc.pipeline.recorded import describe_changed_file, load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = ("unshare", "--user", "--map-root-user", "--mount")  # where a folder may be mounted
@@ -38,17 +38,17 @@ needs_mounts = pytest.mark.skipif(not mounts(), reason="this host lets nobody mo
 @pytest.fixture
 def manifest(digits_copy: Path) -> Manifest:
     """The record of the exported digits, of which `digits_copy` is a copy."""
-    return manifest_of(digits_copy)
+    return load_manifest(digits_copy)
 
 
-def broken_off(folder: Path, manifest: Manifest, changes: Commit, **files: bytes) -> Path:
+def broken_off(folder: Path, manifest: Manifest, changes: FolderCommit, **files: bytes) -> Path:
     """A folder as a run leaves it that was killed just after its commit began to hold."""
-    place = folder / COMMIT
+    place = folder / COMMIT_FOLDER
     place.mkdir()
     for name, content in files.items():
         (place / name).write_bytes(content)
-    (place / FILE).write_bytes(as_json(manifest))
-    (place / "commit.json").write_bytes(as_json(changes))
+    (place / MANIFEST_FILE).write_bytes(encode_json(manifest))
+    (place / "commit.json").write_bytes(encode_json(changes))
     return place
 
 
@@ -71,9 +71,9 @@ def test_a_commit_that_was_broken_off_is_finished_by_whoever_comes_next(
 ) -> None:
     gone = manifest.artifacts[0].files[0].name
     now = replace(manifest, artifacts=manifest.artifacts[1:], verdicts=manifest.verdicts[1:])
-    moves = (Move(source=f"{COMMIT}/0-new", name="deep/new"),)
-    broken_off(digits_copy, now, Commit(moves=moves, removals=(gone,)), **{"0-new": b"new"})
-    assert manifest_of(digits_copy) == now
+    moves = (FileMove(source=f"{COMMIT_FOLDER}/0-new", name="deep/new"),)
+    broken_off(digits_copy, now, FolderCommit(moves=moves, removals=(gone,)), **{"0-new": b"new"})
+    assert load_manifest(digits_copy) == now
     assert (digits_copy / "deep" / "new").read_bytes() == b"new"
     assert not (digits_copy / gone).exists()
     assert not [path for path in digits_copy.iterdir() if path.name.startswith(".")]
@@ -82,10 +82,13 @@ def test_a_commit_that_was_broken_off_is_finished_by_whoever_comes_next(
 def test_a_commit_that_was_nearly_done_is_finished_too(
     digits_copy: Path, manifest: Manifest
 ) -> None:
-    moves = (Move(source=f"{COMMIT}/0-new", name="new"), Move(source=f"{COMMIT}/1-x", name="x"))
-    place = broken_off(digits_copy, manifest, Commit(moves=moves), **{"1-x": b"x"})
-    (place / FILE).unlink()  # as the first file, it has its name already
-    assert manifest_of(digits_copy) == manifest
+    moves = (
+        FileMove(source=f"{COMMIT_FOLDER}/0-new", name="new"),
+        FileMove(source=f"{COMMIT_FOLDER}/1-x", name="x"),
+    )
+    place = broken_off(digits_copy, manifest, FolderCommit(moves=moves), **{"1-x": b"x"})
+    (place / MANIFEST_FILE).unlink()  # as the first file, it has its name already
+    assert load_manifest(digits_copy) == manifest
     assert (digits_copy / "x").read_bytes() == b"x"
 
 
@@ -94,25 +97,25 @@ def test_a_commit_that_was_nearly_done_is_finished_too(
 def test_a_commit_that_leads_out_of_its_folder_is_refused(
     digits_copy: Path, manifest: Manifest, name: str, where: str
 ) -> None:
-    move = Move(source=f"{COMMIT}/0", name="a")
+    move = FileMove(source=f"{COMMIT_FOLDER}/0", name="a")
     changes = (
-        Commit(moves=(replace(move, **{where: name}),))
+        FolderCommit(moves=(replace(move, **{where: name}),))
         if where != "removal"
-        else Commit(removals=(name,))
+        else FolderCommit(removals=(name,))
     )
     broken_off(digits_copy, manifest, changes, **{"0": b"0"})
     with pytest.raises(UsageError, match="is not what modelc leaves"):
-        manifest_of(digits_copy)
+        load_manifest(digits_copy)
     assert not (digits_copy.parent / "out.txt").exists()
 
 
 def test_a_commit_is_not_finished_under_the_run_that_makes_it(
     digits_copy: Path, manifest: Manifest
 ) -> None:
-    with opened(digits_copy):
-        broken_off(digits_copy, manifest, Commit())
+    with open_folder(digits_copy):
+        broken_off(digits_copy, manifest, FolderCommit())
         with pytest.raises(UsageError, match="another modelc is writing"):
-            manifest_of(digits_copy)
+            load_manifest(digits_copy)
 
 
 def test_a_record_that_a_kill_left_in_the_middle_of_a_run_is_no_success(manifest: Manifest) -> None:
@@ -124,7 +127,7 @@ def test_a_record_that_a_kill_left_in_the_middle_of_a_run_is_no_success(manifest
 
 def test_what_is_put_is_not_there_before_the_commit(digits_copy: Path, manifest: Manifest) -> None:
     before = (digits_copy / "model.onnx").read_bytes()
-    with opened(digits_copy) as folder:
+    with open_folder(digits_copy) as folder:
         folder.own(file.name for file in manifest.files)
         workplace = folder.workplace("onnx")
         (workplace / "model.onnx").write_bytes(b"other")
@@ -136,7 +139,7 @@ def test_what_is_put_is_not_there_before_the_commit(digits_copy: Path, manifest:
 def test_work_of_a_run_with_our_own_number_is_swept_too(tmp_path: Path) -> None:
     left = tmp_path / f".work-{os.getpid()}-abc"  # in containers every run has the same number
     left.mkdir()
-    with opened(tmp_path):
+    with open_folder(tmp_path):
         assert not left.exists()
 
 
@@ -169,8 +172,8 @@ def in_a_space(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def held(folder: Path) -> Manifest:
     """The record in the folder: all that it names passes its digests, and nothing else is there."""
-    manifest = manifest_in(folder / FILE)
-    assert [one for one in manifest.artifacts if changed_file(one, folder)] == []
+    manifest = read_manifest_file(folder / MANIFEST_FILE)
+    assert [one for one in manifest.artifacts if describe_changed_file(one, folder)] == []
     assert {path.name for path in folder.glob("model*")} == {file.name for file in manifest.files}
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     return manifest
@@ -203,9 +206,9 @@ def test_a_disk_that_turns_read_only_leaves_what_was_proven_before(tmp_path: Pat
     ran = in_a_space("$EXPORT && $EXPORT --capture script --patch read_only:now", tmp_path)
     assert ran.returncode in (2, 5), ran.stderr
     assert "Read-only file system" in ran.stderr
-    manifest = manifest_in(tmp_path / "after" / "out" / FILE)
+    manifest = read_manifest_file(tmp_path / "after" / "out" / MANIFEST_FILE)
     assert manifest.passed
-    assert not changed_file(manifest.artifacts[0], tmp_path / "after" / "out")
+    assert not describe_changed_file(manifest.artifacts[0], tmp_path / "after" / "out")
 
 
 @pytest.mark.slow

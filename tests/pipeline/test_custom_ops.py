@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.pipeline.custom_ops import functions_of
+from modelc.pipeline.custom_ops import load_functions
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run import run
 
@@ -15,12 +15,12 @@ from modelc.pipeline.run import run
 def test_what_it_names_is_what_writes_the_operator() -> None:
     import math
 
-    assert functions_of({"my::op": "math:sqrt"}) == {"my::op": math.sqrt}
+    assert load_functions({"my::op": "math:sqrt"}) == {"my::op": math.sqrt}
 
 
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(UsageError, match="of type float, which cannot be called"):
-        functions_of({"my::op": "math:pi"})
+        load_functions({"my::op": "math:pi"})
 
 
 @pytest.mark.parametrize("module", ["math", "sys"])  # sys has no file, in some Pythons math neither

@@ -18,7 +18,7 @@ from modelc.converters.registry import TARGETS
 from modelc.converters.trt import trt_installation
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver
 from modelc.core.diagnosis import Check, Diagnosis, State
-from modelc.pipeline.doctor import Surroundings, examine, own_requirements, surroundings
+from modelc.pipeline.doctor import Surroundings, collect_surroundings, examine, own_requirements
 
 VERSIONS = {
     "torch": "2.13.0", "onnx": "1.21.0", "onnxruntime-gpu": "1.24.4", "openvino": "2026.4.1",
@@ -381,7 +381,7 @@ def test_the_requirements_of_what_is_installed_are_its_metadatas() -> None:
 
 def test_this_host_can_be_examined(tmp_path: Path) -> None:
     start = time.perf_counter()
-    found = examine(surroundings({"work": tmp_path}))
+    found = examine(collect_surroundings({"work": tmp_path}))
     assert time.perf_counter() - start < 20
     named = {one.name: one for one in found.checks}
     assert "CPUExecutionProvider" in named["ONNX Runtime"].told

@@ -16,7 +16,7 @@ from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.size_probe import ELEMENTS
+from modelc.pipeline.size_probe import MAX_ELEMENTS
 from modelc.sources.eager_model import Eager, open_eager
 from modelc.sources.loaded_module import LoadedModule
 from modelc.sources.sample_inputs import infer_specs
@@ -245,7 +245,7 @@ def test_no_feed_is_larger_than_the_cap() -> None:
     largest = 3
     for dim in found.free_dims.values():
         largest *= dim.high
-    assert largest <= ELEMENTS
+    assert largest <= MAX_ELEMENTS
     assert found.free_dims["batch"].high >= 2
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from modelc.core.events import silence
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.pipeline.float64 import _chosen, with_float64
+from modelc.pipeline.float64 import _choose_references, add_float64
 from modelc.pipeline.order import Judging
-from modelc.pipeline.stage import Stage
+from modelc.pipeline.stage import Progress
 from modelc.pipeline.subject import open_subject, read_checkpoint
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ReferenceOutputs
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelc.pipeline.order import Source
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
 
-def held_out_1(subject: Subject, seed: int) -> ReferenceOutputs:
+def held_out_1(subject: EagerReference, seed: int) -> ReferenceOutputs:
     """As two artifacts have it: of one name, with other samples."""
     x = np.random.default_rng(seed).random((1, 1, 8, 8)).astype(np.float32)
     feed = NamedFeed(name="held-out-1", arrays={"x": x}, sizes={})
@@ -33,10 +33,10 @@ def held_out_1(subject: Subject, seed: int) -> ReferenceOutputs:
 def test_feeds_of_one_name_have_each_their_own_reference(
     digits_source: Source, tmp_path: Path
 ) -> None:
-    stage = Stage(tell=silence, logs=tmp_path)
+    stage = Progress(tell=silence, logs=tmp_path)
     subject = open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
     for seed in (1, 2):
-        (found,) = with_float64((held_out_1(subject, seed),), subject, stage)
+        (found,) = add_float64((held_out_1(subject, seed),), subject, stage)
         assert found.exact is not None
         np.testing.assert_allclose(found.exact["output"], found.outputs["output"], atol=1e-4)
 
@@ -68,12 +68,12 @@ def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -
         answered("signs", 1, 32, "value"),
         answered("mask-one", 1, 32, "mask"),
     ]
-    names = [one.feed.name for one in _chosen(feeds, signature)]
+    names = [one.feed.name for one in _choose_references(feeds, signature)]
     assert names == ["corner:length", "min", "corner:rows", "batch-2"]
 
 
 def test_wide_integers_are_judged_alone_and_so_run_in_float64() -> None:
     signature = resolve([parse_input(ROWS)], {})
     wide = [answered(f"wide-{number}", 8, 64, "wide") for number in (1, 2)]
-    names = [one.feed.name for one in _chosen([answered("min", 1, 1), *wide], signature)]
+    names = [one.feed.name for one in _choose_references([answered("min", 1, 1), *wide], signature)]
     assert names == ["min", "wide-1", "wide-2"]

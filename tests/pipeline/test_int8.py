@@ -19,11 +19,11 @@ from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.pipeline.api import build
-from modelc.pipeline.held_out import stored
+from modelc.pipeline.held_out import load_samples
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
-from modelc.pipeline.recorded import manifest_of
+from modelc.pipeline.recorded import load_manifest
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
@@ -35,7 +35,7 @@ HELD_OUT = CALIB.with_name("digits_heldout.npz")
 def int8_of(folder: Path) -> dict[str, Artifact]:
     return {
         artifact.target: artifact
-        for artifact in manifest_of(folder).artifacts
+        for artifact in load_manifest(folder).artifacts
         if artifact.precision is Precision.INT8
     }
 
@@ -65,7 +65,7 @@ def order_of(source: Source, out: Path, *wanted: str, **parts: object) -> Order:
 def test_every_backend_reads_the_held_out_digits_as_well_as_fp32(
     int8_digits: Path, exported_digits: Path
 ) -> None:
-    manifest = manifest_of(int8_digits)
+    manifest = load_manifest(int8_digits)
     before = accuracy(exported_digits / "model.onnx", "onnx", manifest)
     found = int8_of(int8_digits)
     assert set(found) >= {"onnx", "openvino", "tensorrt-onnx"}
@@ -94,20 +94,20 @@ def test_the_record_says_what_it_was_calibrated_with(int8_digits: Path) -> None:
 
 
 def test_it_is_judged_on_samples_that_it_was_not_calibrated_with(int8_digits: Path) -> None:
-    manifest = manifest_of(int8_digits)
+    manifest = load_manifest(int8_digits)
     for artifact in int8_of(int8_digits).values():
         verdict = manifest.verdict_of(artifact.name)
         assert verdict is not None
         counted = {output.feed for output in verdict.outputs if not output.loose}
         samples = {f"held-out-{n}" for n in range(1, 17)}
         assert counted == {"sample", *samples, "held-out-batch=4", "held-out-batch=8"}
-        assert len(stored(artifact, int8_digits)) == 16
+        assert len(load_samples(artifact, int8_digits)) == 16
 
 
 def test_a_folder_is_judged_again_without_its_calibration_images(
     int8_digits: Path, tmp_path: Path
 ) -> None:
-    before = manifest_of(int8_digits)
+    before = load_manifest(int8_digits)
     copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
     checkpoint = (int8_digits / before.checkpoint.path).resolve()
     from modelc.pipeline.recorded import Moved
@@ -129,7 +129,7 @@ def test_one_file_is_judged_again_on_its_held_out_samples(int8_digits: Path) -> 
 
 def test_samples_that_were_changed_are_found(int8_digits: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
-    checkpoint = (int8_digits / manifest_of(int8_digits).checkpoint.path).resolve()
+    checkpoint = (int8_digits / load_manifest(int8_digits).checkpoint.path).resolve()
     from modelc.pipeline.recorded import Moved
 
     path = copy / "model.int8.onnx.samples.npz"

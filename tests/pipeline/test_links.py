@@ -11,8 +11,8 @@ import pytest
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
 from modelc.core.whole import drafted, drafts_in, write_whole
-from modelc.pipeline.committing import COMMIT, finish_commit
-from modelc.pipeline.folder import opened
+from modelc.pipeline.committing import COMMIT_FOLDER, finish_commit
+from modelc.pipeline.folder import open_folder
 from modelc.pipeline.order import Order
 from modelc.pipeline.run import run
 
@@ -30,7 +30,8 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["rejected", "replaced", "logs", "worst", "manifest.json", ".modelc.lock", COMMIT]
+    "name",
+    ["rejected", "replaced", "logs", "worst", "manifest.json", ".modelc.lock", COMMIT_FOLDER],
 )
 @pytest.mark.parametrize("dangling", [True, False])
 def test_a_link_in_place_of_what_is_ours_is_refused(
@@ -39,7 +40,7 @@ def test_a_link_in_place_of_what_is_ours_is_refused(
     out = tmp_path / "out"
     out.mkdir()
     (out / name).symlink_to(elsewhere / ("none" if dangling else "."))
-    with pytest.raises(UsageError, match="is a link"), opened(out):
+    with pytest.raises(UsageError, match="is a link"), open_folder(out):
         pass
     assert [path.name for path in elsewhere.iterdir()] == ["mine"]
 
@@ -76,18 +77,18 @@ def test_a_planted_commit_reaches_nothing_behind_a_link(
     tmp_path: Path, elsewhere: Path, changes: dict[str, object]
 ) -> None:
     out = tmp_path / "out"
-    (out / COMMIT).mkdir(parents=True)
+    (out / COMMIT_FOLDER).mkdir(parents=True)
     (out / "a").write_text("planted")
     (out / "link").symlink_to(elsewhere)
-    (out / COMMIT / "commit.json").write_text(json.dumps(changes))
+    (out / COMMIT_FOLDER / "commit.json").write_text(json.dumps(changes))
     with pytest.raises(UsageError, match="behind a link"):
         finish_commit(out)
     assert (elsewhere / "mine").read_text() == "precious"
 
 
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / COMMIT).mkdir()
-    (tmp_path / COMMIT / "commit.json").write_text('{"removals": ["a\\u0000b"]}')
+    (tmp_path / COMMIT_FOLDER).mkdir()
+    (tmp_path / COMMIT_FOLDER / "commit.json").write_text('{"removals": ["a\\u0000b"]}')
     with pytest.raises(UsageError, match="it names"):
         finish_commit(tmp_path)
 

@@ -11,8 +11,8 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.pipeline.manifest_file import (
-    FILE,
-    as_json,
+    MANIFEST_FILE,
+    encode_json,
     json_schema,
     read_manifest,
     write_manifest,
@@ -21,7 +21,7 @@ from modelc.pipeline.manifest_file import (
 
 @pytest.fixture(scope="module")
 def document(exported_digits: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((exported_digits / FILE).read_text())
+    found: dict[str, Any] = json.loads((exported_digits / MANIFEST_FILE).read_text())
     return found
 
 
@@ -30,14 +30,14 @@ def test_what_is_written_is_read_back_the_same(exported_digits: Path, tmp_path: 
     assert manifest is not None
     write_manifest(manifest, tmp_path)
     assert read_manifest(tmp_path) == manifest
-    assert (tmp_path / FILE).read_bytes() == (exported_digits / FILE).read_bytes()
+    assert (tmp_path / MANIFEST_FILE).read_bytes() == (exported_digits / MANIFEST_FILE).read_bytes()
 
 
 def test_writing_leaves_no_draft(exported_digits: Path, tmp_path: Path) -> None:
     manifest = read_manifest(exported_digits)
     assert manifest is not None
     write_manifest(manifest, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_FILE]
 
 
 def test_no_manifest_is_none(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_schema_refuses_an_unknown_state(document: dict[str, Any]) -> None:
 def test_another_schema_version_is_a_usage_error(
     document: dict[str, Any], version: object, tmp_path: Path
 ) -> None:
-    (tmp_path / FILE).write_text(json.dumps({**document, "schema_version": version}))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps({**document, "schema_version": version}))
     with pytest.raises(UsageError, match="has schema version"):
         read_manifest(tmp_path)
 
@@ -76,7 +76,7 @@ def test_another_schema_version_is_a_usage_error(
     "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"schema_version": 1}', b"text"]
 )
 def test_garbage_is_a_usage_error_with_a_hint(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / MANIFEST_FILE).write_bytes(content)
     with pytest.raises(UsageError, match=r"is not a manifest|schema version") as caught:
         read_manifest(tmp_path)
     assert caught.value.hint
@@ -85,21 +85,21 @@ def test_garbage_is_a_usage_error_with_a_hint(content: bytes, tmp_path: Path) ->
 def test_a_verdict_of_another_type_is_a_usage_error(
     document: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / FILE).write_text(json.dumps({**document, "verdicts": "fine"}))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps({**document, "verdicts": "fine"}))
     with pytest.raises(UsageError, match="is not a manifest"):
         read_manifest(tmp_path)
 
 
 def test_json_ends_with_a_newline_and_is_indented() -> None:
-    assert as_json({"a": [1]}) == b'{\n "a": [\n  1\n ]\n}\n'
+    assert encode_json({"a": [1]}) == b'{\n "a": [\n  1\n ]\n}\n'
 
 
 @pytest.mark.parametrize("name", ["../model.onnx", "/etc/model.onnx", "a/../../model.onnx"])
 def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
     exported_digits: Path, tmp_path: Path, name: str
 ) -> None:
-    text = (exported_digits / FILE).read_text().replace('"model.onnx"', f'"{name}"')
-    (tmp_path / FILE).write_text(text)
+    text = (exported_digits / MANIFEST_FILE).read_text().replace('"model.onnx"', f'"{name}"')
+    (tmp_path / MANIFEST_FILE).write_text(text)
     with pytest.raises(UsageError, match="outside its folder"):
         read_manifest(tmp_path)
 
@@ -110,7 +110,7 @@ def test_a_name_that_no_file_can_have_is_refused(
 ) -> None:
     wrong = json.loads(json.dumps(document))
     wrong["artifacts"][0]["files"][0]["name"] = name
-    (tmp_path / FILE).write_text(json.dumps(wrong))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps(wrong))
     with pytest.raises(UsageError, match="a name that no file has"):
         read_manifest(tmp_path)
 
@@ -118,7 +118,7 @@ def test_a_name_that_no_file_can_have_is_refused(
 def test_an_artifact_of_no_file_is_refused(document: dict[str, Any], tmp_path: Path) -> None:
     wrong = json.loads(json.dumps(document))
     wrong["artifacts"][0]["files"] = []
-    (tmp_path / FILE).write_text(json.dumps(wrong))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps(wrong))
     with pytest.raises(UsageError, match="without a file of it"):
         read_manifest(tmp_path)
 
@@ -134,6 +134,6 @@ def test_a_manifest_whose_names_lead_out_of_its_folder_is_refused(
         wrong["verdicts"][0]["artifact"] = "../../theirs"
     else:
         wrong["verdicts"][0]["worst"]["file"] = "/etc/theirs.npz"
-    (tmp_path / FILE).write_text(json.dumps(wrong))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps(wrong))
     with pytest.raises(UsageError, match="outside its folder"):
         read_manifest(tmp_path)

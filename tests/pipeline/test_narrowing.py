@@ -16,9 +16,9 @@ from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
 from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
-from modelc.pipeline.narrowing import Interval
+from modelc.pipeline.narrowing import SizeInterval
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.relating import SizesError
+from modelc.pipeline.relating import RejectedSizesError
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.reports.rows import domain_lines
@@ -152,7 +152,7 @@ def test_a_size_that_nobody_asked_for_refuses_no_model(ordered: Callable[..., Or
     manifest = run(ordered("Picky", "onnx"))
     assert manifest.passed
     assert sizes(manifest, "onnx") == (1, 254)
-    with pytest.raises(SizesError, match="not 255"):
+    with pytest.raises(RejectedSizesError, match="not 255"):
         run(ordered("Picky", "onnx", inputs="x:float32[batch,seq=1..256,4]"))
 
 
@@ -284,12 +284,12 @@ def signature(*dims: tuple[int, int, int, bool]) -> Signature:
 def test_size_one_alone_is_left_out_of_chosen_dims(
     low: int, high: int, chosen: bool, expected: bool
 ) -> None:
-    interval = Interval(dim="d0", low=low, high=high)
+    interval = SizeInterval(dim="d0", low=low, high=high)
     assert interval.is_all_but_one(signature((1, 4, 8, chosen))) is expected
 
 
 def test_the_opt_stays_inside_of_the_interval() -> None:
-    found = Interval(dim="d0", low=6, high=8).narrow(signature((1, 4, 8, True)))
+    found = SizeInterval(dim="d0", low=6, high=8).narrow(signature((1, 4, 8, True)))
     assert Domain(inputs=found.inputs).free_dims["d0"].opt == 6
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import CheckpointError
-from modelc.pipeline.noise import into
+from modelc.pipeline.noise import redirect_output
 from modelc.sources.run_limits import WorkExceededError
 
 
@@ -34,7 +34,7 @@ def streams_of_the_terminal() -> Iterator[None]:
 
 
 def test_prints_go_to_the_log(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with streams_of_the_terminal(), into(log):
+    with streams_of_the_terminal(), redirect_output(log):
         print("to stdout")  # noqa: T201
         print("to stderr", file=sys.stderr)  # noqa: T201
     assert set(log.read_text().splitlines()) == {"to stdout", "to stderr"}
@@ -45,7 +45,7 @@ def test_prints_go_to_the_log(log: Path, capfd: pytest.CaptureFixture[str]) -> N
 def test_what_native_code_writes_goes_to_the_log(
     log: Path, capfd: pytest.CaptureFixture[str], descriptor: int
 ) -> None:
-    with into(log):
+    with redirect_output(log):
         os.write(descriptor, b"native\n")
     assert log.read_text() == "native\n"
     assert capfd.readouterr() == ("", "")
@@ -56,7 +56,7 @@ def test_what_was_printed_before_and_after_is_not_in_the_log(
 ) -> None:
     with streams_of_the_terminal():
         print("before")  # noqa: T201
-        with into(log):
+        with redirect_output(log):
             print("inside")  # noqa: T201
         print("after")  # noqa: T201
     assert log.read_text() == "inside\n"
@@ -75,7 +75,7 @@ def test_warnings_go_to_the_log_even_where_they_are_errors(log: Path) -> None:
 
 
 def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_on(log: Path) -> None:
-    with pytest.raises(ValueError, match="no such thing"), into(log):
+    with pytest.raises(ValueError, match="no such thing"), redirect_output(log):
         raise ValueError("no such thing")
     assert "Traceback (most recent call last)" in log.read_text()
     assert "ValueError: no such thing" in log.read_text()
@@ -99,7 +99,7 @@ def test_the_descriptors_are_given_back_after_an_error(
     raised: type[BaseException] | tuple[type[BaseException], ...],
 ) -> None:
     before = (os.fstat(1), os.fstat(2))
-    with pytest.raises(raised), into(log):
+    with pytest.raises(raised), redirect_output(log):
         raise error
     assert (os.fstat(1), os.fstat(2)) == before
     os.write(1, b"seen\n")
@@ -109,14 +109,14 @@ def test_the_descriptors_are_given_back_after_an_error(
 def test_no_descriptor_is_left_open(log: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        with pytest.raises(ValueError, match="x"), into(log):
+        with pytest.raises(ValueError, match="x"), redirect_output(log):
             raise ValueError("x")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_log_is_gone_on_with(log: Path) -> None:
     for text in (b"one\n", b"two\n"):
-        with into(log):
+        with redirect_output(log):
             os.write(1, text)
     assert log.read_text() == "one\ntwo\n"
 
@@ -124,7 +124,7 @@ def test_a_log_is_gone_on_with(log: Path) -> None:
 def test_a_log_that_cannot_be_opened_leaves_the_terminal_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(FileNotFoundError), into(tmp_path / "absent" / "step.log"):
+    with pytest.raises(FileNotFoundError), redirect_output(tmp_path / "absent" / "step.log"):
         pass
     os.write(1, b"seen\n")
     assert capfd.readouterr().out == "seen\n"
@@ -134,6 +134,6 @@ def test_filters_of_warnings_are_given_back(log: Path) -> None:
     import warnings
 
     before = list(warnings.filters)
-    with into(log):
+    with redirect_output(log):
         pass
     assert list(warnings.filters) == before

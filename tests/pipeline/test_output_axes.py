@@ -11,7 +11,7 @@ import modelc
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Source
-from modelc.pipeline.output_axes import output_axes
+from modelc.pipeline.output_axes import find_output_axes
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ReferenceOutputs
 
@@ -30,7 +30,7 @@ def reference(batch: int, seq: int) -> ReferenceOutputs:
 def test_an_axis_is_named_where_its_size_is_the_dims_on_every_feed() -> None:
     signature = resolve([parse_input("x:float32[batch=1..4,seq=2..9]")], {})
     signature = signature.with_outputs(["rows", "turned", "sum"])
-    found = output_axes(signature, [reference(3, 3), reference(2, 5), reference(3, 4)])
+    found = find_output_axes(signature, [reference(3, 3), reference(2, 5), reference(3, 4)])
     assert found == {
         "rows": {0: "batch", 1: "rows.axis1"},
         "turned": {0: "seq", 1: "batch"},

@@ -11,7 +11,7 @@ import pytest
 
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
-from modelc.pipeline.folder import LOCK, opened
+from modelc.pipeline.folder import FOLDER_LOCK, open_folder
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.revalidate import validate_folder
@@ -62,18 +62,18 @@ def test_the_users_own_logs_stay(order: Orders, targets: tuple[Target, ...]) -> 
 
 def test_a_second_run_in_the_same_folder_waits_for_nobody_and_says_so(tmp_path: Path) -> None:
     with (
-        opened(tmp_path),
+        open_folder(tmp_path),
         pytest.raises(UsageError, match="another modelc is writing"),
-        opened(tmp_path),
+        open_folder(tmp_path),
     ):
         pass
-    assert not (tmp_path / LOCK).exists()
+    assert not (tmp_path / FOLDER_LOCK).exists()
 
 
 @pytest.mark.parametrize("name", ["logs", "rejected", "replaced", "worst"])
 def test_a_file_named_as_one_of_our_folders_is_a_usage_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} is a file"), opened(tmp_path):
+    with pytest.raises(UsageError, match=f"{name} is a file"), open_folder(tmp_path):
         pass
     assert (tmp_path / name).read_text() == "mine"
 

@@ -15,8 +15,8 @@ from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
-from modelc.pipeline.finish_order import FinishOrder
-from modelc.pipeline.finishing import finish
+from modelc.pipeline.finish_order import FinishRequest
+from modelc.pipeline.finishing import finish_pending
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.revalidate import validate_folder
@@ -129,7 +129,7 @@ def test_another_host_builds_what_is_missing(
 ) -> None:
     settings: list[object] = []
     ready = engine(ready=True, on_convert=lambda job: settings.append(job.settings))
-    found = finish(FinishOrder(out=tmp_path / "out"), targets=(fake(), ready))
+    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=(fake(), ready))
     assert [artifact.name for artifact in found.artifacts] == ["fake", "engine"]
     assert found.artifacts[0] == prepared.artifacts[0]
     assert found.artifacts[1].parent == prepared.artifacts[0].digest
@@ -142,7 +142,7 @@ def test_another_host_builds_what_is_missing(
 def test_finishing_on_a_host_like_the_first_leaves_it_pending(
     prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
 ) -> None:
-    found = finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=False))
+    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=False))
     assert found.pending == prepared.pending
     assert found.exit_code == 4
 
@@ -151,15 +151,20 @@ def test_finishing_twice_is_done(
     prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
 ) -> None:
     assert prepared.pending
-    finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True))
-    assert finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True)).exit_code == 0
+    finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
+    assert (
+        finish_pending(
+            FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True)
+        ).exit_code
+        == 0
+    )
 
 
 def test_a_parent_altered_since_is_refused(
     prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
 ) -> None:
     (tmp_path / "out" / prepared.artifacts[0].files[0].name).write_text("another model")
-    found = finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True))
+    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
     assert [artifact.name for artifact in found.artifacts] == ["fake"]
     assert "was changed after it was proven" in found.failures[0].message
     assert found.exit_code == 1
@@ -177,7 +182,7 @@ def test_an_engine_that_cannot_run_here_keeps_its_verdict(
     prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
 ) -> None:
     assert prepared.pending
-    finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True))
+    finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
     found = validate_folder(tmp_path / "out", targets=table(fake, ready=False))
     assert found.verdict_of("engine") is not None
     assert [failure.step for failure in found.failures] == ["engine"]
@@ -188,10 +193,10 @@ def test_an_engine_that_cannot_run_here_keeps_its_verdict(
 def test_where_nothing_is_pending_digests_are_checked_all_the_same(
     prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
 ) -> None:
-    done = finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True))
+    done = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
     assert done.exit_code == 0
     (tmp_path / "out" / "model.engine").write_text("another")
-    found = finish(FinishOrder(out=tmp_path / "out"), targets=table(fake, ready=True))
+    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
     assert found.exit_code == 1
     assert [failure.step for failure in found.failures] == ["engine"]
     assert prepared.pending
@@ -210,7 +215,7 @@ def test_a_parent_from_elsewhere_is_taken_in_and_proven(
     found = run(asked, targets=targets(ready=False))
     assert [artifact.name for artifact in found.artifacts] == ["middle"]
     assert found.pending[0].made_from == "middle"
-    done = finish(FinishOrder(out=tmp_path / "out"), targets=targets(ready=True))
+    done = finish_pending(FinishRequest(out=tmp_path / "out"), targets=targets(ready=True))
     assert [artifact.name for artifact in done.artifacts] == ["middle", "engine"]
     assert done.exit_code == 0
 
@@ -231,11 +236,11 @@ def test_a_build_that_failed_can_be_tried_again(
     def breaks(_job: Job) -> None:
         raise ConversionError("out of device memory", hint="free some")
 
-    asked = FinishOrder(out=tmp_path / "out")
-    broken = finish(asked, targets=(fake(), engine(ready=True, on_convert=breaks)))
+    asked = FinishRequest(out=tmp_path / "out")
+    broken = finish_pending(asked, targets=(fake(), engine(ready=True, on_convert=breaks)))
     assert [failure.message for failure in broken.failures] == ["out of device memory"]
     assert broken.pending == prepared.pending
     assert broken.exit_code == 5
-    done = finish(asked, targets=table(fake, ready=True))
+    done = finish_pending(asked, targets=table(fake, ready=True))
     assert [artifact.name for artifact in done.artifacts] == ["fake", "engine"]
     assert (done.failures, done.pending, done.exit_code) == ((), (), 0)

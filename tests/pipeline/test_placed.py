@@ -15,10 +15,10 @@ from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.placed import with_places
+from modelc.pipeline.placed import add_size_feeds
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
-from modelc.pipeline.subject import Subject
+from modelc.pipeline.subject import EagerReference
 
 from .conftest import eagerly
 
@@ -90,4 +90,4 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
         eager=SimpleNamespace(run_reference=reject),
     )
     with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
-        with_places(cast("EagerReference", subject), [{"batch": BATCH}])
+        add_size_feeds(cast("EagerReference", subject), [{"batch": BATCH}])

@@ -17,8 +17,8 @@ from modelc.core.signature import resolve
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.api import export
 from modelc.pipeline.beyond import Evidence
-from modelc.pipeline.float64 import with_exact
-from modelc.pipeline.ties import full_look
+from modelc.pipeline.float64 import add_exact
+from modelc.pipeline.ties import judge_with_ties
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
 # torch's own word on the layout of nested tensors, which the encoder chooses
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -94,12 +94,12 @@ def looked(
         )
 
     evidence = Evidence(
-        references=with_exact(references, LENGTHS, subject),
+        references=add_exact(references, LENGTHS, subject),
         replies=tuple(replies),
         precision=Precision.FP32,
         judge_on=judge_on,
     )
-    return full_look(evidence, subject)[1]
+    return judge_with_ties(evidence, subject)[1]
 
 
 def altered(feed: Feed, found: Outputs, *, padded: bool, times: float) -> Outputs:

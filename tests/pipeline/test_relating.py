@@ -15,9 +15,9 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.relating import SizesError, Trials, explaining
-from modelc.pipeline.stage import Stage
-from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.relating import EagerTrials, RejectedSizesError, explain_rejection
+from modelc.pipeline.stage import Progress
+from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
 from modelc.sample_models import gate
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
@@ -76,14 +76,17 @@ def rejected(
     signature = resolve([parse_input(text) for text in inputs], {})
     loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
     eager = open_eager(loaded, signature)
-    trials = Trials(eager, signature, 0, None)
+    trials = EagerTrials(eager, signature, 0, None)
     feed = {
         spec.name: np.full(
             [dim.size(sizes) for dim in spec.dims], (filled or {}).get(spec.name, 1), spec.dtype
         )
         for spec in signature.inputs
     }
-    with pytest.raises(CheckpointError, match="eager rejects") as caught, explaining(trials, sizes):
+    with (
+        pytest.raises(CheckpointError, match="eager rejects") as caught,
+        explain_rejection(trials, sizes),
+    ):
         eager.run(feed)
     return caught.value
 
@@ -164,7 +167,7 @@ def test_one_size_that_is_not_the_middle_is_said_itself() -> None:
 def test_values_that_are_the_cause_are_told_from_sizes() -> None:
     inputs = "x:float32[b=1..4,s=1..9]", "n:int64[b]{1..9}"
     error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
-    assert not isinstance(error, SizesError)
+    assert not isinstance(error, RejectedSizesError)
     assert error.hint.startswith("eager takes other values at these sizes: state them, as in n{1..")
 
 
@@ -209,7 +212,7 @@ def test_values_that_must_ascend_are_found_and_written() -> None:
 
 def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
     error = rejected(Wider(), "x:float32[b=1..4,h=2..30,w=2..30]", b=1, h=30, w=2)
-    assert isinstance(error, SizesError)
+    assert isinstance(error, RejectedSizesError)
 
 
 def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
@@ -220,22 +223,22 @@ def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
 def test_eager_is_not_run_without_end() -> None:
     signature = resolve([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
     loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
-    trials = Trials(open_eager(loaded, signature), signature, 0, None)
+    trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
     before = trials.left
-    with pytest.raises(CheckpointError), explaining(trials, dict.fromkeys("abcde", 3)):
+    with pytest.raises(CheckpointError), explain_rejection(trials, dict.fromkeys("abcde", 3)):
         raise CheckpointError("eager rejects it", hint="none")
     assert trials.left >= 0
     assert trials.left < before
 
 
-Opened = Callable[..., tuple[Subject, list[str]]]
+Opened = Callable[..., tuple[EagerReference, list[str]]]
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opened:
     """`opened(static=("batch",))`: gate opened as an order would, with the notes that were told."""
 
-    def make(*static: str) -> tuple[Subject, list[str]]:
+    def make(*static: str) -> tuple[EagerReference, list[str]]:
         notes: list[str] = []
         source = Source(
             checkpoint=saved("gate", gate.gate(), tmp_path),
@@ -243,7 +246,7 @@ def opened(tmp_path: Path) -> Opened:
             inputs=gate.SIGNATURE,
             static=static,
         )
-        stage = Stage(
+        stage = Progress(
             tell=lambda event: notes.append(str(getattr(event, "text", ""))), logs=tmp_path
         )
         return open_subject(source, read_checkpoint(source, stage), Judging(), stage), notes

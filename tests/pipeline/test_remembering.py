@@ -15,7 +15,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.choosing_values import choose_values
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.remembering import check_forgets
+from modelc.pipeline.remembering import check_stateless
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import draw_feeds
@@ -86,7 +86,7 @@ def remembered(module: nn.Module) -> None:
     before = eager.before()
     feeds = draw_feeds(signature)
     references = [ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
-    check_forgets(eager, before, references)
+    check_stateless(eager, before, references)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from modelc.core.digest import sha256_of
 from modelc.core.manifest import Manifest
 from modelc.core.records import Artifact
 from modelc.core.verdict import State
-from modelc.pipeline.manifest_file import FILE, read_manifest
+from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest
 from modelc.pipeline.order import Source
 
 
@@ -56,7 +56,12 @@ def test_the_folder_holds_what_the_manifest_names_and_the_logs(
     manifest: Manifest, exported_digits: Path
 ) -> None:
     files = {file.name for artifact in manifest.artifacts for file in artifact.files}
-    assert {path.name for path in exported_digits.iterdir()} == {*files, FILE, "logs", "worst"}
+    assert {path.name for path in exported_digits.iterdir()} == {
+        *files,
+        MANIFEST_FILE,
+        "logs",
+        "worst",
+    }
 
 
 def test_the_checkpoint_is_recorded_with_digest_and_factory(
@@ -120,7 +125,7 @@ def test_no_work_folder_is_left(exported_digits: Path) -> None:
 
 
 def test_the_manifest_names_no_absolute_path(exported_digits: Path) -> None:
-    document = json.loads((exported_digits / FILE).read_text())
+    document = json.loads((exported_digits / MANIFEST_FILE).read_text())
     document.pop("needs")  # has what other tests of this process read as well
     texts = re.findall(r'"([^"]*)"', json.dumps(document))
     assert len(texts) > 99

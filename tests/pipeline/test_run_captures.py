@@ -20,10 +20,10 @@ from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
 from modelc.pipeline import making
-from modelc.pipeline.making import _Tried
+from modelc.pipeline.making import _StepAttempts
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run import run
-from modelc.pipeline.trying import Way
+from modelc.pipeline.trying import Recipe
 from modelc.sample_models import gate
 
 Fakes = Callable[..., Target]
@@ -270,15 +270,15 @@ def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> Non
     told: list[str] = []
     bench: Any = SimpleNamespace(stage=SimpleNamespace(note=told.append))
     step: Any = SimpleNamespace(name="onnx")
-    tried = _Tried(step=step)
+    tried = _StepAttempts(step=step)
     ways = [
-        (Way(capture=Capture.EXPORT, rewrites=("patch:fixes:mine",)), "it branches"),
-        (Way(capture=Capture.EXPORT, rewrites=("patch:fixes:mine", "attention")), "it branches"),
-        (Way(capture=Capture.EXPORT, rewrites=("attention", "loops")), "another size"),
+        (Recipe(capture=Capture.EXPORT, rewrites=("patch:fixes:mine",)), "it branches"),
+        (Recipe(capture=Capture.EXPORT, rewrites=("patch:fixes:mine", "attention")), "it branches"),
+        (Recipe(capture=Capture.EXPORT, rewrites=("attention", "loops")), "another size"),
     ]
     for way, reason in ways:
         tried.attempts.append(Attempt(capture="export", outcome="error", reason=reason, seconds=0))
-        tried._passed_over(way, reason, bench)
+        tried._note_skipped(way, reason, bench)
     assert told == [
         "onnx: export error: it branches",
         "onnx: with attention: export error as before",
@@ -298,17 +298,17 @@ def test_rewrites_that_held_for_another_format_are_tried_first(
 
     sets = (("eager-attention",), ("scan",), ("transformers-patches",))
     monkeypatch.setattr(making, "suggest_rewrites", lambda *_: sets)
-    monkeypatch.setattr(making, "_rewrite", rewrite)
-    monkeypatch.setattr(making, "ways_of", lambda *_: ())
+    monkeypatch.setattr(making, "_try_rewrites", rewrite)
+    monkeypatch.setattr(making, "recipes_for", lambda *_: ())
     step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))
     stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(eager=None)
     order = SimpleNamespace(patches=())
     bench: Any = SimpleNamespace(stage=stage, subject=subject, order=order, held=[])
     parent: Any = None
 
-    making._try(step, parent, bench)
+    making._try_all(step, parent, bench)
     assert asked == [("eager-attention",), ("scan",)]
     asked.clear()
-    making._try(step, parent, bench)
+    making._try_all(step, parent, bench)
     assert asked == [("scan", "tensor-lengths")]
     assert bench.held == [("scan", "tensor-lengths")]

@@ -17,7 +17,7 @@ from modelc.core.signature import resolve
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
-from modelc.pipeline.sampling import further_feeds, sample_without_model, samples_of
+from modelc.pipeline.sampling import further_feeds, load_user_samples, sample_without_model
 from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint
 
@@ -87,14 +87,14 @@ def test_a_loader_that_gives_other_samples_later_is_told(
 def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:
     loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     for feeds, more in ((None, 3), (6, 3)):
-        found = samples_of(source, loaded, Judging(feeds=feeds), None)
+        found = load_user_samples(source, loaded, Judging(feeds=feeds), None)
         assert found is not None
         assert len(found.more) == more
 
 
 def test_items_of_a_dynamic_size_are_all_feeds(source: Source) -> None:
     loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
-    found = samples_of(source, loaded, Judging(), None)
+    found = load_user_samples(source, loaded, Judging(), None)
     signature = resolve([parse_input("x:float32[batch=1..8,4]")], {})
     feeds, notes = further_feeds(found, signature)
     assert [(feed.name, feed.sizes["batch"]) for feed in feeds] == [

@@ -14,9 +14,9 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature, resolve
 from modelc.core.verdict import State, Verdict
-from modelc.pipeline.beyond import Evidence, beyond_of
-from modelc.pipeline.feeding import Answered, answered
-from modelc.pipeline.relating import SizesError
+from modelc.pipeline.beyond import Evidence, beyond_feeds
+from modelc.pipeline.feeding import ReferenceRun, run_reference
+from modelc.pipeline.relating import RejectedSizesError
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
@@ -57,7 +57,7 @@ def verdict_of(
     replies: tuple[ArtifactOutputs, ...],
     precision: Precision,
 ) -> Verdict:
-    loose = beyond_of(references, precision)
+    loose = beyond_feeds(references, precision)
     return Evidence(
         references=references,
         replies=replies,
@@ -233,10 +233,10 @@ class Picky:
         )
 
 
-def answers(picky: Picky) -> Answered:
+def answers(picky: Picky) -> ReferenceRun:
     signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
     feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
-    found = answered(feeds, picky, lambda _done, _total: None)
+    found = run_reference(feeds, picky, lambda _done, _total: None)
     assert [record.name for record in found.records] == [feed.name for feed in feeds]
     return found
 
@@ -263,11 +263,11 @@ def test_hard_values_that_eager_rejects_are_skipped_and_said() -> None:
 
 
 def test_sizes_that_eager_rejects_whatever_the_values_are_an_error() -> None:
-    with pytest.raises(SizesError, match="h is odd"):
+    with pytest.raises(RejectedSizesError, match="h is odd"):
         answers(
             Picky(
                 rejects="batch-7",
-                error=SizesError("eager rejects it: h is odd", hint="no", sizes={}),
+                error=RejectedSizesError("eager rejects it: h is odd", hint="no", sizes={}),
             )
         )
 
@@ -290,7 +290,7 @@ def test_nan_by_design_skips_nothing() -> None:
         return ReferenceOutputs(feed=feed, outputs={"y": np.full(3, np.nan)})
 
     signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
-    found = answered(hard_and_basic(signature), always, lambda _done, _total: None)
+    found = run_reference(hard_and_basic(signature), always, lambda _done, _total: None)
     assert not found.note
 
 

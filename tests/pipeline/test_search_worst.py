@@ -24,7 +24,7 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.pipeline.worst import as_searched, save_feed
+from modelc.pipeline.worst import keep_search_record, save_feed
 
 from .conftest import eagerly
 
@@ -167,9 +167,9 @@ def test_that_a_found_feed_is_gone_is_told(found: WorstFeed, tmp_path: Path) -> 
 def test_how_a_search_found_it_stays_on_record(found: WorstFeed, tmp_path: Path) -> None:
     verdict = validate_file(tmp_path / "out/model.onnx")
     same = replace(found, searched=0, seconds=0.0, before=None)
-    assert as_searched(replace(verdict, worst=same), found).worst == found
+    assert keep_search_record(replace(verdict, worst=same), found).worst == found
     other = replace(same, feed="max")
-    assert as_searched(replace(verdict, worst=other), found).worst == other
+    assert keep_search_record(replace(verdict, worst=other), found).worst == other
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import beyond
-from modelc.pipeline.beyond import Evidence, second_look
+from modelc.pipeline.beyond import Evidence, redraw_and_judge
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -27,7 +27,7 @@ from ..reasons import because
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
 SIGNATURE = resolve([parse_input("x:float32[2,3,56,56]")], {}).with_outputs(["output"])
 
@@ -132,7 +132,7 @@ def looked(
         judge_on=judge_on,
     )
     assert evidence.verdict().state is State.FAILED  # what torch's own sums would refuse
-    _, verdict = second_look(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
+    _, verdict = redraw_and_judge(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
     return verdict
 
 
@@ -190,7 +190,7 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
         feed = NamedFeed(name=f"feed-{number}", arrays={"x": x}, sizes={})
         references.append(ReferenceOutputs(feed=feed, outputs=eager.run({"x": x})))
     rounds = iter([{"feed-1"}, {"feed-0", "feed-1", "feed-2"}, set[str]()])
-    monkeypatch.setattr(beyond, "doubted", lambda _: next(rounds))
+    monkeypatch.setattr(beyond, "find_doubtful_feeds", lambda _: next(rounds))
     evidence = Evidence(
         references=tuple(references),
         replies=tuple(ArtifactOutputs(outputs=one.outputs) for one in references),
@@ -205,5 +205,5 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
             tolerance=TOLERANCES[Precision.FP32],
         ),
     )
-    found, _ = second_look(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
+    found, _ = redraw_and_judge(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
     assert all(one.again for one in found.references)

@@ -172,7 +172,7 @@ def test_eight_are_planted_by_default_where_a_run_is_cheap(
     exported: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found_in(exported("Small", "onnx", sensitivity=None), "onnx").planted == 8
-    monkeypatch.setattr("modelc.pipeline.sensitivity._FLOPS", 10)
+    monkeypatch.setattr("modelc.pipeline.sensitivity._CHEAP_FLOPS", 10)
     verdict = exported("Small", "onnx", sensitivity=None).verdict_of("onnx")
     assert verdict is not None
     assert verdict.sensitivity is None

@@ -12,11 +12,11 @@ import pytest
 
 from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
 from modelc.core.precision import Precision
-from modelc.pipeline.manifest_file import FILE, read_manifest, write_manifest
+from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.pipeline.stage import passing_logs
+from modelc.pipeline.stage import temporary_logs
 
 FILES = ["model.torchscript.pt", "model.pt2", "model.onnx", "model.xml"]
 
@@ -152,9 +152,9 @@ def test_the_manifests_feeds_are_used(order: Callable[..., Order], tmp_path: Pat
 
 
 def test_the_manifest_is_left_as_it_is(exported_digits: Path) -> None:
-    before = (exported_digits / FILE).read_bytes()
+    before = (exported_digits / MANIFEST_FILE).read_bytes()
     validate_file(exported_digits / "model.onnx")
-    assert (exported_digits / FILE).read_bytes() == before
+    assert (exported_digits / MANIFEST_FILE).read_bytes() == before
     assert read_manifest(exported_digits) is not None
 
 
@@ -174,7 +174,7 @@ def test_machine_code_of_a_stranger_is_refused_before_anything_is_loaded(
 
 def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
     hint = "give what the model was exported for"
-    with pytest.raises(RunnerError) as caught, passing_logs() as folder:
+    with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         raise RunnerError("dim b is 9", hint=hint)
     assert caught.value.hint == hint
     assert not folder.exists()
@@ -185,7 +185,7 @@ def test_a_log_that_an_error_points_to_is_kept_with_the_error_and_no_folder_is_l
         (folder / "validate.log").write_text("what the runtime said")
         raise RunnerError("it would not open", hint=LOGGED)
 
-    with pytest.raises(RunnerError) as caught, passing_logs() as folder:
+    with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         fail(folder)
     assert caught.value.hint == "see the whole text: add --debug"
     assert caught.value.__notes__ == ["what the runtime said"]

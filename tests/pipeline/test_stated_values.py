@@ -10,7 +10,7 @@ import pytest
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.pipeline.stated_values import bounded_input
+from modelc.pipeline.stated_values import find_narrower_input
 
 
 class Table:
@@ -41,7 +41,7 @@ def sizes_of(table: Table) -> dict[str, int]:
 @pytest.mark.parametrize("shape", ["n=2..8", "4"])
 def test_the_end_is_the_last_row_of_the_table(rows: int, high: int, shape: str) -> None:
     table = Table(f"ids:int64[{shape}]{{0..{high}}}", rows)
-    found = bounded_input(table, sizes_of(table))
+    found = find_narrower_input(table, sizes_of(table))
     assert found is not None
     assert found.values is not None
     assert found.values.high == rows - 1
@@ -50,10 +50,10 @@ def test_the_end_is_the_last_row_of_the_table(rows: int, high: int, shape: str) 
 
 def test_a_range_that_eager_takes_costs_two_runs() -> None:
     table = Table("ids:int64[n=2..8]{0..99}", 100)
-    assert bounded_input(table, sizes_of(table)) is None
+    assert find_narrower_input(table, sizes_of(table)) is None
     assert table.runs == 2
 
 
 def test_an_end_that_follows_a_size_is_none_for_all() -> None:
     table = Table("ids:int64[n=2..8]{0..99}", 0, follows=True)
-    assert bounded_input(table, sizes_of(table)) is None
+    assert find_narrower_input(table, sizes_of(table)) is None

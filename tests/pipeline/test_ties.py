@@ -15,8 +15,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
-from modelc.pipeline.beyond import Evidence, second_look
-from modelc.pipeline.ties import with_ties
+from modelc.pipeline.beyond import Evidence, redraw_and_judge
+from modelc.pipeline.ties import settle_ties
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -26,7 +26,7 @@ from modelc.validators.tolerance import TOLERANCES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
     Choose = Callable[[torch.Tensor], torch.Tensor]
 
@@ -121,9 +121,9 @@ def judged(
         judge_on=judge_on,
     )
     subject = cast("EagerReference", SimpleNamespace(eager=eager))
-    evidence, verdict = second_look(evidence, subject)
+    evidence, verdict = redraw_and_judge(evidence, subject)
     assert not verdict.passed  # what would be refused without a look at the ties
-    return with_ties(evidence, verdict, subject)[1]
+    return settle_ties(evidence, verdict, subject)[1]
 
 
 def other_choice() -> Choose:

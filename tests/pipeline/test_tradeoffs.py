@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from modelc.core.findings import TradeOff
-from modelc.pipeline.tradeoffs import TradeOffStore, digest_over, key_over, store_in
+from modelc.pipeline.tradeoffs import (
+    TradeOffStore,
+    digest_references,
+    digest_texts,
+    open_tradeoff_store,
+)
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ReferenceOutputs
 
@@ -22,7 +27,7 @@ def test_what_is_kept_is_taken(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    store = store_in(None)
+    store = open_tradeoff_store(None)
     store.keep("key", POINT)
     assert store.take("key", TradeOff) is None
 
@@ -50,8 +55,18 @@ def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
 
 
 def test_a_key_is_of_all_its_parts_in_order() -> None:
-    assert key_over(["a", "b"]) == key_over(["a", "b"])
-    assert len({key_over(["a", "b"]), key_over(["b", "a"]), key_over(["ab"]), key_over([])}) == 4
+    assert digest_texts(["a", "b"]) == digest_texts(["a", "b"])
+    assert (
+        len(
+            {
+                digest_texts(["a", "b"]),
+                digest_texts(["b", "a"]),
+                digest_texts(["ab"]),
+                digest_texts([]),
+            }
+        )
+        == 4
+    )
 
 
 def test_a_digest_is_of_feeds_and_answers() -> None:
@@ -59,6 +74,6 @@ def test_a_digest_is_of_feeds_and_answers() -> None:
         feed = NamedFeed(name="one", arrays={"x": np.array([x])}, sizes={})
         return ReferenceOutputs(feed=feed, outputs={"y": np.array([y])})
 
-    same, other = digest_over([reference(1, 2)]), digest_over([reference(1, 3)])
-    assert same == digest_over([reference(1, 2)])
-    assert len({same, other, digest_over([reference(2, 2)])}) == 3
+    same, other = digest_references([reference(1, 2)]), digest_references([reference(1, 3)])
+    assert same == digest_references([reference(1, 2)])
+    assert len({same, other, digest_references([reference(2, 2)])}) == 3

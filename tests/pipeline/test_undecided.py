@@ -13,7 +13,7 @@ from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
-from modelc.pipeline.undecided import with_undecided
+from modelc.pipeline.undecided import mark_undecided_replies
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import NamedFeed
@@ -22,7 +22,7 @@ from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
 
 class Picking(nn.Module):
@@ -52,7 +52,7 @@ def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
     outputs = eager.run(feed.arrays)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     name = next(iter(outputs))
-    told = with_undecided(
+    told = mark_undecided_replies(
         [ReferenceOutputs(feed=feed, outputs=outputs)],
         [ArtifactOutputs(outputs={name: answer})],
         precision,
@@ -104,7 +104,7 @@ def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
     feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
     outputs = eager.run(feed.arrays)
     name = next(iter(outputs))
-    told = with_undecided(
+    told = mark_undecided_replies(
         [ReferenceOutputs(feed=feed, outputs=outputs)],
         [ArtifactOutputs(outputs={name: outputs[name] + 1})],
         Precision.FP32,
@@ -134,7 +134,7 @@ def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> No
     (name,) = outputs
     assert outputs[name].ravel().tolist() == [1, 2, 4]
     for answer, forgiven in (([2, 4, 4], [True] * 3), ([77, 2, 4], [False, True, True])):
-        (told,) = with_undecided(
+        (told,) = mark_undecided_replies(
             [ReferenceOutputs(feed=feed, outputs=outputs)],
             [ArtifactOutputs(outputs={name: np.array(answer).reshape(-1, 1)})],
             Precision.FP32,

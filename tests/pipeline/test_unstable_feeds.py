@@ -16,7 +16,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
-from modelc.pipeline.beyond import Evidence, second_look
+from modelc.pipeline.beyond import Evidence, redraw_and_judge
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -25,7 +25,7 @@ from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.subject import Subject
+    from modelc.pipeline.subject import EagerReference
 
 SIGNATURE = resolve([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
 FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
@@ -82,7 +82,7 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
     subject = SimpleNamespace(
         eager=eager, references=references, example=references[0].feed.arrays, feeds=None
     )
-    return second_look(evidence, cast("EagerReference", subject))[1]
+    return redraw_and_judge(evidence, cast("EagerReference", subject))[1]
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:

@@ -15,7 +15,7 @@ from modelc.core.domain import Domain
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.unverified import describe_chosen_dims, narrowed_value_lines
+from modelc.pipeline.unverified import describe_narrowed_values, describe_unverified_dims
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 
@@ -48,7 +48,7 @@ def chosen(net: nn.Module, text: str) -> str:
     signature = signature_of(text)
     loaded = LoadedModule(kind="state_dict", module=net.eval(), takes=parameters_of(net.forward))
     eager = open_eager(loaded, signature)
-    return describe_chosen_dims(choose_dims(eager, signature))
+    return describe_unverified_dims(choose_dims(eager, signature))
 
 
 def test_where_the_search_ended_larger_sizes_are_stated() -> None:
@@ -80,7 +80,7 @@ def test_integers_that_an_artifact_narrows_are_said(low: int, high: int, said: b
         name = "openvino"
         domain = Domain(inputs=(kept,))
 
-    lines = narrowed_value_lines([cast("Any", Artifact())], asked)
+    lines = describe_narrowed_values([cast("Any", Artifact())], asked)
     assert len(lines) == said
     for line in lines:
         assert line.startswith("openvino: seconds holds within -1048576..1048576 only")

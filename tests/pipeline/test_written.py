@@ -10,7 +10,7 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Started
 from modelc.pipeline.order import Source
-from modelc.pipeline.stage import Stage
+from modelc.pipeline.stage import Progress
 from modelc.pipeline.subject import read_checkpoint
 
 INPUTS = ("a:float32[batch=1..4,seq1=1..9]", "b:float32[batch,seq2=seq1]")
@@ -25,7 +25,7 @@ def asked(tmp_path: Path, source: Source, *inputs: str, static: tuple[str, ...] 
             steps.append(event.step)
 
     source = replace(source, inputs=inputs, static=static)
-    read_checkpoint(source, Stage(tell=tell, logs=tmp_path / "logs"))
+    read_checkpoint(source, Progress(tell=tell, logs=tmp_path / "logs"))
     return steps
 
 

@@ -12,7 +12,7 @@ import typer
 from modelc.cli.app import app
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
-from modelc.pipeline.limits import LIMITS
+from modelc.pipeline.limits import LIMIT_FIELDS
 from modelc.projects.keys import (
     DEFAULTS,
     ENGINE,
@@ -93,7 +93,7 @@ def test_precisions_are_all_there_are() -> None:
 def test_limits_are_all_there_are_and_no_wider() -> None:
     from modelc.validators.tolerance import _LIMIT_RANGES
 
-    assert {name: name.replace("-", "_") for name in LIMIT} == LIMITS
+    assert {name: name.replace("-", "_") for name in LIMIT} == LIMIT_FIELDS
     assert {field.replace("_", "-") for field in vars(Limits())} == set(LIMIT)
     ranges = {
         name: tuple(None if abs(end) == float("inf") else end for end in ends)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.pipeline.manifest_file import as_json
+from modelc.pipeline.manifest_file import encode_json
 from modelc.projects.ci_documents import clear_documents
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, RunRecord, clear_record, record_of_run, write_record
@@ -52,7 +52,7 @@ def test_each_artifact_has_its_warnings_on_record(records: ModuleType) -> None:
 def test_a_record_of_before_there_were_warnings_is_read(records: ModuleType) -> None:
     manifest = replace(records.full(), steps=("onnx-int8",))
     record = record_of_run((Ended(name="net", folder="o", manifest=manifest),), seconds=1.0)
-    document = msgspec.json.decode(as_json(record))
+    document = msgspec.json.decode(encode_json(record))
     for one in (document["models"][0], *document["models"][0]["artifacts"]):
         del one["notes"]
     again = msgspec.json.decode(msgspec.json.encode(document), type=RunRecord)

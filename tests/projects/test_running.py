@@ -13,11 +13,11 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, silence
 from modelc.core.manifest import Manifest
-from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.digests import FileDigests
 from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.taking_up import Caching
+from modelc.pipeline.caching.taking_up import ReuseSources
 from modelc.pipeline.isolation import supervising
-from modelc.pipeline.isolation.crossing import BrokenOffError
+from modelc.pipeline.isolation.crossing import ChildBugError
 from modelc.pipeline.order import Order, Source
 from modelc.projects.orders import plan_project
 from modelc.projects.outcome import Ended, exit_code_of
@@ -55,9 +55,11 @@ class Place:
         cached: bool = True,
     ) -> dict[str, Ended]:
         planned = plan_project(self.folder / "modelc.toml")
-        with Digests(self.folder / "cache") as digests:
+        with FileDigests(self.folder / "cache") as digests:
             steps = StepCache(self.folder / "cache")
-            caching = Caching(root=Path.cwd(), digests=digests, steps=steps) if cached else None
+            caching = (
+                ReuseSources(root=Path.cwd(), digests=digests, steps=steps) if cached else None
+            )
             ended = run_models(planned.models, lambda _: tell, caching=caching, limits=limits)
         return {one.name: one for one in ended}
 
@@ -130,7 +132,7 @@ def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
 
     def breaks(order: Order, *args: object, **options: object) -> Manifest:
         if order.out.name == "one":
-            raise BrokenOffError("KeyError('x')") from RuntimeError("in the child, line 7")
+            raise ChildBugError("KeyError('x')") from RuntimeError("in the child, line 7")
         return real(order, *args, **options)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(supervising, "run_isolated", breaks)

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.digest import sha256_of
 from modelc.core.records import FileRecord
-from modelc.pipeline.manifest_file import FILE as MANIFEST
-from modelc.pipeline.manifest_file import SIGNATURE, as_json, write_manifest
+from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
+from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.provenance.artifacts import changed
-from modelc.pipeline.provenance.records import Check, Finding
-from modelc.pipeline.provenance.sealing import sealed
-from modelc.pipeline.provenance.signing import sign
-from modelc.pipeline.recorded import manifest_of
+from modelc.pipeline.provenance.artifacts import describe_change
+from modelc.pipeline.provenance.records import CheckOutcome, ProvenanceCheck
+from modelc.pipeline.provenance.sealing import seal_document
+from modelc.pipeline.provenance.signing import sign_record
+from modelc.pipeline.recorded import load_manifest
 from modelc.pipeline.run import run
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, record_of_run, write_record
@@ -40,16 +40,16 @@ def signed(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     ended = []
     for name in ("one", "two"):
         shutil.copytree(exports("gate"), out / name)
-        sign(out / name, KEY)
-        ended.append(Ended(name=name, folder=name, manifest=manifest_of(out / name)))
+        sign_record(out / name, KEY)
+        ended.append(Ended(name=name, folder=name, manifest=load_manifest(out / name)))
     write_record(record_of_run(ended, seconds=1.0), out, KEY)
     return out
 
 
-def failed(folder: Path, *, key: bool = True) -> list[Check]:
+def failed(folder: Path, *, key: bool = True) -> list[ProvenanceCheck]:
     found = verify(folder, key=KEY.public_key() if key else None)
     checks = [check for model in found.models for check in model.checks] + list(found.run)
-    wrong = [check for check in checks if check.found is Finding.FAILED]
+    wrong = [check for check in checks if check.found is CheckOutcome.FAILED]
     assert found.passed == (not wrong)
     return wrong
 
@@ -68,7 +68,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a record and make its seal anew, as anybody can."""
     document = json.loads(path.read_bytes())
     change(document)
-    path.write_bytes(sealed(as_json({**document, "seal": ""})))
+    path.write_bytes(seal_document(encode_json({**document, "seal": ""})))
 
 
 def forge(folder: Path) -> None:
@@ -90,7 +90,7 @@ def link(path: Path, end: str) -> None:
 
 
 def drop_from_run(out: Path) -> None:
-    for name in (MANIFEST, SIGNATURE):
+    for name in (MANIFEST, SIGNATURE_FILE):
         (out / "two" / name).unlink()
     put(out / "two" / MODEL)
     edit(out / FILE, lambda d: d.update(models=d["models"][:1]))
@@ -98,12 +98,12 @@ def drop_from_run(out: Path) -> None:
 
 def sign_otherwise(out: Path) -> None:
     forge(out / "one")
-    sign(out / "one", ed25519.Ed25519PrivateKey.generate())
+    sign_record(out / "one", ed25519.Ed25519PrivateKey.generate())
 
 
 def take_signature(out: Path) -> None:
     forge(out / "one")
-    shutil.copy(out / "two" / SIGNATURE, out / "one" / SIGNATURE)
+    shutil.copy(out / "two" / SIGNATURE_FILE, out / "one" / SIGNATURE_FILE)
 
 
 def repeat_key(out: Path) -> None:
@@ -114,12 +114,12 @@ def repeat_key(out: Path) -> None:
 def go_back(out: Path) -> None:
     """An older folder of the same model, signed by the same key, in place of what this run made."""
     folder = out / "one"
-    manifest = manifest_of(folder)
+    manifest = load_manifest(folder)
     first, *others = manifest.artifacts
     file = replace(first.files[0], sha256="0" * 64)
     older = replace(first, files=(file, *first.files[1:]), seal="")
     write_manifest(replace(manifest, artifacts=(older, *others)), folder)
-    sign(folder, KEY)
+    sign_record(folder, KEY)
 
 
 def nest_a_forged_model(out: Path) -> None:
@@ -135,7 +135,7 @@ def nest_a_forged_run(out: Path) -> None:
 
 def link_records(out: Path) -> None:
     link(out / "c" / MANIFEST, f"../one/{MANIFEST}")
-    link(out / "c" / SIGNATURE, f"../one/{SIGNATURE}")
+    link(out / "c" / SIGNATURE_FILE, f"../one/{SIGNATURE_FILE}")
     put(out / "c" / MODEL)
 
 
@@ -188,7 +188,7 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "records that are links": link_records,
     "a manifest that is a folder": lay_manifest_folder,
     "a pipe in place of a manifest": lambda out: pipe(out / "c" / MANIFEST),
-    "a pipe in place of a signature": lambda out: pipe(out / "one" / SIGNATURE),
+    "a pipe in place of a signature": lambda out: pipe(out / "one" / SIGNATURE_FILE),
     "a pipe with a model's name": lambda out: pipe(out / "one" / "model.onnx"),
     "a link to a folder outside": link_out,
     "a link to part of a folder": link_to_a_part,
@@ -255,7 +255,9 @@ def test_a_model_by_another_name_is_told_without_a_key_and_does_not_fail(signed:
     put(signed / "one" / "best.onnx")
     assert not failed(signed, key=False)
     checks = verify(signed).models[0].checks
-    assert [check.of for check in checks if check.found is Finding.UNCHECKED][-1] == "best.onnx"
+    assert [check.of for check in checks if check.found is CheckOutcome.UNCHECKED][
+        -1
+    ] == "best.onnx"
 
 
 GOOD: dict[str, Callable[[Path], object]] = {
@@ -306,7 +308,7 @@ def overwritten(
     )
     for _ in range(2):  # the second run goes on with the record of the first
         run(order)
-    sign(out, KEY)
+    sign_record(out, KEY)
     return out
 
 
@@ -314,7 +316,7 @@ def test_what_overwrite_moved_aside_holds_and_is_not_claimed(overwritten: Path) 
     assert (overwritten / "replaced" / MODEL).is_file()
     assert not failed(overwritten)
     checks = verify(overwritten).models[0].checks
-    assert [c.found for c in checks if c.of == "replaced"] == [Finding.UNCHECKED]
+    assert [c.found for c in checks if c.of == "replaced"] == [CheckOutcome.UNCHECKED]
 
 
 def test_what_overwrite_moved_aside_may_be_removed(overwritten: Path) -> None:
@@ -348,7 +350,7 @@ def test_a_manifest_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
 def test_a_link_that_leads_to_itself_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").symlink_to("model.onnx")
     record = FileRecord(name="model.onnx", size=1, sha256="0" * 64)
-    assert changed(record, tmp_path) == "model.onnx is missing"
+    assert describe_change(record, tmp_path) == "model.onnx is missing"
 
 
 ONNX = b"\x08\x0a\x12\x07pytorch"  # as each begins: the version of its IR, then who wrote it
@@ -367,7 +369,7 @@ def test_a_model_of_another_name_is_named_without_a_key_and_fails_with_one(
 ) -> None:
     put(signed / "stray" / name, ONNX)
     found = [c.found for c in verify(signed).run if c.of == f"stray/{name}"]
-    assert found == [Finding.UNCHECKED]
+    assert found == [CheckOutcome.UNCHECKED]
     assert f"stray/{name}" in [c.of for c in failed(signed)]
 
 
@@ -375,6 +377,6 @@ def test_files_that_no_record_names_are_counted_without_a_key(signed: Path) -> N
     put(signed / "stray" / "data.bin", bytes(100))
     put(signed / "stray" / "report.html", b"<p>plain</p>")
     (line,) = [c for c in verify(signed).run if c.of == "other files"]
-    assert line.found is Finding.UNCHECKED
+    assert line.found is CheckOutcome.UNCHECKED
     assert "data.bin" in line.detail
     assert "report.html" not in line.detail

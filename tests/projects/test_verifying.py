@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.errors import UsageError
 from modelc.core.verdict import State
-from modelc.pipeline.manifest_file import FILE as MANIFEST
-from modelc.pipeline.manifest_file import SIGNATURE, as_json, write_manifest
-from modelc.pipeline.provenance.records import Finding
-from modelc.pipeline.provenance.sealing import sealed, unbound
-from modelc.pipeline.provenance.signing import sign
-from modelc.pipeline.recorded import manifest_of
+from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
+from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
+from modelc.pipeline.provenance.records import CheckOutcome
+from modelc.pipeline.provenance.sealing import seal_document, unbind_artifact
+from modelc.pipeline.provenance.signing import sign_record
+from modelc.pipeline.recorded import load_manifest
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
 from modelc.projects.verifying import verify
@@ -33,7 +33,7 @@ def ran(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     ended = []
     for name in ("one", "two"):
         shutil.copytree(exports("gate"), out / name)
-        manifest = manifest_of(out / name)
+        manifest = load_manifest(out / name)
         ended.append(Ended(name=name, folder=f"elsewhere/{name}", manifest=manifest))
     ended.append(Ended(name="three", folder="elsewhere/three", started=False))
     write_record(record_of_run(ended, seconds=1.0), out)
@@ -44,7 +44,7 @@ def test_a_run_holds_and_what_was_not_run_is_not_claimed(ran: Path) -> None:
     found = verify(ran)
     assert found.passed
     assert [model.name for model in found.models] == ["one", "two"]
-    unclaimed = [one for one in found.run if one.found is Finding.UNCHECKED]
+    unclaimed = [one for one in found.run if one.found is CheckOutcome.UNCHECKED]
     assert [(one.of, one.what) for one in unclaimed] == [("three", "verdict"), ("run", "signature")]
 
 
@@ -53,13 +53,13 @@ def test_a_run_in_which_nothing_passed_claims_nothing(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(exports("gate"), out / "one")
-    ended = [Ended(name="one", folder="elsewhere/one", manifest=manifest_of(out / "one"))]
+    ended = [Ended(name="one", folder="elsewhere/one", manifest=load_manifest(out / "one"))]
     record = record_of_run(ended, seconds=1.0)
     ends = tuple(replace(one, state="failed") for one in record.models[0].artifacts)
     model = replace(record.models[0], state="failed", artifacts=ends)
     write_record(replace(record, models=(model,)), out)
     of_model = [one for one in verify(out).run if one.of == "one"]
-    assert [one.found for one in of_model] == [Finding.UNCHECKED]
+    assert [one.found for one in of_model] == [CheckOutcome.UNCHECKED]
     assert of_model[0].detail.startswith("not claimed")
 
 
@@ -81,7 +81,7 @@ def test_one_changed_artifact_fails_the_whole(ran: Path) -> None:
 
 
 def test_a_changed_artifact_of_a_model_that_the_last_run_left_out_fails(ran: Path) -> None:
-    ended = Ended(name="one", folder="elsewhere/one", manifest=manifest_of(ran / "one"))
+    ended = Ended(name="one", folder="elsewhere/one", manifest=load_manifest(ran / "one"))
     write_record(record_of_run([ended], seconds=1.0), ran)
     found = verify(ran)
     assert found.passed
@@ -101,17 +101,17 @@ def test_a_model_whose_folder_is_gone_fails(ran: Path) -> None:
 
 
 def test_a_verdict_that_the_run_says_otherwise_fails(ran: Path) -> None:
-    manifest = manifest_of(ran / "one")
+    manifest = load_manifest(ran / "one")
     first, *others = manifest.verdicts
     now = replace(manifest, verdicts=(replace(first, state=State.FAILED), *others))
-    write_manifest(unbound(now, first.artifact), ran / "one")
-    failed = [one for one in verify(ran).run if one.found is Finding.FAILED]
+    write_manifest(unbind_artifact(now, first.artifact), ran / "one")
+    failed = [one for one in verify(ran).run if one.found is CheckOutcome.FAILED]
     assert [one.of for one in failed] == ["one"]
 
 
 @pytest.mark.parametrize("name", ["../one", "n" * 300])
 def test_a_name_that_leads_out_of_the_folder_or_is_none_fails(ran: Path, name: str) -> None:
-    ended = Ended(name=name, folder="", manifest=manifest_of(ran / "one"))
+    ended = Ended(name=name, folder="", manifest=load_manifest(ran / "one"))
     write_record(record_of_run([ended], seconds=1.0), ran)
     found = verify(ran)
     assert not found.passed
@@ -132,15 +132,15 @@ def test_a_folder_of_neither_is_refused(tmp_path: Path) -> None:
 def signed(ran: Path) -> Path:
     """The run with each record signed by `KEY`."""
     for name in ("one", "two"):
-        sign(ran / name, KEY)
-    sign(ran, KEY, file=FILE)
+        sign_record(ran / name, KEY)
+    sign_record(ran, KEY, file=FILE)
     return ran
 
 
 def failed_checks(folder: Path) -> set[tuple[str, str]]:
     found = verify(folder, key=KEY.public_key())
     checks = [check for model in found.models for check in model.checks] + list(found.run)
-    wrong = {(check.of, check.what) for check in checks if check.found is Finding.FAILED}
+    wrong = {(check.of, check.what) for check in checks if check.found is CheckOutcome.FAILED}
     assert found.passed == (not wrong)
     return wrong
 
@@ -156,11 +156,11 @@ def test_a_run_record_that_is_not_signed_fails_with_a_key(signed: Path) -> None:
 
 def test_a_model_dropped_from_the_record_and_sealed_again_fails(signed: Path) -> None:
     (signed / "two" / MANIFEST).unlink()
-    (signed / "two" / SIGNATURE).unlink()
+    (signed / "two" / SIGNATURE_FILE).unlink()
     (signed / "two" / "model.torchscript.pt").write_bytes(b"another model")
     record = json.loads((signed / FILE).read_bytes())
     record["models"] = [one for one in record["models"] if one["name"] != "two"]
-    (signed / FILE).write_bytes(sealed(as_json({**record, "seal": ""})))
+    (signed / FILE).write_bytes(seal_document(encode_json({**record, "seal": ""})))
     wrong = failed_checks(signed)
     assert {("run", "signature"), ("two/model.torchscript.pt", "verdict")} <= wrong
 
@@ -187,13 +187,13 @@ def test_a_folder_behind_a_link_out_of_the_run_fails(signed: Path, tmp_path: Pat
 def test_a_model_of_an_earlier_run_deeper_down_must_be_signed(signed: Path) -> None:
     shutil.copytree(signed / "one", signed / "old" / "one")
     assert not failed_checks(signed)
-    (signed / "old" / "one" / SIGNATURE).unlink()
+    (signed / "old" / "one" / SIGNATURE_FILE).unlink()
     assert failed_checks(signed) == {("manifest", "signature")}
 
 
 def test_a_new_record_and_a_cleared_one_have_no_signature(signed: Path) -> None:
     write_record(record_of_run([], seconds=1.0), signed)
     assert not (signed / f"{FILE}.sig").exists()
-    sign(signed, KEY, file=FILE)
+    sign_record(signed, KEY, file=FILE)
     clear_record(signed)
     assert not (signed / f"{FILE}.sig").exists()

@@ -14,7 +14,7 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
-from modelc.pipeline.reporting import compare_runs, fresh_reports, run_at, write_reports
+from modelc.pipeline.reporting import compare_runs, load_run, remove_stale_reports, write_reports
 from modelc.reports.formats import FORMATS, format_named, formats_of
 
 
@@ -40,19 +40,19 @@ def test_a_file_of_somebody_else_is_kept(
     with pytest.raises(UsageError, match="no report of modelc"):
         write_reports(made("empty"), tmp_path, [one])
     with pytest.raises(UsageError, match="no report of modelc"):
-        fresh_reports(tmp_path, [one]).__enter__()
-    with fresh_reports(tmp_path, []):
+        remove_stale_reports(tmp_path, [one]).__enter__()
+    with remove_stale_reports(tmp_path, []):
         write_manifest(made("full"), tmp_path)
     assert (tmp_path / one.file).read_text() == "my own notes"
 
 
 def test_an_earlier_report_is_gone_while_the_run_goes_on(full: Manifest, tmp_path: Path) -> None:
     write_reports(full, tmp_path, FORMATS)
-    with fresh_reports(tmp_path, FORMATS[:2]):
+    with remove_stale_reports(tmp_path, FORMATS[:2]):
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
             one.file for one in FORMATS[2:]
         )
-    with fresh_reports(tmp_path / "never made", FORMATS):
+    with remove_stale_reports(tmp_path / "never made", FORMATS):
         pass
 
 
@@ -63,7 +63,7 @@ def test_a_report_of_an_earlier_run_goes_where_the_record_changes(
     write_reports(full, tmp_path, FORMATS)
 
     def interrupted() -> None:
-        with fresh_reports(tmp_path, []):
+        with remove_stale_reports(tmp_path, []):
             write_manifest(made("refused"), tmp_path)
             raise KeyboardInterrupt
 
@@ -75,7 +75,7 @@ def test_a_report_of_an_earlier_run_goes_where_the_record_changes(
 def test_a_report_stays_where_a_run_changed_nothing(full: Manifest, tmp_path: Path) -> None:
     write_manifest(full, tmp_path)
     write_reports(full, tmp_path, FORMATS)
-    with fresh_reports(tmp_path, []):
+    with remove_stale_reports(tmp_path, []):
         pass
     assert len(list(tmp_path.iterdir())) == 1 + len(FORMATS)
 
@@ -122,16 +122,16 @@ def test_an_unknown_name_is_told_with_the_known_ones(text: str) -> None:
 
 def test_a_run_is_its_folder_or_its_manifest(full: Manifest, tmp_path: Path) -> None:
     path = write_manifest(full, tmp_path)
-    assert run_at(path) == run_at(tmp_path) == (full, tmp_path)
+    assert load_run(path) == load_run(tmp_path) == (full, tmp_path)
     assert not compare_runs(path, tmp_path).regressed
     (tmp_path / "model.onnx").write_text("")
     with pytest.raises(UsageError, match="is not a manifest"):
-        run_at(tmp_path / "model.onnx")
+        load_run(tmp_path / "model.onnx")
 
 
 def test_the_json_document_is_a_run_as_well(full: Manifest, tmp_path: Path) -> None:
     (path,) = write_reports(full, tmp_path / "kept", [format_named("json")])
     kept = path.rename(tmp_path / "before.json")
     write_manifest(full, tmp_path)
-    assert run_at(kept) == (full, tmp_path)
+    assert load_run(kept) == (full, tmp_path)
     assert not compare_runs(kept, tmp_path).regressed

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.capture import Capture
 from modelc.core.findings import BranchRecord
-from modelc.pipeline.branches import Branches, Second, frozen_by
+from modelc.pipeline.branches import BranchCoverage, RepeatableCapture, find_frozen_places
 from modelc.sources.branch_coverage import Place
 from modelc.sources.data_branches import BranchReport, DataBranch, are_library_shortcuts
 
@@ -42,6 +42,11 @@ def test_an_arm_of_a_shortcut_that_no_feed_took_is_not_frozen(
         file="masking_utils.py", line=9, condition="full", arms={"false": "min"}, data=True
     )
     found = DataBranch(record=record, places=frozenset({inside(function)}), others=())
-    seen = Branches(watched=BranchReport(found=(found,)))
+    seen = BranchCoverage(watched=BranchReport(found=(found,)))
     subject: Any = None  # nothing is left to look for in eager
-    assert frozen_by(Capture.EXPORT, (), seen, subject, Second(again=lambda _: None)) == frozen
+    assert (
+        find_frozen_places(
+            Capture.EXPORT, (), seen, subject, RepeatableCapture(again=lambda _: None)
+        )
+        == frozen
+    )

@@ -15,9 +15,9 @@ from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Checkpoint, Needs
 from modelc.core.signature import resolve
 from modelc.core.verdict import State, Tolerance, Verdict
-from modelc.pipeline.caching.entry import Entry
+from modelc.pipeline.caching.entry import CacheEntry
 from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.store import Store
+from modelc.pipeline.caching.store import ResultStore
 from modelc.pipeline.order import Order
 
 from .two_steps import Project
@@ -40,8 +40,8 @@ def told() -> Told:
 
 
 @pytest.fixture
-def store(tmp_path: Path, told: Told) -> Store:
-    return Store(tmp_path / "store", tell=told)
+def store(tmp_path: Path, told: Told) -> ResultStore:
+    return ResultStore(tmp_path / "store", tell=told)
 
 
 @pytest.fixture
@@ -69,18 +69,18 @@ def record(path: Path, key: str = KEY, needs: Needs | None = None) -> Manifest:
 
 
 @pytest.fixture
-def entry(tmp_path: Path) -> Callable[..., tuple[Entry, dict[str, Path]]]:
+def entry(tmp_path: Path) -> Callable[..., tuple[CacheEntry, dict[str, Path]]]:
     """`entry(b"bytes", key=..., needs=...)` -> an entry and where its file is."""
 
     def make(
         content: bytes = b"a model", key: str = KEY, needs: Needs | None = None
-    ) -> tuple[Entry, dict[str, Path]]:
+    ) -> tuple[CacheEntry, dict[str, Path]]:
         path = tmp_path / "made" / "model.fake"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         manifest = record(path, key, needs)
         files = manifest.artifacts[0].files
-        made = Entry(key=key, model="w.pt", artifact="fake", files=files, manifest=manifest)
+        made = CacheEntry(key=key, model="w.pt", artifact="fake", files=files, manifest=manifest)
         return made, {"model.fake": path}
 
     return make

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from modelc.core.digest import record_of
 from modelc.core.events import Event, Noted
-from modelc.pipeline.caching.entry import Calibrated, Entry
-from modelc.pipeline.caching.housekeeping import collect
-from modelc.pipeline.caching.store import Store
+from modelc.pipeline.caching.entry import CachedQuantization, CacheEntry
+from modelc.pipeline.caching.housekeeping import collect_garbage
+from modelc.pipeline.caching.store import ResultStore
 
 
 def refuse(event: Event) -> None:
@@ -23,8 +23,8 @@ def refuse(event: Event) -> None:
 def main(folder: Path, seed: str) -> None:
     """Work on a few keys, whose bytes follow from the key."""
     chance = random.Random(seed)
-    store = Store(folder, tell=refuse)
-    calibrated = Calibrated(model="model.fake", versions={}, options={}, notes=())
+    store = ResultStore(folder, tell=refuse)
+    calibrated = CachedQuantization(model="model.fake", versions={}, options={}, notes=())
     with tempfile.TemporaryDirectory() as aside:
         path = Path(aside) / "model.fake"
         sys.stdout.write("ready\n")
@@ -34,12 +34,14 @@ def main(folder: Path, seed: str) -> None:
             key = f"{number:064x}"
             path.write_bytes(bytes([number]) * (1 << 21))
             files = (record_of(path),)
-            entry = Entry(key=key, model="w", artifact="fake", files=files, calibrated=calibrated)
+            entry = CacheEntry(
+                key=key, model="w", artifact="fake", files=files, calibrated=calibrated
+            )
             store.put(entry, {"model.fake": path})
             for stored in store.entries(key):
                 store.take(stored, Path(aside) / "taken")
             if chance.random() < 0.2:
-                collect(store.layout, limit=6 << 20)
+                collect_garbage(store.layout, limit=6 << 20)
 
 
 if __name__ == "__main__":

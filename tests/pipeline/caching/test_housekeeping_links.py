@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from modelc.pipeline.caching.entry import Entry
-from modelc.pipeline.caching.housekeeping import collect, shrink, verify
-from modelc.pipeline.caching.layout import Layout
-from modelc.pipeline.caching.listing import listed
-from modelc.pipeline.caching.store import Store
+from modelc.pipeline.caching.entry import CacheEntry
+from modelc.pipeline.caching.housekeeping import collect_garbage, shrink_to, verify_store
+from modelc.pipeline.caching.layout import StoreLayout
+from modelc.pipeline.caching.listing import list_results
+from modelc.pipeline.caching.store import ResultStore
 
 from .conftest import KEY
 
-Make = Callable[..., tuple[Entry, dict[str, Path]]]
+Make = Callable[..., tuple[CacheEntry, dict[str, Path]]]
 DIGEST = "ab" + "1" * 62
-KEEPERS: dict[str, Callable[[Layout], object]] = {
-    "verify": verify,
-    "collect": lambda layout: collect(layout, limit=0, older_than=0.0),
-    "shrink": lambda layout: shrink(layout, 0),
+KEEPERS: dict[str, Callable[[StoreLayout], object]] = {
+    "verify": verify_store,
+    "collect": lambda layout: collect_garbage(layout, limit=0, older_than=0.0),
+    "shrink": lambda layout: shrink_to(layout, 0),
 }
 
 
 @pytest.fixture(params=KEEPERS)
-def keep_house(request: pytest.FixtureRequest) -> Callable[[Layout], object]:
+def keep_house(request: pytest.FixtureRequest) -> Callable[[StoreLayout], object]:
     return KEEPERS[request.param]
 
 
@@ -49,10 +49,10 @@ def files_of(folder: Path) -> set[str]:
     "link", ["blobs", "blobs/ab", "entries", f"entries/{KEY}", "drafts", "drafts/ab", ""]
 )
 def test_nothing_behind_a_link_is_touched(
-    tmp_path: Path, mine: Path, link: str, keep_house: Callable[[Layout], object], entry: Make
+    tmp_path: Path, mine: Path, link: str, keep_house: Callable[[StoreLayout], object], entry: Make
 ) -> None:
     before = files_of(mine)
-    store = Store(tmp_path / "store")
+    store = ResultStore(tmp_path / "store")
     place = store.layout.folder / link
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(mine)
@@ -65,7 +65,7 @@ def test_nothing_behind_a_link_is_touched(
 def test_a_damaged_result_is_not_removed_through_a_link(
     tmp_path: Path, entry: Make, place: Path
 ) -> None:
-    store = Store(tmp_path / "store")
+    store = ResultStore(tmp_path / "store")
     store.put(*entry(b"weights"))
     digest = hashlib.sha256(b"weights").hexdigest()
     theirs = tmp_path / "theirs"
@@ -78,7 +78,7 @@ def test_a_damaged_result_is_not_removed_through_a_link(
 
 
 def test_files_of_a_project_whose_folder_serves_as_cache_stay(
-    tmp_path: Path, keep_house: Callable[[Layout], object], entry: Make
+    tmp_path: Path, keep_house: Callable[[StoreLayout], object], entry: Make
 ) -> None:
     folder = tmp_path / "store"
     theirs = {
@@ -89,7 +89,7 @@ def test_files_of_a_project_whose_folder_serves_as_cache_stay(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("the user's")
     (folder / "blobs" / "empty").mkdir()
-    store = Store(folder)
+    store = ResultStore(folder)
     assert keep_house(store.layout) in ((), 0, None)
     store.put(*entry(b"weights"))
     keep_house(store.layout)
@@ -99,11 +99,11 @@ def test_files_of_a_project_whose_folder_serves_as_cache_stay(
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_named_pipe_is_not_waited_for(
-    tmp_path: Path, keep_house: Callable[[Layout], object]
+    tmp_path: Path, keep_house: Callable[[StoreLayout], object]
 ) -> None:
-    layout = Layout(folder=tmp_path / "store")
+    layout = StoreLayout(folder=tmp_path / "store")
     for pipe in (layout.place(KEY) / f"{DIGEST}.json", layout.blob(DIGEST)):
         pipe.parent.mkdir(parents=True)
         os.mkfifo(pipe)
     keep_house(layout)
-    assert listed(layout) == ()
+    assert list_results(layout) == ()

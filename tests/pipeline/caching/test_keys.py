@@ -17,13 +17,13 @@ from modelc.core.capture import Capture
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.caching import keys as subject
-from modelc.pipeline.caching.canonical import canonical
-from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.canonical import canonical_text
+from modelc.pipeline.caching.digests import FileDigests
 from modelc.pipeline.caching.keys import step_keys
-from modelc.pipeline.caching.machine import machine
-from modelc.pipeline.caching.own_code import MAKING, TELLING, digest_of_code
+from modelc.pipeline.caching.machine import describe_machine
+from modelc.pipeline.caching.own_code import ARTIFACT_PACKAGES, OUTPUT_PACKAGES, digest_of_code
 from modelc.pipeline.measuring import Measuring
-from modelc.pipeline.order import GoingOn, Judging, Lowering, Order, Source, Wanted
+from modelc.pipeline.order import Judging, Lowering, Order, ResumeState, Source, Wanted
 from modelc.pipeline.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +46,7 @@ def plain(tmp_path: Path) -> Order:
 
 
 def keys_of(order: Order, root: Path) -> dict[str, str]:
-    return step_keys(order, make_plan(order), root=root, digests=Digests(None))
+    return step_keys(order, make_plan(order), root=root, digests=FileDigests(None))
 
 
 def changed(before: Order, after: Order, root: Path) -> set[str]:
@@ -56,13 +56,17 @@ def changed(before: Order, after: Order, root: Path) -> set[str]:
 
 
 def test_every_field_of_an_order_counts_or_is_known_not_to() -> None:
-    told = (*subject.OF_EVERY_STEP, *subject.OF_SOME_STEPS, *subject.OF_NO_STEP)
+    told = (
+        *subject.FIELDS_OF_EVERY_STEP,
+        *subject.FIELDS_OF_SOME_STEPS,
+        *subject.FIELDS_OF_NO_STEP,
+    )
     assert sorted(told) == sorted(field.name for field in fields(Order))
 
 
 def test_every_room_makes_artifacts_or_only_asks_and_tells() -> None:
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert {*MAKING, *TELLING} == rooms - {"sample_models", "tests"}
+    assert {*ARTIFACT_PACKAGES, *OUTPUT_PACKAGES} == rooms - {"sample_models", "tests"}
 
 
 ALL = {"onnx", "onnx-int8", "openvino-fp16"}
@@ -100,7 +104,7 @@ LOWER = {"onnx-int8", "openvino-fp16"}
         ),
         (lambda o: replace(o, out=Path("elsewhere")), set()),
         (lambda o: replace(o, overwrite=True, cache=Path("cache")), set()),
-        (lambda o: replace(o, going_on=GoingOn(kept=frozenset({"onnx"}))), set()),
+        (lambda o: replace(o, going_on=ResumeState(kept=frozenset({"onnx"}))), set()),
     ],
 )
 def test_a_change_of_the_order_is_one_of_the_steps_that_it_touches(
@@ -194,23 +198,23 @@ def test_an_order_that_starts_from_a_converted_model_has_no_keys(
 ) -> None:
     plan = make_plan(plain)
     order = replace(plain, parent=tmp_path / "model.onnx")
-    assert step_keys(order, plan, root=tmp_path, digests=Digests(None)) == {}
+    assert step_keys(order, plan, root=tmp_path, digests=FileDigests(None)) == {}
 
 
 def test_a_changed_line_of_our_own_is_another_digest(tmp_path: Path) -> None:
-    for room in MAKING:
+    for room in ARTIFACT_PACKAGES:
         (tmp_path / room).mkdir()
         (tmp_path / room / "a.py").write_text("1")
-    before = digest_of_code(Digests(None), tmp_path)
+    before = digest_of_code(FileDigests(None), tmp_path)
     (tmp_path / "validators" / "a.py").write_text("2")
-    assert digest_of_code(Digests(None), tmp_path) != before
+    assert digest_of_code(FileDigests(None), tmp_path) != before
 
 
 def test_a_processor_with_other_instructions_is_another_machine(tmp_path: Path) -> None:
     texts = []
     for flags in ("fpu avx2 fma", "fpu avx2 fma avx512f", "vme avx2 fma"):
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n")
-        texts.append(machine(tmp_path / "cpuinfo"))
+        texts.append(describe_machine(tmp_path / "cpuinfo"))
     assert texts[0] != texts[1]
     assert texts[0] == texts[2]
 
@@ -230,16 +234,16 @@ def test_a_processor_with_other_instructions_is_another_machine(tmp_path: Path) 
     ],
 )
 def test_different_values_have_different_texts(one: object, other: object) -> None:
-    assert canonical(one) != canonical(other)
+    assert canonical_text(one) != canonical_text(other)
 
 
 def test_the_order_of_a_mapping_does_not_count() -> None:
-    assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
+    assert canonical_text({"a": 1, "b": 2}) == canonical_text({"b": 2, "a": 1})
 
 
 def test_a_value_of_an_unknown_type_is_no_guess() -> None:
     with pytest.raises(TypeError, match="object has no canonical text"):
-        canonical([object()])
+        canonical_text([object()])
 
 
 @pytest.mark.usefixtures("plain")

@@ -9,7 +9,7 @@ from modelc.core.contract import EAGER
 from modelc.core.errors import ConversionError
 from modelc.core.precision import Precision
 from modelc.core.records import Needs
-from modelc.pipeline.caching.standing import Standing
+from modelc.pipeline.caching.standing import UpToDate
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.run import run
 
@@ -58,7 +58,7 @@ def test_a_refusal_that_lasts_is_tried_again_under_another_key_or_without_its_ne
     assert manifest is not None
     changed = Needs(files=dict.fromkeys(manifest.needs.files, "0" * 64))
     write_manifest(replace(manifest, needs=changed), project.order.out)
-    assert project.standing() == Standing()
+    assert project.standing() == UpToDate()
 
 
 def test_a_refusal_keeps_the_needs_that_it_was_made_with(project: Project) -> None:

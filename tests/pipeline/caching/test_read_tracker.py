@@ -12,9 +12,16 @@ import pytest
 from modelc.core.digest import sha256_of
 from modelc.core.errors import UsageError
 from modelc.core.records import Needs
-from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.needs import ABSENT, UNSURE, check_declared, joined, merged, unmet
-from modelc.pipeline.caching.read_tracker import Read, track_reads
+from modelc.pipeline.caching.digests import FileDigests
+from modelc.pipeline.caching.needs import (
+    ABSENT,
+    UNSURE,
+    check_declared_entries,
+    find_unmet_dependency,
+    merge_dependencies,
+    merge_digests,
+)
+from modelc.pipeline.caching.read_tracker import ReadLog, track_reads
 
 SCRIPT = """
 import json, sys
@@ -79,9 +86,9 @@ def test_a_file_that_a_forked_worker_reads_is_a_need(project: Path) -> None:
 def test_a_file_that_is_opened_in_vain_is_a_need(project: Path) -> None:
     needs = needs_of(project, "try: open('more.json')\nexcept FileNotFoundError: pass")
     assert needs.files["more.json"] == ABSENT
-    assert unmet(needs, project, Digests(None)) == ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     (project / "more.json").write_text("{}")
-    assert unmet(needs, project, Digests(None)) == "more.json is new"
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == "more.json is new"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_what_libraries_run_and_read_outside_of_the_project_is_no_need(
 ) -> None:
     needs = needs_of(project, net)
     assert UNSURE not in needs.files.values()
-    assert unmet(needs, project, Digests(None)) == ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
 
 
 def test_a_module_of_the_user_elsewhere_is_a_need_by_its_whole_path(
@@ -129,11 +136,11 @@ def test_a_file_that_changed_between_two_reads_is_in_doubt(project: Path) -> Non
     net = "open('cfg.json').read(); Path('other').write_text('1'); os.replace('other', 'cfg.json')"
     needs = needs_of(project, f"{net}; open('cfg.json').read()")
     assert needs.files["cfg.json"] == UNSURE
-    assert "cannot be known again" in unmet(needs, project, Digests(None))
+    assert "cannot be known again" in find_unmet_dependency(needs, project, FileDigests(None))
 
 
 def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> None:
-    read = Read()
+    read = ReadLog()
     for opens in (True, False):
         with track_reads(project, read=read) as tracker:
             if opens:
@@ -143,38 +150,41 @@ def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> 
 
 @pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
 def test_declared_files_are_needs_with_their_names(project: Path, entry: str) -> None:
-    with track_reads(project, declared=[entry], read=Read()) as tracker:
+    with track_reads(project, declared=[entry], read=ReadLog()) as tracker:
         needs = Needs(declared=tracker.needs().declared)
-    assert unmet(needs, project, Digests(None)) == ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     (project / "data" / "2.txt").write_text("")
-    assert unmet(needs, project, Digests(None)) == f"what depends names with {entry!r} changed"
+    assert (
+        find_unmet_dependency(needs, project, FileDigests(None))
+        == f"what depends names with {entry!r} changed"
+    )
     (project / "data" / "2.txt").unlink()
-    assert unmet(needs, project, Digests(None)) == ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     (project / "data" / "1.txt").write_text("other")
-    assert unmet(needs, project, Digests(None)) != ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
 
 
 def test_a_declared_variable_is_a_need(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIDTH", "3")
-    with track_reads(project, declared=["env:WIDTH"], read=Read()) as tracker:
+    with track_reads(project, declared=["env:WIDTH"], read=ReadLog()) as tracker:
         needs = Needs(declared=tracker.needs().declared)
-    assert unmet(needs, project, Digests(None)) == ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     monkeypatch.setenv("WIDTH", "4")
-    assert unmet(needs, project, Digests(None)) != ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
     monkeypatch.delenv("WIDTH")
-    assert unmet(needs, project, Digests(None)) != ""
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
 
 
 def test_an_entry_that_names_nothing_is_refused(project: Path) -> None:
-    check_declared(["cfg.json", "env:HOME", str(project / "cfg.json")], project)
+    check_declared_entries(["cfg.json", "env:HOME", str(project / "cfg.json")], project)
     for entry in ("configs/*.yaml", "env:"):
         with pytest.raises(UsageError) as raised:
-            check_declared([entry], project)
+            check_declared_entries([entry], project)
         assert repr(entry) in raised.value.message
 
 
 def test_two_reads_agree_or_are_in_doubt() -> None:
-    assert joined("a", "a") == "a"
-    assert joined("a", "b") == joined(ABSENT, "b") == UNSURE
+    assert merge_digests("a", "a") == "a"
+    assert merge_digests("a", "b") == merge_digests(ABSENT, "b") == UNSURE
     one, other = Needs(files={"x": "1"}, packages={"p": "1"}), Needs(files={"x": "2"})
-    assert merged(one, other) == Needs(files={"x": UNSURE}, packages={"p": "1"})
+    assert merge_dependencies(one, other) == Needs(files={"x": UNSURE}, packages={"p": "1"})

@@ -10,14 +10,14 @@ import pytest
 
 from modelc.core.errors import MissingError, UsageError
 from modelc.core.manifest import Manifest
-from modelc.pipeline.caching.entry import Entry, encoded, name_of
+from modelc.pipeline.caching.entry import CacheEntry, encode_entry, entry_name
 from modelc.pipeline.caching.remote import open_remote
 from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.store import Stored
+from modelc.pipeline.caching.store import StoredEntry
 
 from .conftest import KEY, Told, record
 
-Make = Callable[..., tuple[Entry, dict[str, Path]]]
+Make = Callable[..., tuple[CacheEntry, dict[str, Path]]]
 
 
 @pytest.fixture(params=["folder", "file", "memory"])
@@ -52,7 +52,7 @@ def any_of(_: Manifest) -> bool:
     return True
 
 
-def found(cache: StepCache, key: str = KEY) -> list[Stored]:
+def found(cache: StepCache, key: str = KEY) -> list[StoredEntry]:
     return list(cache.candidates(key, any_of))
 
 
@@ -118,10 +118,10 @@ def test_a_changed_entry_is_told_and_removed(
 def test_an_entry_that_names_a_file_outside_its_folder_writes_none(
     cache: Callable[[str], StepCache], entry: Make, tmp_path: Path, url: str, told: Told
 ) -> None:
-    raw = encoded(entry()[0]).replace(b'"model.fake"', b'"../../evil"')
+    raw = encode_entry(entry()[0]).replace(b'"model.fake"', b'"../../evil"')
     files, root = far(url)
     files.makedirs(f"{root}/entries/{KEY}", exist_ok=True)
-    files.pipe_file(f"{root}/entries/{KEY}/{name_of(raw)}.json", raw)
+    files.pipe_file(f"{root}/entries/{KEY}/{entry_name(raw)}.json", raw)
     assert found(cache("b")) == []
     assert "outside its folder" in told[0]
     assert not list(tmp_path.rglob("evil"))
@@ -140,9 +140,9 @@ class Broken:
 def test_a_remote_that_fails_is_told_once_for_each_thing_and_is_no_error(
     made: Manifest, tmp_path: Path, told: Told
 ) -> None:
-    from modelc.pipeline.caching.remote import Remote
+    from modelc.pipeline.caching.remote import RemoteStore
 
-    cache = StepCache(tmp_path / "a", tell=told, remote=Remote(Broken(), "far", told))
+    cache = StepCache(tmp_path / "a", tell=told, remote=RemoteStore(Broken(), "far", told))
     assert found(cache) == []
     assert cache.keep(made, tmp_path / "out", "w.pt") == 1
     assert found(cache, "cd" * 32) == []

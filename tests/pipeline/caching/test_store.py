@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from modelc.core.records import Needs
-from modelc.pipeline.caching.entry import Entry, encoded, name_of
-from modelc.pipeline.caching.housekeeping import collect, verify
-from modelc.pipeline.caching.store import Store, Stored
+from modelc.pipeline.caching.entry import CacheEntry, encode_entry, entry_name
+from modelc.pipeline.caching.housekeeping import collect_garbage, verify_store
+from modelc.pipeline.caching.store import ResultStore, StoredEntry
 
 from .conftest import KEY, OTHER, Told
 
-Make = Callable[..., tuple[Entry, dict[str, Path]]]
+Make = Callable[..., tuple[CacheEntry, dict[str, Path]]]
 
 
-def only(store: Store, key: str = KEY) -> Stored:
+def only(store: ResultStore, key: str = KEY) -> StoredEntry:
     (stored,) = store.entries(key)
     return stored
 
 
-def test_what_was_put_is_taken(store: Store, entry: Make, place: Path) -> None:
+def test_what_was_put_is_taken(store: ResultStore, entry: Make, place: Path) -> None:
     made, sources = entry(b"weights")
     assert store.put(made, sources)
     assert only(store).entry == made
@@ -36,7 +36,7 @@ def test_what_was_put_is_taken(store: Store, entry: Make, place: Path) -> None:
     assert (place / "model.fake").read_bytes() == b"weights"
 
 
-def test_a_copy_shares_nothing_with_the_store(store: Store, entry: Make, place: Path) -> None:
+def test_a_copy_shares_nothing_with_the_store(store: ResultStore, entry: Make, place: Path) -> None:
     store.put(*entry(b"weights"))
     store.take(only(store), place)
     (place / "model.fake").write_bytes(b"changed")
@@ -44,18 +44,18 @@ def test_a_copy_shares_nothing_with_the_store(store: Store, entry: Make, place: 
     assert (place / "model.fake").read_bytes() == b"weights"
 
 
-def test_another_key_has_nothing(store: Store, entry: Make) -> None:
+def test_another_key_has_nothing(store: ResultStore, entry: Make) -> None:
     store.put(*entry())
     assert not list(store.entries(OTHER))
 
 
-def test_files_that_are_the_same_are_kept_once(store: Store, entry: Make) -> None:
+def test_files_that_are_the_same_are_kept_once(store: ResultStore, entry: Make) -> None:
     store.put(*entry(b"w" * 9000))
     store.put(*entry(b"w" * 9000, key=OTHER))
     assert len(list(store.layout.blobs())) == 1
 
 
-def test_one_key_may_have_several_results(store: Store, entry: Make) -> None:
+def test_one_key_may_have_several_results(store: ResultStore, entry: Make) -> None:
     store.put(*entry(b"1", needs=Needs(files={"a.py": "1" * 64})))
     store.put(*entry(b"2", needs=Needs(files={"a.py": "2" * 64})))
     assert len(list(store.entries(KEY))) == 2
@@ -63,7 +63,7 @@ def test_one_key_may_have_several_results(store: Store, entry: Make) -> None:
 
 @pytest.mark.parametrize("content", [b"weightX", b"wei", b""])
 def test_a_damaged_file_is_told_removed_and_a_miss(
-    store: Store, entry: Make, place: Path, told: Told, content: bytes
+    store: ResultStore, entry: Make, place: Path, told: Told, content: bytes
 ) -> None:
     store.put(*entry(b"weights"))
     (blob,) = store.layout.blobs()
@@ -74,7 +74,9 @@ def test_a_damaged_file_is_told_removed_and_a_miss(
     assert told == ["a result in the cache was changed (model.fake): made anew"]
 
 
-def test_a_file_that_is_gone_is_a_miss(store: Store, entry: Make, place: Path, told: Told) -> None:
+def test_a_file_that_is_gone_is_a_miss(
+    store: ResultStore, entry: Make, place: Path, told: Told
+) -> None:
     store.put(*entry())
     (blob,) = store.layout.blobs()
     stored = only(store)
@@ -94,7 +96,7 @@ def test_a_file_that_is_gone_is_a_miss(store: Store, entry: Make, place: Path, t
     ],
 )
 def test_a_damaged_entry_is_told_removed_and_a_miss(
-    store: Store, entry: Make, told: Told, spoil: Callable[[bytes], bytes]
+    store: ResultStore, entry: Make, told: Told, spoil: Callable[[bytes], bytes]
 ) -> None:
     store.put(*entry())
     path = only(store).path
@@ -104,9 +106,9 @@ def test_a_damaged_entry_is_told_removed_and_a_miss(
     assert not path.exists()
 
 
-def plant(store: Store, raw: bytes, key: str = KEY) -> None:
+def plant(store: ResultStore, raw: bytes, key: str = KEY) -> None:
     """Lay an entry there as its writer would, whatever is in it."""
-    path = store.layout.place(key) / f"{name_of(raw)}.json"
+    path = store.layout.place(key) / f"{entry_name(raw)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
 
@@ -124,9 +126,9 @@ def plant(store: Store, raw: bytes, key: str = KEY) -> None:
     ],
 )
 def test_a_foreign_entry_is_told_and_a_miss(
-    store: Store, entry: Make, told: Told, old: bytes, new: bytes, fault: str
+    store: ResultStore, entry: Make, told: Told, old: bytes, new: bytes, fault: str
 ) -> None:
-    raw = encoded(entry()[0])
+    raw = encode_entry(entry()[0])
     assert old in raw
     plant(store, raw.replace(old, new))
     assert not list(store.entries(KEY))
@@ -134,17 +136,17 @@ def test_a_foreign_entry_is_told_and_a_miss(
 
 
 def test_an_entry_whose_record_names_other_bytes_is_no_entry(
-    store: Store, entry: Make, told: Told
+    store: ResultStore, entry: Make, told: Told
 ) -> None:
     good, bad = entry(b"good")[0], entry(b"evil")[0]
-    raw = encoded(good)
+    raw = encode_entry(good)
     plant(store, raw.replace(good.files[0].sha256.encode(), bad.files[0].sha256.encode(), 1))
     assert not list(store.entries(KEY))
     assert "inconsistent" in told[0]
 
 
 def test_a_file_that_changed_since_its_record_is_not_stored(
-    store: Store, entry: Make, told: Told
+    store: ResultStore, entry: Make, told: Told
 ) -> None:
     made, sources = entry(b"weights")
     sources["model.fake"].write_bytes(b"WEIGHTS")
@@ -157,7 +159,7 @@ def test_a_folder_that_cannot_be_used_is_told_once_and_done_without(
     entry: Make, tmp_path: Path, told: Told
 ) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file" / "store", tell=told)
+    store = ResultStore(tmp_path / "file" / "store", tell=told)
     assert not store.put(*entry())
     assert not store.put(*entry())
     assert len(told) == 1
@@ -177,7 +179,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(entry: Make, tmp_path: Path, tol
     if mounted.returncode:
         pytest.skip("needs to mount a small file system")
     try:
-        store = Store(small / "store", tell=told)
+        store = ResultStore(small / "store", tell=told)
         assert not store.put(*entry(b"w" * 200_000))
         assert "No space left" in told[0]
         assert not list(store.entries(KEY))
@@ -186,7 +188,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(entry: Make, tmp_path: Path, tol
         subprocess.run(["umount", str(small)], check=True)
 
 
-def fill(store: Store, entry: Make, count: int, size: int = 100_000) -> list[str]:
+def fill(store: ResultStore, entry: Make, count: int, size: int = 100_000) -> list[str]:
     """Entries of that many bytes, each used a second after the one before; their keys."""
     keys = [f"{number:064x}" for number in range(count)]
     for number, key in enumerate(keys):
@@ -196,14 +198,14 @@ def fill(store: Store, entry: Make, count: int, size: int = 100_000) -> list[str
     return keys
 
 
-def there(store: Store, keys: list[str]) -> list[bool]:
+def there(store: ResultStore, keys: list[str]) -> list[bool]:
     return [bool(list(store.entries(key))) for key in keys]
 
 
 def test_beyond_the_limit_the_least_recently_used_goes(
     entry: Make, tmp_path: Path, place: Path
 ) -> None:
-    store = Store(tmp_path / "store", limit=250_000)
+    store = ResultStore(tmp_path / "store", limit=250_000)
     keys = fill(store, entry, 2)
     store.take(only(store, keys[0]), place)  # used: now the other one is the oldest
     store.put(*entry(b"new" * 33_000, key=OTHER))
@@ -214,7 +216,7 @@ def test_beyond_the_limit_the_least_recently_used_goes(
 def test_one_that_is_larger_than_the_limit_stays_until_the_next(
     entry: Make, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path / "store", limit=1000)
+    store = ResultStore(tmp_path / "store", limit=1000)
     keys = fill(store, entry, 2)
     assert there(store, keys) == [False, True]
 
@@ -222,43 +224,43 @@ def test_one_that_is_larger_than_the_limit_stays_until_the_next(
 def test_what_is_being_taken_can_be_evicted_and_is_taken_all_the_same(
     entry: Make, tmp_path: Path, place: Path
 ) -> None:
-    store = Store(tmp_path / "store")
+    store = ResultStore(tmp_path / "store")
     store.put(*entry(b"weights"))
     stored = only(store)
     from contextlib import ExitStack
 
     with ExitStack() as held:
         ((_, stream),) = store._opened(stored, held)
-        collect(store.layout, limit=0)
+        collect_garbage(store.layout, limit=0)
         assert not list(store.layout.blobs())
         assert stream.read() == b"weights"
     assert not store.take(stored, place)
 
 
-def test_collecting_is_by_size_and_by_age(store: Store, entry: Make) -> None:
+def test_collecting_is_by_size_and_by_age(store: ResultStore, entry: Make) -> None:
     keys = fill(store, entry, 3)
     os.utime(only(store, keys[1]).path)
-    assert collect(store.layout, limit=10**9, older_than=3600) > 100_000
+    assert collect_garbage(store.layout, limit=10**9, older_than=3600) > 100_000
     assert there(store, keys) == [False, True, False]
-    assert collect(store.layout, limit=0) > 100_000
+    assert collect_garbage(store.layout, limit=0) > 100_000
     assert store.layout.size() == 0
 
 
 def test_verifying_names_and_removes_what_is_wrong_and_nothing_else(
-    store: Store, entry: Make
+    store: ResultStore, entry: Make
 ) -> None:
     keys = fill(store, entry, 3)
-    assert verify(store.layout) == ()
+    assert verify_store(store.layout) == ()
     wrong = only(store, keys[0]).entry.files[0].sha256
     store.layout.blob(wrong).write_bytes(b"\0" * 99_999 + b"\1")
     only(store, keys[1]).path.write_bytes(b"{}")
-    told = verify(store.layout)
+    told = verify_store(store.layout)
     assert len(told) == 3  # the file, the entry that has lost it, the entry that is none
     assert there(store, keys) == [False, False, True]
-    assert verify(store.layout) == ()
+    assert verify_store(store.layout) == ()
 
 
-def test_what_a_killed_writer_left_goes_with_the_next(store: Store, entry: Make) -> None:
+def test_what_a_killed_writer_left_goes_with_the_next(store: ResultStore, entry: Make) -> None:
     code = (
         "import os, sys; from pathlib import Path\n"
         "from modelc.pipeline.caching.layout import Layout\n"
@@ -273,7 +275,7 @@ def test_what_a_killed_writer_left_goes_with_the_next(store: Store, entry: Make)
     assert not list(drafts.iterdir())
 
 
-def test_the_draft_of_a_writer_at_work_stays(store: Store, entry: Make) -> None:
+def test_the_draft_of_a_writer_at_work_stays(store: ResultStore, entry: Make) -> None:
     with store.layout.draft() as draft:
         store.put(*entry())
         assert draft.is_dir()
@@ -281,7 +283,7 @@ def test_the_draft_of_a_writer_at_work_stays(store: Store, entry: Make) -> None:
 
 @pytest.mark.slow
 def test_two_writers_that_are_killed_at_random_leave_no_lock_and_nothing_wrong(
-    store: Store, entry: Make, place: Path
+    store: ResultStore, entry: Make, place: Path
 ) -> None:
     worker = Path(__file__).with_name("store_worker.py")
     chance = random.Random(0)
@@ -313,4 +315,4 @@ def test_two_writers_that_are_killed_at_random_leave_no_lock_and_nothing_wrong(
         assert store.take(stored, place)
         seen += 1
     assert seen > 1
-    assert not [line for line in verify(store.layout) if line.startswith("file")]
+    assert not [line for line in verify_store(store.layout) if line.startswith("file")]

@@ -13,10 +13,10 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Failure
 from modelc.core.records import Needs
-from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.standing import Standing
+from modelc.pipeline.caching.digests import FileDigests
+from modelc.pipeline.caching.standing import UpToDate
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
-from modelc.pipeline.order import GoingOn, Judging
+from modelc.pipeline.order import Judging, ResumeState
 from modelc.pipeline.run import run
 
 from .conftest import Told
@@ -111,7 +111,7 @@ def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
     assert any(name.endswith("gate.py") for name in manifest.needs.files)
     changed = dict.fromkeys(manifest.needs.files, "0" * 64)
     write_manifest(replace(manifest, needs=Needs(files=changed)), project.order.out)
-    assert project.standing() == Standing()
+    assert project.standing() == UpToDate()
 
 
 def test_an_artifact_whose_verdict_was_edited_in_the_record_does_not_stand(
@@ -184,7 +184,7 @@ def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
 
     project.run()
     rejudge_folder(project.order.out, Judging(atol=1.0, rtol=1.0))
-    assert project.standing() == Standing()
+    assert project.standing() == UpToDate()
 
 
 def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> None:
@@ -197,7 +197,7 @@ def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> N
 
 
 def test_what_is_to_be_kept_and_is_not_there_is_made(project: Project) -> None:
-    going_on = GoingOn(keys=KEYS, kept=frozenset({"fake", "child"}))
+    going_on = ResumeState(keys=KEYS, kept=frozenset({"fake", "child"}))
     manifest = run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
     assert manifest.passed
     assert project.made == ["model", "child"]
@@ -206,7 +206,7 @@ def test_what_is_to_be_kept_and_is_not_there_is_made(project: Project) -> None:
 def test_only_what_is_kept_has_a_key_afterwards(project: Project) -> None:
     """What a run did not keep may have needed what this run did not read."""
     project.run()
-    going_on = GoingOn(keys={"fake": "d" * 64})
+    going_on = ResumeState(keys={"fake": "d" * 64})
     alone = replace(project.order, wanted=project.order.wanted[:1], going_on=going_on)
     manifest = run(alone, targets=project.targets)  # type: ignore[arg-type]  # fakes
     assert {one.name: one.key for one in manifest.artifacts} == {"fake": "d" * 64, "child": ""}
@@ -218,10 +218,10 @@ def test_inputs_that_change_while_a_run_waits_or_works_leave_no_key(
     """What was made of other bytes must not be found by the key of those before."""
     samples = tmp_path / "samples.npy"
     samples.write_bytes(b"1")
-    digests = Digests(None)
-    with digests.noting() as inputs:
+    digests = FileDigests(None)
+    with digests.note_reads() as inputs:
         digests.of(samples)
-    order = replace(project.order, going_on=GoingOn(keys=KEYS, inputs=inputs))
+    order = replace(project.order, going_on=ResumeState(keys=KEYS, inputs=inputs))
     writes = fake(
         origin="fake", NAME="child", SUFFIX=".child", CAPTURES=(), text="a child",
         on_convert=lambda _: samples.write_bytes(b"2"),
@@ -237,7 +237,7 @@ def test_what_stands_is_made_anew_where_inputs_changed_before_the_run(
 ) -> None:
     project.run()
     inputs = {str(tmp_path / "samples.npy"): "as it was"}
-    going_on = GoingOn(keys=KEYS, inputs=inputs, kept=frozenset({"fake", "child"}))
+    going_on = ResumeState(keys=KEYS, inputs=inputs, kept=frozenset({"fake", "child"}))
     run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
     assert project.made == ["model", "child", "model", "child"]
 

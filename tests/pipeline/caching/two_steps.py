@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelc.core.errors import ConversionError
-from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.standing import Standing, standing_in
+from modelc.pipeline.caching.digests import FileDigests
+from modelc.pipeline.caching.standing import UpToDate, find_up_to_date
 from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.taking_up import Caching, TakenUp, take_up
+from modelc.pipeline.caching.taking_up import ReuseResult, ReuseSources, reuse_results
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.plan import make_plan
@@ -35,19 +35,19 @@ class Project:
     root: Path
     made: list[str]
 
-    def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+    def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> ReuseResult:
         order = order or self.order
-        caching = Caching(root=self.root, digests=Digests(None), steps=self.cache)
-        return take_up(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
+        caching = ReuseSources(root=self.root, digests=FileDigests(None), steps=self.cache)
+        return reuse_results(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
 
-    def standing(self) -> Standing:
+    def standing(self) -> UpToDate:
         """What stands in the output folder, by its record alone."""
         out = self.order.out
         manifest = read_manifest(out)
         assert manifest is not None
-        return standing_in(manifest, out, KEYS, root=self.root, digests=Digests(None))
+        return find_up_to_date(manifest, out, KEYS, root=self.root, digests=FileDigests(None))
 
-    def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+    def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> ReuseResult:
         """As `modelc run` does: what is not found is made, and kept."""
         order = order or self.order
         taken = self.take_up(keys, order)

@@ -11,7 +11,7 @@ import pytest
 from modelc.benchmarks import dying
 from modelc.core.events import Event
 from modelc.core.manifest import Manifest
-from modelc.pipeline.isolation.bounds import Bounds
+from modelc.pipeline.isolation.bounds import ProcessLimits
 from modelc.pipeline.isolation.supervising import run_isolated
 from modelc.pipeline.order import Order, Source, Wanted
 
@@ -55,7 +55,9 @@ def ordered(weights: Path, tmp_path: Path) -> Callable[..., Order]:
 def isolated(ordered: Callable[..., Order]) -> Callable[..., Ran]:
     """`isolated("onnx", patch="hang", bounds=Bounds(timeout=9))` -> Ran."""
 
-    def run(*to: str, bounds: Bounds | None = None, patch: str = "", model: str = "net") -> Ran:
+    def run(
+        *to: str, bounds: ProcessLimits | None = None, patch: str = "", model: str = "net"
+    ) -> Ran:
         order, told = ordered(*to, patch=patch, model=model), list[Event]()
         manifest = run_isolated(order, told.append, bounds=bounds)
         return Ran(manifest=manifest, told=told, out=order.out)

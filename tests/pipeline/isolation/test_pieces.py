@@ -16,19 +16,19 @@ import pytest
 
 from modelc.core.errors import ConversionError, MissingError, RunnerError, UsageError
 from modelc.core.events import Advanced, Entered, Finished, Noted, Started
-from modelc.pipeline.isolation.bounds import MEGA, Bounds
-from modelc.pipeline.isolation.child import Death
+from modelc.pipeline.isolation.bounds import MIB, ProcessLimits
+from modelc.pipeline.isolation.child import ChildDeath
 from modelc.pipeline.isolation.crossing import (
-    BrokenOffError,
+    ChildBugError,
     Message,
-    error_of,
-    line_of,
-    message_in,
-    stopped_by,
+    decode_message,
+    describe_error,
+    encode_message,
+    rebuild_error,
 )
-from modelc.pipeline.isolation.dying import before_the_first, failure_of, last_words
-from modelc.pipeline.isolation.ending import end
-from modelc.pipeline.isolation.watching import Watch, memory_of
+from modelc.pipeline.isolation.dying import crash_failure, error_before_first_step, last_words
+from modelc.pipeline.isolation.ending import end_process
+from modelc.pipeline.isolation.watching import ChildWatchdog, memory_of
 from modelc.pipeline.isolation.worker_log import WorkerLog
 
 EVENTS: list[Message] = [
@@ -42,30 +42,30 @@ EVENTS: list[Message] = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_an_event_crosses_as_one_line(event: Message) -> None:
-    line = line_of(event)
+    line = encode_message(event)
     assert line.count(b"\n") == 1
-    assert message_in(line) == event
+    assert decode_message(line) == event
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b'["Unknown", {}]', b'["Started", {}]', b"\xff"])
 def test_what_is_no_message_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="no message"):
-        message_in(line)
+        decode_message(line)
 
 
 def test_an_error_of_a_class_below_ours_crosses_as_ours() -> None:
     class DeeperError(MissingError):
         pass
 
-    found = error_of(stopped_by(DeeperError("no device", hint="buy one")))
+    found = rebuild_error(describe_error(DeeperError("no device", hint="buy one")))
     assert type(found) is MissingError
     assert isinstance(found, MissingError)
     assert (found.message, found.hint) == ("no device", "buy one")
 
 
 def test_a_bug_crosses_with_what_it_was() -> None:
-    found = error_of(stopped_by(KeyError("gone")))
-    assert isinstance(found, BrokenOffError)
+    found = rebuild_error(describe_error(KeyError("gone")))
+    assert isinstance(found, ChildBugError)
     assert repr(found) == "KeyError('gone')"
 
 
@@ -82,21 +82,23 @@ def test_a_bug_crosses_with_what_it_was() -> None:
 def test_the_exit_code_says_whether_it_was_made_or_run(
     title: str, kind: type[ConversionError | RunnerError], tmp_path: Path
 ) -> None:
-    found = failure_of("onnx", Death(code=-signal.SIGSEGV), ["eager reference", title], tmp_path)
+    found = crash_failure(
+        "onnx", ChildDeath(code=-signal.SIGSEGV), ["eager reference", title], tmp_path
+    )
     assert found.exit_code == kind.exit_code
 
 
 def test_a_death_without_words_names_no_empty_log(tmp_path: Path) -> None:
     (tmp_path / "onnx.log").touch()
-    ended = failure_of("onnx", Death(code=3), ["convert onnx"], tmp_path)
+    ended = crash_failure("onnx", ChildDeath(code=3), ["convert onnx"], tmp_path)
     assert "exit code 3 during 'convert onnx'; it printed nothing" in ended.message
     assert "os._exit" in ended.hint
-    killed = failure_of("onnx", Death(code=-signal.SIGSEGV), ["convert onnx"], tmp_path)
+    killed = crash_failure("onnx", ChildDeath(code=-signal.SIGSEGV), ["convert onnx"], tmp_path)
     assert str(tmp_path) not in ended.hint + killed.hint
-    error = before_the_first(Death(code=0), [], tmp_path)
+    error = error_before_first_step(ChildDeath(code=0), [], tmp_path)
     assert "during 'the load of the model'; it printed nothing" in error.message
     (tmp_path / "onnx.log").write_text("words\n")
-    said = failure_of("onnx", Death(code=3), ["convert onnx"], tmp_path)
+    said = crash_failure("onnx", ChildDeath(code=3), ["convert onnx"], tmp_path)
     assert said.hint == f"the whole text is in {tmp_path}"
 
 
@@ -104,7 +106,9 @@ def test_a_death_on_a_full_disk_is_told_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
-    found = failure_of("onnx", Death(code=-signal.SIGABRT), ["convert onnx"], tmp_path / "logs")
+    found = crash_failure(
+        "onnx", ChildDeath(code=-signal.SIGABRT), ["convert onnx"], tmp_path / "logs"
+    )
     assert f"no space is left on the disk of {tmp_path}" in found.message
     assert found.hint == "make room there, or give a folder on another disk with -o"
 
@@ -120,10 +124,10 @@ def test_the_log_of_a_worker_keeps_the_beginning_and_the_end(tmp_path: Path) -> 
     read, write = os.pipe()
     log = WorkerLog(os.fdopen(read, "rb"))
     with os.fdopen(write, "wb") as stream:
-        stream.write(b"first" + b"." * 3 * MEGA + b"last")
+        stream.write(b"first" + b"." * 3 * MIB + b"last")
     log.close(tmp_path)
     kept = (tmp_path / "worker.log").read_bytes()
-    assert (kept[:5], kept[-4:], len(kept) < MEGA) == (b"first", b"last", True)
+    assert (kept[:5], kept[-4:], len(kept) < MIB) == (b"first", b"last", True)
     assert b"bytes are left out here" in kept
 
 
@@ -136,10 +140,10 @@ def test_a_worker_that_printed_nothing_leaves_no_log(tmp_path: Path) -> None:
 
 
 def test_logs_of_earlier_runs_do_not_count_as_chatter(tmp_path: Path) -> None:
-    (tmp_path / "old.log").write_bytes(b"." * 2 * MEGA)
-    watch = Watch(os.getpid(), Bounds(chatter=MEGA), tmp_path)
+    (tmp_path / "old.log").write_bytes(b"." * 2 * MIB)
+    watch = ChildWatchdog(os.getpid(), ProcessLimits(chatter=MIB), tmp_path)
     assert watch.overrun() is None
-    (tmp_path / "new.log").write_bytes(b"." * 2 * MEGA)
+    (tmp_path / "new.log").write_bytes(b"." * 2 * MIB)
     assert watch.overrun() is not None
 
 
@@ -154,7 +158,7 @@ def test_memory_is_that_of_the_whole_family() -> None:
         grown.kill()
     assert alone is not None
     assert family is not None
-    assert family > alone > 200 * MEGA
+    assert family > alone > 200 * MIB
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:
@@ -177,7 +181,7 @@ def test_ending_a_child_ends_what_it_started_also_in_groups_of_their_own() -> No
     )
     assert child.stdout is not None
     below = psutil.Process(int(child.stdout.readline()))
-    end(child, grace=5.0)
+    end_process(child, grace=5.0)
     child.stdout.close()
     assert child.returncode == -signal.SIGTERM
     assert not below.is_running() or below.status() == psutil.STATUS_ZOMBIE
@@ -216,7 +220,7 @@ def test_a_run_whose_parent_is_gone_ends_though_it_hangs_in_native_code() -> Non
 )
 def test_bounds_that_are_none_are_refused(bounds: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        Bounds(**bounds)  # type: ignore[arg-type]  # wrong on purpose
+        ProcessLimits(**bounds)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("bounds", [{"timeout": 9.0}, {"memory": 1 << 30}])
@@ -225,5 +229,5 @@ def test_a_bound_that_the_system_cannot_keep_is_refused(
 ) -> None:
     monkeypatch.setattr("modelc.pipeline.isolation.bounds.os", SimpleNamespace(name="nt"))
     with pytest.raises(UsageError, match=f"--{next(iter(bounds))}"):
-        Bounds(**bounds)  # type: ignore[arg-type]
-    assert Bounds().timeout is None
+        ProcessLimits(**bounds)  # type: ignore[arg-type]
+    assert ProcessLimits().timeout is None

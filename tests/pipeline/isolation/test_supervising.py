@@ -15,11 +15,11 @@ from modelc.core import threads
 from modelc.core.errors import CheckpointError
 from modelc.core.events import Event, Finished, Started
 from modelc.core.manifest import Failure
-from modelc.pipeline.isolation.bounds import MEGA, Bounds
+from modelc.pipeline.isolation.bounds import MIB, ProcessLimits
 from modelc.pipeline.isolation.supervising import run_isolated
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
-from modelc.pipeline.recorded import changed_file
+from modelc.pipeline.recorded import describe_changed_file
 
 if TYPE_CHECKING:
     from .conftest import Ran
@@ -79,7 +79,7 @@ def test_the_others_go_on_in_a_new_process(isolated: Isolated) -> None:
     assert [failure.step for failure in ran.manifest.failures] == ["torchscript"]
     assert ran.manifest.steps == ("torchscript", "onnx")
     assert read_manifest(ran.out) == ran.manifest
-    assert not changed_file(ran.manifest.artifacts[0], ran.out)
+    assert not describe_changed_file(ran.manifest.artifacts[0], ran.out)
 
 
 @pytest.mark.slow
@@ -87,21 +87,21 @@ def test_what_was_proven_before_stays_beside_the_failure(isolated: Isolated) -> 
     before = isolated("torchscript").manifest
     ran = isolated("torchscript", patch="segfault")
     assert ran.manifest.artifacts == before.artifacts
-    assert not changed_file(ran.manifest.artifacts[0], ran.out)
+    assert not describe_changed_file(ran.manifest.artifacts[0], ran.out)
     assert (ran.manifest.passed, ran.manifest.exit_code) == (False, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patch", ["hang", "stuck"])
 def test_a_hang_ends_at_the_timeout(isolated: Isolated, patch: str) -> None:
-    failure = the_failure(isolated("torchscript", patch=patch, bounds=Bounds(timeout=25)))
+    failure = the_failure(isolated("torchscript", patch=patch, bounds=ProcessLimits(timeout=25)))
     assert (failure.exit_code, failure.hint) == (5, "give it more time: --timeout 50s")
     assert "it took longer than --timeout 25 s" in failure.message
 
 
 @pytest.mark.slow
 def test_memory_without_end_ends_at_the_bound(isolated: Isolated) -> None:
-    bounds = Bounds(memory=1536 * MEGA, timeout=MANY)
+    bounds = ProcessLimits(memory=1536 * MIB, timeout=MANY)
     failure = the_failure(isolated("torchscript", patch="grow", bounds=bounds))
     assert "and --memory is 1536 MiB" in failure.message
     assert failure.hint == "give it more memory: --memory 3072MiB"
@@ -109,11 +109,11 @@ def test_memory_without_end_ends_at_the_bound(isolated: Isolated) -> None:
 
 @pytest.mark.slow
 def test_words_without_end_end_at_the_bound_and_fill_no_disk(isolated: Isolated) -> None:
-    bounds = Bounds(chatter=4 * MEGA, timeout=MANY)
+    bounds = ProcessLimits(chatter=4 * MIB, timeout=MANY)
     ran = isolated("torchscript", patch="shout", bounds=bounds)
     assert "it printed more than 4 MiB" in the_failure(ran).message
     log = (ran.out / "logs" / "torchscript.log").read_bytes()
-    assert len(log) < MEGA
+    assert len(log) < MIB
     assert b"bytes are left out here" in log
 
 
@@ -185,7 +185,7 @@ def test_a_run_in_a_thread_stops_when_it_is_told_to(ordered: Ordered) -> None:
             hanging.append(True)
 
     with pytest.raises(KeyboardInterrupt):
-        run_isolated(order, tell, bounds=Bounds(stop=lambda: bool(hanging), grace=0.5))
+        run_isolated(order, tell, bounds=ProcessLimits(stop=lambda: bool(hanging), grace=0.5))
     assert hanging
     assert not list(order.out.glob(".*"))
     assert read_manifest(order.out) is None

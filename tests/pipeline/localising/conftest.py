@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from modelc.core.contract import Array
 from modelc.core.findings import Localisation
-from modelc.pipeline.localising.asking import Looking, localise_file
+from modelc.pipeline.localising.asking import DebugOptions, localise_file
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
 
@@ -61,7 +61,7 @@ class Spoiled:
 
     def look(self, *, memory: int = 2 << 30, out: Path | None = None) -> Localisation:
         onnx.save(self.model, self.path)
-        looking = Looking(memory=memory, out=out)
+        looking = DebugOptions(memory=memory, out=out)
         return localise_file(self.path, self._source, looking=looking)
 
 

@@ -11,7 +11,7 @@ import pytest
 from modelc.core.contract import Array
 from modelc.core.errors import RunnerError
 from modelc.core.events import Event, Finished
-from modelc.pipeline.localising.asking import Looking, localise_file
+from modelc.pipeline.localising.asking import DebugOptions, localise_file
 from modelc.pipeline.order import Source
 
 from .conftest import Spoiled
@@ -70,7 +70,7 @@ def test_a_worst_feed_on_record_is_taken_and_eager_drawn_on_no_other(bert: Path)
 
 def test_a_feed_that_is_named_is_the_only_one(spoiled: Spoiled, bert_source: Source) -> None:
     told = Told()
-    looking = Looking(feed="min")
+    looking = DebugOptions(feed="min")
     found = localise_file(spoiled.path, bert_source, told, looking=looking)
     assert (found.feed, told.feeds) == ("min", ["1 feeds"])
 

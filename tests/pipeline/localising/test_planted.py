@@ -15,7 +15,7 @@ import pytest
 from modelc.core.contract import Array
 from modelc.core.errors import UsageError
 from modelc.core.findings import Layer
-from modelc.pipeline.localising.asking import Looking, localise_file
+from modelc.pipeline.localising.asking import DebugOptions, localise_file
 from modelc.pipeline.order import Source
 
 from .conftest import FORMATS, Spoiled
@@ -160,7 +160,7 @@ def test_a_model_without_its_sidecar_goes_by_the_names_of_weights(spoiled: Spoil
 
 def test_a_feed_that_is_not_there_is_refused(spoiled: Spoiled, bert_source: Source) -> None:
     with pytest.raises(UsageError, match="unknown feed 'smallest'"):
-        localise_file(spoiled.path, bert_source, looking=Looking(feed="smallest"))
+        localise_file(spoiled.path, bert_source, looking=DebugOptions(feed="smallest"))
 
 
 def test_the_manifest_keeps_what_was_found(bert: Path) -> None:

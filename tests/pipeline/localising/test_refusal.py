@@ -24,18 +24,18 @@ from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.verdict import OutputVerdict, ReasonCode, State, Verdict
-from modelc.pipeline.localising.asking import Looking, localise_file
+from modelc.pipeline.localising.asking import DebugOptions, localise_file
 from modelc.pipeline.localising.refusal import (
-    Scene,
-    tell_guilty,
-    with_guilty,
-    wrong_by_value,
+    RejectionScene,
+    add_guilty_layer,
+    describe_guilty,
+    outputs_wrong_by_value,
 )
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
-from modelc.pipeline.stage import Stage
+from modelc.pipeline.stage import Progress
 from modelc.pipeline.subject import open_subject, read_checkpoint
 from modelc.pipeline.worst import read_feed, save_feed
 from modelc.validators.tolerance import tolerance_for
@@ -130,14 +130,14 @@ def test_the_look_is_at_the_worst_feed(spoiled_out: Refused) -> None:
     _, manifest, _ = spoiled_out
     verdict = manifest.verdict_of("rejected/onnx")
     assert verdict is not None
-    worst = wrong_by_value(verdict)[0]
+    worst = outputs_wrong_by_value(verdict)[0]
     assert manifest.localisations[0].feed == worst.feed
     assert worst.headroom == verdict.headroom
 
 
 def test_one_line_tells_layer_place_and_cause(spoiled_out: Refused) -> None:
     _, manifest, _ = spoiled_out
-    line = tell_guilty(manifest.localisations[0])
+    line = describe_guilty(manifest.localisations[0])
     layer = manifest.localisations[0].layers[0]
     assert "guilty: layers.1.attention.value (Linear) at " in line
     assert f"encoder.py:{layer.line}: the weight " in line
@@ -198,16 +198,16 @@ def test_when_time_is_up_the_note_says_how_far_the_look_came(
     spoiled_out: Refused, bert_source: Source
 ) -> None:
     out, manifest, _ = spoiled_out
-    stage = Stage(tell=print, logs=out / "logs")
+    stage = Progress(tell=print, logs=out / "logs")
     checkpoint = read_checkpoint(bert_source, stage)
     subject = open_subject(bert_source, checkpoint, Judging(), stage)
-    scene = Scene(subject=subject, stage=stage, folder=out.with_name("short"), seconds=0.0)
+    scene = RejectionScene(subject=subject, stage=stage, folder=out.with_name("short"), seconds=0.0)
     scene.folder.mkdir()
     (scene.folder / "rejected").symlink_to(out / "rejected")
     quick = replace(
         manifest, localisations=(), verdicts=(replace(manifest.verdicts[0], seconds=0.0),)
     )
-    late = with_guilty(quick, "rejected/onnx", target_named("onnx"), scene)
+    late = add_guilty_layer(quick, "rejected/onnx", target_named("onnx"), scene)
     (found,) = late.localisations
     assert found.guilty == ""
     assert "the time ended before all was looked at: 0 of" in found.notes[0]
@@ -218,10 +218,10 @@ def test_an_artifact_that_takes_too_long_is_left_to_modelc_debug(
 ) -> None:
     _, manifest, _ = spoiled_out
     notes: list[Event] = []
-    stage = Stage(tell=notes.append, logs=tmp_path)
+    stage = Progress(tell=notes.append, logs=tmp_path)
     scene = cast("RejectionScene", SimpleNamespace(stage=stage, folder=tmp_path, seconds=60.0))
     slow = replace(manifest, verdicts=(replace(manifest.verdicts[0], seconds=1e6),))
-    assert with_guilty(slow, "rejected/onnx", target_named("onnx"), scene) is slow
+    assert add_guilty_layer(slow, "rejected/onnx", target_named("onnx"), scene) is slow
     (note,) = notes
     assert isinstance(note, Noted)
     assert "is looked for by modelc debug" in note.text
@@ -247,9 +247,9 @@ def test_what_is_no_matter_of_values_is_not_looked_into(changes: dict[str, objec
     plain = OutputVerdict(
         feed="opt", output="y", passed=False, reason="", shape=(1,), dtype="float32", exact=False
     )
-    assert wrong_by_value(_verdict(plain)) == (plain,)
-    assert wrong_by_value(_verdict(plain, state=State.ERROR)) == ()
-    assert wrong_by_value(_verdict(replace(plain, **changes))) == ()  # type: ignore[arg-type]  # fields of the record
+    assert outputs_wrong_by_value(_verdict(plain)) == (plain,)
+    assert outputs_wrong_by_value(_verdict(plain, state=State.ERROR)) == ()
+    assert outputs_wrong_by_value(_verdict(replace(plain, **changes))) == ()  # type: ignore[arg-type]  # fields of the record
 
 
 def test_debug_looks_at_a_feed_that_only_a_search_found(spoiled_out: Refused) -> None:
@@ -266,5 +266,5 @@ def test_debug_looks_at_a_feed_that_only_a_search_found(spoiled_out: Refused) ->
     write_manifest(replace(manifest, verdicts=(replace(verdict, worst=worst),)), copy)
     path = copy / "rejected" / "model.onnx"
     for asked in (None, "search-7"):
-        found = localise_file(path, looking=Looking(feed=asked))
+        found = localise_file(path, looking=DebugOptions(feed=asked))
         assert (found.feed, found.guilty) == ("search-7", GUILTY)

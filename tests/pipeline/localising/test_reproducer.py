@@ -22,7 +22,7 @@ def written(folder: Path, *, node: str = "n", module: str = "m") -> Path:
         expected=np.ones(2),
     )  # fmt: skip
     probe: Any = SimpleNamespace(loader="def run(*_): ...", extract=lambda *_: "part.onnx")
-    return reproducer.write(culprit, probe, folder, artifact="a", about="what was found")
+    return reproducer.write_reproducer(culprit, probe, folder, artifact="a", about="what was found")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.provenance.billing import bill_of, write_bill
+from modelc.pipeline.provenance.billing import make_bill, write_bill
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def manifest(int8_digits: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def text(int8_digits: Path) -> bytes:
-    return bill_of(int8_digits)
+    return make_bill(int8_digits)
 
 
 @pytest.fixture
@@ -83,14 +83,14 @@ def test_packages_are_named_by_purl(document: dict[str, Any], manifest: Manifest
 
 
 def test_the_same_folder_gives_the_same_bill(int8_digits: Path, text: bytes) -> None:
-    assert bill_of(int8_digits) == text
+    assert make_bill(int8_digits) == text
 
 
 def test_a_folder_that_is_not_as_recorded_gets_none(digits_copy: Path) -> None:
     with (digits_copy / "model.onnx").open("ab") as stream:
         stream.write(b"\0")
     with pytest.raises(UsageError, match=r"onnx, files: model\.onnx is not the recorded file"):
-        bill_of(digits_copy)
+        make_bill(digits_copy)
 
 
 def test_a_bill_takes_the_place_of_a_bill_alone(text: bytes, tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ import pytest
 from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
 from modelc.core.signature import resolve
-from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.standing import standing_in
-from modelc.pipeline.manifest_file import as_json, read_manifest
-from modelc.pipeline.provenance.digesting import digest_of
+from modelc.pipeline.caching.digests import FileDigests
+from modelc.pipeline.caching.standing import find_up_to_date
+from modelc.pipeline.manifest_file import encode_json, read_manifest
+from modelc.pipeline.provenance.digesting import canonical_digest
 from modelc.pipeline.provenance.sealing import (
-    bound,
+    bind_manifest,
     is_bound,
+    seal_document,
     seal_holds,
-    sealed,
-    unbound,
+    unbind_artifact,
     verdict_digest,
 )
-from modelc.pipeline.provenance.stating import captured_by, signature_digest
+from modelc.pipeline.provenance.stating import capture_method, signature_digest
 
 from ...reasons import because
 
@@ -35,22 +35,24 @@ def manifest(exported_digits: Path) -> Manifest:
 
 
 def test_equal_values_have_one_digest_whatever_their_form() -> None:
-    assert digest_of({"a": 1, "b": [1.0, {}]}) == digest_of({"b": [1, {}], "a": 1.0})
-    assert digest_of({"a": 1}) == digest_of({"a": 1, "later": None, "too": [], "as": 0})
+    assert canonical_digest({"a": 1, "b": [1.0, {}]}) == canonical_digest({"b": [1, {}], "a": 1.0})
+    assert canonical_digest({"a": 1}) == canonical_digest(
+        {"a": 1, "later": None, "too": [], "as": 0}
+    )
 
 
 @pytest.mark.parametrize("other", [{"a": 2}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": True}, {}])
 def test_different_values_have_different_digests(other: dict[str, object]) -> None:
-    assert digest_of({"a": 1}) != digest_of(other)
+    assert canonical_digest({"a": 1}) != canonical_digest(other)
 
 
 def test_elements_of_a_list_keep_their_places() -> None:
-    assert digest_of([0, 1]) != digest_of([1, 0])
-    assert digest_of([None, 1]) != digest_of([1])
+    assert canonical_digest([0, 1]) != canonical_digest([1, 0])
+    assert canonical_digest([None, 1]) != canonical_digest([1])
 
 
 def test_a_sealed_text_holds_until_a_byte_of_it_changes(manifest: Manifest) -> None:
-    text = sealed(as_json(replace(manifest, seal="")))
+    text = seal_document(encode_json(replace(manifest, seal="")))
     assert seal_holds(text) is True
     assert seal_holds(text.replace(b'"cpu"', b'"CPU"', 1)) is False
     assert seal_holds(text.replace(b"\n  ", b"\n\t ", 1)) is False
@@ -59,7 +61,7 @@ def test_a_sealed_text_holds_until_a_byte_of_it_changes(manifest: Manifest) -> N
 def test_what_has_no_place_for_a_seal_is_not_sealed() -> None:
     assert seal_holds(b"{}\n") is None
     with pytest.raises(RuntimeError, match="no place"):
-        sealed(b"{}\n")
+        seal_document(b"{}\n")
 
 
 def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -> None:
@@ -72,8 +74,8 @@ def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -
         ),
     )
     assert is_bound(first, manifest)
-    assert not is_bound(bound(changed).artifacts[0], changed)
-    anew = bound(unbound(changed, first.name))
+    assert not is_bound(bind_manifest(changed).artifacts[0], changed)
+    anew = bind_manifest(unbind_artifact(changed, first.name))
     assert is_bound(anew.artifacts[0], anew)
     assert anew.artifacts[0].seal != first.seal
 
@@ -93,10 +95,10 @@ def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
     keys = {one.name: one.key for one in keyed.artifacts}
     first, *others = keyed.verdicts
     edited = replace(keyed, verdicts=(replace(first, reasons=because("better than that")), *others))
-    with Digests(tmp_path) as digests:
+    with FileDigests(tmp_path) as digests:
         place = exported_digits
-        before = standing_in(keyed, place, keys, root=Path.cwd(), digests=digests)
-        after = standing_in(edited, place, keys, root=Path.cwd(), digests=digests)
+        before = find_up_to_date(keyed, place, keys, root=Path.cwd(), digests=digests)
+        after = find_up_to_date(edited, place, keys, root=Path.cwd(), digests=digests)
     assert set(before.artifacts) == set(keys)
     assert set(before.artifacts) - set(after.artifacts) == {first.artifact}
 
@@ -110,7 +112,7 @@ def test_another_dim_dtype_or_order_is_another_signature() -> None:
 
 
 def test_a_capture_is_told_along_the_chain(manifest: Manifest) -> None:
-    told = {one.name: captured_by(one, manifest) for one in manifest.artifacts}
+    told = {one.name: capture_method(one, manifest) for one in manifest.artifacts}
     assert told["onnx"] == told["openvino"] == told["openvino-fp16"] == "export"
     alone = replace(manifest, artifacts=tuple(a for a in manifest.artifacts if a.name != "onnx"))
-    assert captured_by(next(a for a in alone.artifacts if a.name == "openvino"), alone) == ""
+    assert capture_method(next(a for a in alone.artifacts if a.name == "openvino"), alone) == ""

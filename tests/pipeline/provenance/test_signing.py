@@ -14,10 +14,20 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Noted, silence
 from modelc.core.manifest import Failure
-from modelc.pipeline.manifest_file import FILE, SIGNATURE, read_manifest, write_manifest
-from modelc.pipeline.provenance.records import Finding
-from modelc.pipeline.provenance.resigning import signing
-from modelc.pipeline.provenance.signing import read_private, read_public, sign, signed_by
+from modelc.pipeline.manifest_file import (
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    read_manifest,
+    write_manifest,
+)
+from modelc.pipeline.provenance.records import CheckOutcome
+from modelc.pipeline.provenance.resigning import keep_signature
+from modelc.pipeline.provenance.signing import (
+    is_signed_by,
+    read_private_key,
+    read_public_key,
+    sign_record,
+)
 from modelc.pipeline.provenance.verifying import verify_folder
 
 KEY, STRANGER = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
@@ -34,10 +44,10 @@ def heard() -> list[Event]:
     return []
 
 
-def signature(folder: Path, key: ed25519.Ed25519PrivateKey) -> Finding:
+def signature(folder: Path, key: ed25519.Ed25519PrivateKey) -> CheckOutcome:
     found = verify_folder(folder, key=key.public_key())
     (check,) = [one for one in found.checks if one.what == "signature"]
-    assert found.passed == (check.found is Finding.HOLDS)
+    assert found.passed == (check.found is CheckOutcome.HOLDS)
     return check.found
 
 
@@ -49,50 +59,52 @@ def rewrite(folder: Path) -> None:
 
 
 def test_a_signature_holds_for_its_own_key_alone(folder: Path) -> None:
-    sign(folder, KEY)
-    assert signature(folder, KEY) is Finding.HOLDS
-    assert signature(folder, STRANGER) is Finding.FAILED
+    sign_record(folder, KEY)
+    assert signature(folder, KEY) is CheckOutcome.HOLDS
+    assert signature(folder, STRANGER) is CheckOutcome.FAILED
 
 
 def test_no_signature_fails_where_one_is_asked_for(folder: Path) -> None:
-    assert signature(folder, KEY) is Finding.FAILED
+    assert signature(folder, KEY) is CheckOutcome.FAILED
 
 
 @pytest.mark.parametrize("size", [0, 63, 65, 1000])
 def test_a_signature_of_another_length_fails(folder: Path, size: int) -> None:
-    (folder / SIGNATURE).write_bytes(b"\1" * size)
-    assert signature(folder, KEY) is Finding.FAILED
+    (folder / SIGNATURE_FILE).write_bytes(b"\1" * size)
+    assert signature(folder, KEY) is CheckOutcome.FAILED
 
 
 def test_a_verdict_edited_with_all_seals_made_again_fails_by_the_signature(folder: Path) -> None:
-    sign(folder, KEY)
-    text = (folder / FILE).read_bytes()
-    kept = (folder / SIGNATURE).read_bytes()
+    sign_record(folder, KEY)
+    text = (folder / MANIFEST_FILE).read_bytes()
+    kept = (folder / SIGNATURE_FILE).read_bytes()
     rewrite(folder)
-    (folder / FILE).write_bytes((folder / FILE).read_bytes().replace(b'"cpu"', b'"gpu"', 1))
-    (folder / SIGNATURE).write_bytes(kept)
-    assert (folder / FILE).read_bytes() != text
-    assert signature(folder, KEY) is Finding.FAILED
+    (folder / MANIFEST_FILE).write_bytes(
+        (folder / MANIFEST_FILE).read_bytes().replace(b'"cpu"', b'"gpu"', 1)
+    )
+    (folder / SIGNATURE_FILE).write_bytes(kept)
+    assert (folder / MANIFEST_FILE).read_bytes() != text
+    assert signature(folder, KEY) is CheckOutcome.FAILED
 
 
 def test_whoever_writes_a_manifest_removes_the_signature_before(folder: Path) -> None:
-    sign(folder, KEY)
+    sign_record(folder, KEY)
     rewrite(folder)
-    assert not (folder / SIGNATURE).exists()
+    assert not (folder / SIGNATURE_FILE).exists()
 
 
 def test_with_the_key_a_changed_record_is_signed_again(folder: Path) -> None:
-    sign(folder, KEY)
-    with signing(folder, KEY, silence):
+    sign_record(folder, KEY)
+    with keep_signature(folder, KEY, silence):
         rewrite(folder)
-    assert signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder, KEY.public_key())
 
 
 def test_without_the_key_it_is_told_that_the_signature_is_gone(
     folder: Path, heard: list[Event]
 ) -> None:
-    sign(folder, KEY)
-    with signing(folder, None, heard.append):
+    sign_record(folder, KEY)
+    with keep_signature(folder, None, heard.append):
         rewrite(folder)
     (said,) = heard
     assert isinstance(said, Noted)
@@ -103,11 +115,11 @@ def test_without_the_key_it_is_told_that_the_signature_is_gone(
 def test_an_unchanged_record_keeps_its_signature_and_nothing_is_told(
     folder: Path, heard: list[Event]
 ) -> None:
-    sign(folder, KEY)
-    with signing(folder, None, heard.append):
+    sign_record(folder, KEY)
+    with keep_signature(folder, None, heard.append):
         pass
     assert not heard
-    assert signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder, KEY.public_key())
 
 
 @pytest.mark.parametrize("stranger", [True, False])
@@ -115,35 +127,38 @@ def test_a_record_that_the_key_did_not_sign_is_not_gone_on_with(
     folder: Path, *, stranger: bool
 ) -> None:
     if stranger:
-        sign(folder, STRANGER)
-    with pytest.raises(UsageError, match="not signed by this key"), signing(folder, KEY, silence):
+        sign_record(folder, STRANGER)
+    with (
+        pytest.raises(UsageError, match="not signed by this key"),
+        keep_signature(folder, KEY, silence),
+    ):
         raise AssertionError("it was begun")
-    assert not signed_by(folder, KEY.public_key())
+    assert not is_signed_by(folder, KEY.public_key())
 
 
 def test_judging_all_anew_signs_what_was_not(folder: Path) -> None:
-    with signing(folder, KEY, silence, judges_all=True):
+    with keep_signature(folder, KEY, silence, judges_all=True):
         rewrite(folder)
-    assert signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder, KEY.public_key())
 
 
 def test_what_could_not_be_judged_anew_is_not_signed(folder: Path, heard: list[Event]) -> None:
     manifest = read_manifest(folder)
     assert manifest is not None
     left = Failure(step=manifest.artifacts[0].name, message="no GPU", hint="", exit_code=4)
-    with signing(folder, KEY, heard.append, judges_all=True):
+    with keep_signature(folder, KEY, heard.append, judges_all=True):
         write_manifest(replace(manifest, failures=(left,)), folder)
-    assert not (folder / SIGNATURE).exists()
+    assert not (folder / SIGNATURE_FILE).exists()
     assert any(isinstance(one, Noted) and "is not signed" in one.text for one in heard)
 
 
 def test_what_broke_while_it_was_judged_anew_is_not_signed(folder: Path) -> None:
     with (
         pytest.raises(RuntimeError, match="broke"),
-        signing(folder, KEY, silence, judges_all=True),
+        keep_signature(folder, KEY, silence, judges_all=True),
     ):
         raise RuntimeError("broke")
-    assert not (folder / SIGNATURE).exists()
+    assert not (folder / SIGNATURE_FILE).exists()
 
 
 def test_keys_are_read_from_pem(tmp_path: Path) -> None:
@@ -152,8 +167,8 @@ def test_keys_are_read_from_pem(tmp_path: Path) -> None:
     public = KEY.public_key()
     named = serialization.PublicFormat.SubjectPublicKeyInfo
     (tmp_path / "pub.pem").write_bytes(public.public_bytes(PEM, named))
-    assert read_private(tmp_path / "key.pem").public_key() == public
-    assert read_public(tmp_path / "pub.pem") == public
+    assert read_private_key(tmp_path / "key.pem").public_key() == public
+    assert read_public_key(tmp_path / "pub.pem") == public
 
 
 def test_what_is_no_ed25519_key_is_refused(tmp_path: Path) -> None:
@@ -161,13 +176,13 @@ def test_what_is_no_ed25519_key_is_refused(tmp_path: Path) -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     path.write_bytes(curve.private_bytes(PEM, serialization.PrivateFormat.PKCS8, NO_CIPHER))
     with pytest.raises(UsageError, match="another kind than ed25519"):
-        read_private(path)
+        read_private_key(path)
     secret = serialization.BestAvailableEncryption(b"word")
     path.write_bytes(KEY.private_bytes(PEM, serialization.PrivateFormat.PKCS8, secret))
     with pytest.raises(UsageError, match="no private key that can be read"):
-        read_private(path)
+        read_private_key(path)
     path.write_text("nothing of the kind")
     with pytest.raises(UsageError, match="no public key"):
-        read_public(path)
+        read_public_key(path)
     with pytest.raises(UsageError, match="cannot be read"):
-        read_private(tmp_path / "gone.pem")
+        read_private_key(tmp_path / "gone.pem")

@@ -15,12 +15,12 @@ import pytest
 from modelc.core.digest import record_of
 from modelc.core.errors import UsageError
 from modelc.core.verdict import State
-from modelc.pipeline.manifest_file import FILE, as_json, write_manifest
+from modelc.pipeline.manifest_file import MANIFEST_FILE, encode_json, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.provenance.records import Finding
-from modelc.pipeline.provenance.sealing import sealed, unbound
+from modelc.pipeline.provenance.records import CheckOutcome
+from modelc.pipeline.provenance.sealing import seal_document, unbind_artifact
 from modelc.pipeline.provenance.verifying import verify_folder
-from modelc.pipeline.recorded import manifest_of
+from modelc.pipeline.recorded import load_manifest
 from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.run import run
 
@@ -28,22 +28,22 @@ from modelc.pipeline.run import run
 def failing(folder: Path) -> set[tuple[str, str]]:
     """What failed: of what, and which check."""
     found = verify_folder(folder)
-    wrong = {(check.of, check.what) for check in found.checks if check.found is Finding.FAILED}
+    wrong = {(check.of, check.what) for check in found.checks if check.found is CheckOutcome.FAILED}
     assert found.passed == (not wrong)
     return wrong
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest's JSON and leave its form as modelc writes it."""
-    document = json.loads((folder / FILE).read_bytes())
+    document = json.loads((folder / MANIFEST_FILE).read_bytes())
     change(document)
-    (folder / FILE).write_bytes(as_json(document))
+    (folder / MANIFEST_FILE).write_bytes(encode_json(document))
 
 
 def reseal(folder: Path) -> None:
     """What somebody does who knows how seals are made."""
-    document = json.loads((folder / FILE).read_bytes())
-    (folder / FILE).write_bytes(sealed(as_json({**document, "seal": ""})))
+    document = json.loads((folder / MANIFEST_FILE).read_bytes())
+    (folder / MANIFEST_FILE).write_bytes(seal_document(encode_json({**document, "seal": ""})))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def int8_copy(int8_digits: Path, tmp_path: Path) -> Path:
 
 def test_what_was_exported_holds_in_all_that_is_checked(digits_copy: Path) -> None:
     found = verify_folder(digits_copy)
-    other = {check.what for check in found.checks if check.found is not Finding.HOLDS}
+    other = {check.what for check in found.checks if check.found is not CheckOutcome.HOLDS}
     assert found.passed
     assert other == {"signature"}
 
@@ -61,7 +61,7 @@ def test_what_was_exported_holds_in_all_that_is_checked(digits_copy: Path) -> No
 def test_int8_holds_with_its_quantizer_and_the_capture_of_its_parent(int8_copy: Path) -> None:
     found = verify_folder(int8_copy)
     inside = {check.of: check.found for check in found.checks if check.what == "inside"}
-    assert set(inside.values()) == {Finding.HOLDS}
+    assert set(inside.values()) == {CheckOutcome.HOLDS}
     assert len(inside) > 1
 
 
@@ -81,7 +81,7 @@ def contents_fixture() -> Callable[[Path], object]:
 @pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_any_file_fails(int8_copy: Path) -> None:
     chance = random.Random(6)
-    names = [file.name for file in manifest_of(int8_copy).files]
+    names = [file.name for file in load_manifest(int8_copy).files]
     assert len(names) > 5
     for name in names:
         path = int8_copy / name
@@ -98,7 +98,7 @@ def test_a_flipped_bit_anywhere_in_any_file_fails(int8_copy: Path) -> None:
 @pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_the_manifest_fails(int8_copy: Path) -> None:
     chance = random.Random(7)
-    path = int8_copy / FILE
+    path = int8_copy / MANIFEST_FILE
     whole = path.read_bytes()
     tail = range(len(whole) - 90, len(whole))  # the seal itself, and all around it
     for place in [0, *tail, *(chance.randrange(len(whole)) for _ in range(150))]:
@@ -109,7 +109,7 @@ def test_a_flipped_bit_anywhere_in_the_manifest_fails(int8_copy: Path) -> None:
 
 
 def test_a_missing_file_fails(digits_copy: Path) -> None:
-    for file in manifest_of(digits_copy).files:
+    for file in load_manifest(digits_copy).files:
         if file.role == "debug":  # that may stay behind, as documented
             continue
         (digits_copy / file.name).rename(digits_copy / "aside")
@@ -149,7 +149,7 @@ def test_an_edited_verdict_fails_though_the_whole_was_sealed_again(digits_copy: 
     def praise(document: dict[str, Any]) -> None:
         document["verdicts"][0]["outputs"][0]["max_abs"] = 1e-30
 
-    name = manifest_of(digits_copy).verdicts[0].artifact
+    name = load_manifest(digits_copy).verdicts[0].artifact
     edit(digits_copy, praise)
     assert failing(digits_copy) == {("manifest", "seal"), (name, "seal")}
     reseal(digits_copy)
@@ -160,22 +160,24 @@ def test_an_edited_verdict_fails_still_when_a_later_run_wrote_the_manifest_again
     digits_copy: Path,
 ) -> None:
     edit(digits_copy, lambda d: d["verdicts"][0].update(device="a better one"))
-    write_manifest(manifest_of(digits_copy), digits_copy)
-    assert failing(digits_copy) == {(manifest_of(digits_copy).verdicts[0].artifact, "seal")}
+    write_manifest(load_manifest(digits_copy), digits_copy)
+    assert failing(digits_copy) == {(load_manifest(digits_copy).verdicts[0].artifact, "seal")}
 
 
 def test_a_failed_verdict_under_a_targets_name_fails(digits_copy: Path) -> None:
-    manifest = manifest_of(digits_copy)
+    manifest = load_manifest(digits_copy)
     first, *others = manifest.verdicts
     now = replace(manifest, verdicts=(replace(first, state=State.FAILED), *others))
-    write_manifest(unbound(now, first.artifact), digits_copy)
+    write_manifest(unbind_artifact(now, first.artifact), digits_copy)
     assert failing(digits_copy) == {(first.artifact, "verdict")}
 
 
 def test_no_verdict_under_a_targets_name_fails(digits_copy: Path) -> None:
-    manifest = manifest_of(digits_copy)
+    manifest = load_manifest(digits_copy)
     first, *others = manifest.verdicts
-    write_manifest(unbound(replace(manifest, verdicts=tuple(others)), first.artifact), digits_copy)
+    write_manifest(
+        unbind_artifact(replace(manifest, verdicts=tuple(others)), first.artifact), digits_copy
+    )
     assert failing(digits_copy) == {(first.artifact, "verdict")}
 
 
@@ -217,7 +219,7 @@ def test_a_changed_checkpoint_fails_and_a_missing_one_is_said(
     assert failing(out) == {("checkpoint", "files")}
     mine.unlink()
     found = {(check.of, check.what): check.found for check in verify_folder(out).checks}
-    assert found["checkpoint", "files"] is Finding.UNCHECKED
+    assert found["checkpoint", "files"] is CheckOutcome.UNCHECKED
 
 
 def test_a_link_that_leads_out_of_the_folder_fails(digits_copy: Path, tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_link_that_leads_out_of_the_folder_fails(digits_copy: Path, tmp_path: 
 
 
 def test_a_circle_of_parents_fails(digits_copy: Path) -> None:
-    manifest = manifest_of(digits_copy)
+    manifest = load_manifest(digits_copy)
     first, *others = manifest.artifacts
     now = replace(manifest, artifacts=(replace(first, parent=first.digest), *others))
     write_manifest(now, digits_copy)
@@ -250,7 +252,7 @@ def test_a_refused_artifact_is_not_claimed(digits_copy: Path) -> None:
 def test_what_is_judged_again_is_bound_again(digits_copy: Path) -> None:
     rejudge_folder(digits_copy, Judging(min_sqnr=20.0))
     found = {(c.of, c.what): c for c in verify_folder(digits_copy).checks}
-    assert found["onnx", "seal"].found is Finding.HOLDS
+    assert found["onnx", "seal"].found is CheckOutcome.HOLDS
     assert "judged since" in found["onnx", "inside"].detail
 
 
@@ -269,6 +271,6 @@ def test_a_record_of_an_older_modelc_is_said_to_lack_seals_and_does_not_fail(
 
     edit(digits_copy, age)
     found = verify_folder(digits_copy)
-    lacking = {(c.of, c.what) for c in found.checks if c.found is Finding.LACKING}
+    lacking = {(c.of, c.what) for c in found.checks if c.found is CheckOutcome.LACKING}
     assert found.passed
     assert {("manifest", "seal"), ("onnx", "seal")} <= lacking
