@@ -27,7 +27,7 @@ from modelc.core.findings import TradeOff
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 from modelc.sample_models import encoder, resnet
 
 CONSUMERS = ("onnx", "openvino", "tensorrt-onnx")

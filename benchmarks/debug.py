@@ -45,13 +45,13 @@ from modelc.core.events import silence
 from modelc.core.precision import Precision
 from modelc.core.probe import Probed
 from modelc.pipeline.api import export
+from modelc.pipeline.debug.layer_comparer import finite_sqnr
+from modelc.pipeline.debug.locate_layer import SuspectArtifact, locate_layer
+from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.held_out import load_samples, refer_held_out
-from modelc.pipeline.localising.localise import SuspectArtifact, locate_layer
-from modelc.pipeline.localising.measure import finite_sqnr
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Lowering
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.run_progress import Progress
 
 MODELS = (
     "sample-digits", "sample-nested", "sample-lstm", "sample-encoder", "convolutions", "upsampling",

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from modelc.benchmarks.dying import INPUT, net
 from modelc.pipeline.manifest_file import read_manifest_file
-from modelc.pipeline.recorded import describe_changed_file
+from modelc.pipeline.recorded_run import describe_changed_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "faults.md"

@@ -23,10 +23,10 @@ from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api
+from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.judge_artifact import Candidate, judge_candidate
 from modelc.pipeline.order import Judging, Lowering, Source
-from modelc.pipeline.proof import Candidate, judge_candidate
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.run_progress import Progress
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +53,7 @@ class Bed:
     @property
     def module(self) -> nn.Module:
         """The user's module; whoever changes it takes a copy."""
-        return self.subject.eager.module
+        return self.subject.model.module
 
     def exports(self, to: Sequence[str], folder: str, *, capture: str = "auto") -> Manifest:
         """What `modelc export --to ...` makes and says."""
@@ -115,7 +115,7 @@ def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
     stage = Progress(tell=silence, logs=place / "logs")
     subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
     feeds = [reference.feed.arrays for reference in subject.references]
-    exact = exactly(subject.eager.module, subject.signature, feeds)
+    exact = exactly(subject.model.module, subject.signature, feeds)
     return Bed(
         name=name,
         source=source,

@@ -33,12 +33,11 @@ from filelock import FileLock, Timeout
 from modelc.converters.registry import target_named
 from modelc.core.capture import Capture
 from modelc.core.manifest import Manifest
-from modelc.pipeline.committing import COMMIT_FOLDER
-from modelc.pipeline.folder import FOLDER_LOCK
-from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.manifest_file import COMMIT_FOLDER, read_manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.recorded import describe_changed_file, load_manifest
-from modelc.pipeline.run import run
+from modelc.pipeline.output_folder import FOLDER_LOCK
+from modelc.pipeline.recorded_run import describe_changed_file, load_manifest
+from modelc.pipeline.run_order import run
 from modelc.sample_models.digits import build
 
 MODELS = Path(__file__).resolve().parent.parent / "sample_models"

@@ -97,7 +97,7 @@ def make(name: str, version: str, folder: Path) -> dict[str, str]:
         why a precision was refused, by precision.
     """
     from modelc.core.errors import UsageError
-    from modelc.pipeline.run import run
+    from modelc.pipeline.run_order import run
 
     refused: dict[str, str] = {}
     for precision in PRECISIONS:

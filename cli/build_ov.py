@@ -72,8 +72,8 @@ def build_ov(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Build OpenVINO IR and validate it against eager."""
-    from ..pipeline import options as asked
-    from ..pipeline.building import build_order
+    from ..pipeline import make_order as asked
+    from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 

@@ -111,10 +111,10 @@ def build_trt(
     Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
     will take, leaves the engine pending (exit 4), and prints the command that finishes it.
     """
-    from ..pipeline import options as asked
-    from ..pipeline.building import build_order
-    from ..pipeline.finish_order import FinishRequest
+    from ..pipeline import make_order as asked
+    from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
+    from ..pipeline.recorded_run import FinishRequest
     from .carry_out import carry_out, finish_off
 
     settings = asked.make_settings(

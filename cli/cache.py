@@ -10,7 +10,7 @@ import typer
 from . import options as o
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.layout import StoreLayout
+    from ..pipeline.cache.store_layout import StoreLayout
 
 app = typer.Typer(
     help="Look at the results that earlier runs left for later ones, and clear them away.",
@@ -36,7 +36,7 @@ def ls(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List the results that are kept, the last used first."""
-    from ..pipeline.caching.listing import list_results
+    from ..pipeline.cache.store_layout import list_results
     from ..pipeline.manifest_file import encode_json
     from .render_cache import show_results
     from .tables import show_json
@@ -77,8 +77,7 @@ def gc(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Remove what was used least recently, beyond a size or an age."""
-    from ..pipeline.caching.housekeeping import collect_garbage
-    from ..pipeline.caching.store import DEFAULT_CACHE_LIMIT
+    from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.quantities import bytes_of, seconds_of
     from .render_cache import show_freed
@@ -102,7 +101,7 @@ def verify(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Digest every file again and remove what is wrong; exit 1 where anything was."""
-    from ..pipeline.caching.housekeeping import verify_store as wrong_in
+    from ..pipeline.cache.result_store import verify_store as wrong_in
     from ..pipeline.manifest_file import encode_json
     from .render_cache import show_wrong
     from .tables import show_json
@@ -119,8 +118,8 @@ def verify(
 def _layout(cache_dir: Path | None) -> StoreLayout:
     """The store in the folder that was named, or in the user's own."""
     from ..core.errors import UsageError
-    from ..pipeline.caching.layout import StoreLayout
-    from ..pipeline.caching.store import RESULTS_FOLDER
+    from ..pipeline.cache.result_store import RESULTS_FOLDER
+    from ..pipeline.cache.store_layout import StoreLayout
 
     folder = cache_dir or o.cache_folder()
     if folder is None:

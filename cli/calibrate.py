@@ -36,9 +36,9 @@ def calibrate(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show counts, ranges, histograms and problems of calibration samples."""
-    from ..pipeline.calibrating import preview_calibration
+    from ..pipeline.make_order import make_calibration
     from ..pipeline.manifest_file import encode_json
-    from ..pipeline.options import make_calibration
+    from ..pipeline.quantization import preview_calibration
     from .render_calibration import show_calibration
     from .screen import Screen
     from .tables import show_json

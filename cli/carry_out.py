@@ -11,13 +11,13 @@ import typer
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
-from ..pipeline.finish_order import AnyRequest, FinishRequest
-from ..pipeline.isolation.bounds import ProcessLimits
+from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
-from ..pipeline.provenance.resigning import keep_signature
-from ..pipeline.reporting import remove_stale_reports
+from ..pipeline.provenance.signing import keep_signature
+from ..pipeline.recorded_run import AnyRequest, FinishRequest
+from ..pipeline.report_files import remove_stale_reports
 from ..reports.formats import Format
 from .kept_folder import work_in
 from .options_sign import private_key
@@ -69,14 +69,14 @@ def carry_out(
 
 def _run(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
     if bounds is not None:
-        from ..pipeline.isolation.supervising import run_isolated
+        from ..pipeline.isolation.supervisor import run_isolated
 
         return run_isolated(order, tell, bounds=bounds)
     if isinstance(order, FinishRequest):
-        from ..pipeline.finishing import finish_pending
+        from ..pipeline.finish_pending import finish_pending
 
         return finish_pending(order, tell)
-    from ..pipeline.run import run
+    from ..pipeline.run_order import run
 
     return run(order, tell)
 

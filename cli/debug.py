@@ -69,10 +69,10 @@ def debug(
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""
     from ..core.findings import Localisation
-    from ..pipeline.calls import ApiCall
+    from ..pipeline.inspection import ApiCall
+    from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
-    from ..pipeline.options import make_judging, make_source
-    from ..pipeline.provenance.resigning import keep_signature
+    from ..pipeline.provenance.signing import keep_signature
     from ..projects.quantities import bytes_of
     from .render_debug import show_localisation, warn_unwritten
     from .screen import Screen

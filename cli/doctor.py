@@ -18,7 +18,7 @@ def doctor(
 
     What is missing is no fault; only what is installed and cannot work ends with exit code 4.
     """
-    from ..pipeline.doctor import collect_surroundings, examine
+    from ..pipeline.diagnose import collect_surroundings, examine
     from ..pipeline.manifest_file import encode_json
     from .render_doctor import show_diagnosis
     from .tables import show_json

@@ -95,7 +95,7 @@ def export(
 ) -> None:
     """Convert a checkpoint and validate every artifact against eager."""
     from ..core.capture import Capture
-    from ..pipeline import options as asked
+    from ..pipeline import make_order as asked
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 

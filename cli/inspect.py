@@ -22,7 +22,7 @@ def inspect(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
-    from ..pipeline.calls import ApiCall, CheckpointContents, InspectedFile
+    from ..pipeline.inspection import ApiCall, CheckpointContents, InspectedFile
     from ..pipeline.manifest_file import encode_json
     from ..sources.weight_sets import weights_kind
     from .render import show_checkpoint, show_inspection

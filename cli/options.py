@@ -12,7 +12,7 @@ import typer
 from ..core.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
-    from ..pipeline.recorded import Moved
+    from ..pipeline.recorded_run import Moved
 
 
 class Panel(StrEnum):
@@ -331,7 +331,7 @@ def moved_of(
     checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool, trust: bool = False
 ) -> Moved:
     """Where the files of an earlier run are now, from options."""
-    from ..pipeline.recorded import Moved
+    from ..pipeline.recorded_run import Moved
 
     return Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle, trust=trust)
 

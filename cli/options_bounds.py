@@ -12,8 +12,8 @@ from ..core.events import Tell, silence
 from .options import Panel
 
 if TYPE_CHECKING:
-    from ..pipeline.calls import ApiCall
-    from ..pipeline.isolation.bounds import ProcessLimits
+    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.watchdog import ProcessLimits
 
 Returned = TypeVar("Returned")
 _VARIABLE = "MODELC_ISOLATE"
@@ -54,7 +54,7 @@ def bounds_of(
     Raises:
         UsageError: a bound was given where there is no process to hold to it.
     """
-    from ..pipeline.isolation.bounds import ProcessLimits
+    from ..pipeline.isolation.watchdog import ProcessLimits
     from ..projects.quantities import bytes_of, seconds_of
 
     for name, value in (("--timeout", timeout), ("--memory", memory)):
@@ -82,11 +82,11 @@ def answer(
         ModelcError: what the call raises, or what ended its process.
     """
     if bounds is None:
-        from ..pipeline.calls import perform_call
+        from ..pipeline.inspection import perform_call
 
         found = perform_call(call, tell)
     else:
-        from ..pipeline.isolation.calling import call_isolated
+        from ..pipeline.isolation.supervisor import call_isolated
 
         found = call_isolated(call, tell, bounds=bounds)
     if not isinstance(found, kind):

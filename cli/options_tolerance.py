@@ -37,7 +37,7 @@ def limits_of(
     Raises:
         UsageError: an unknown key, or a value that is no number.
     """
-    from ..pipeline.limits import parse_limits
+    from ..pipeline.limit_text import parse_limits
 
     known: dict[str, dict[str, float]] = {}
     for output, values in (*_in_file(file), *map(parse_limits, texts or ())):
@@ -48,7 +48,7 @@ def limits_of(
 
 def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
-    from ..pipeline.limits import limit_field, parse_limit_number
+    from ..pipeline.limit_text import limit_field, parse_limit_number
     from ..projects.keys import TOP_LEVEL
 
     if not file.is_file():

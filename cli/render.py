@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
-from ..pipeline.calls import CheckpointContents
+from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.rows import sensitivity_lines

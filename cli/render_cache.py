@@ -13,7 +13,7 @@ from ..reports.words import counted, size_text
 from .tables import new_table, result_console, say
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.listing import ListedResult
+    from ..pipeline.cache.store_layout import ListedResult
 
 _STEPS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 

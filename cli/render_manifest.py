@@ -14,8 +14,8 @@ from ..core.errors import LOGGED
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict
-from ..pipeline.choosing import CHOICE_RULE
-from ..pipeline.unverified import describe_narrowed_values
+from ..pipeline.size_probe import describe_narrowed_values
+from ..pipeline.trial_choice import CHOICE_RULE
 from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
@@ -184,7 +184,7 @@ def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> No
 
 def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
     """The layer that a refused artifact goes wrong in, and the command that says more."""
-    from ..pipeline.localising.refusal import describe_guilty
+    from ..pipeline.debug.rejection import describe_guilty
 
     found = next((one for one in manifest.localisations if one.artifact == artifact.name), None)
     if found is None or not found.guilty or not artifact.rejected:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
-from ..pipeline.reporting import compare_runs, load_run, write_document, write_reports
+from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
 from ..projects.results import compare_projects, is_project, results_at
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text

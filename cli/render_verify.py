@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..pipeline.provenance.records import (
+from ..pipeline.provenance.artifact_checks import (
     CheckOutcome,
     FolderVerification,
     ProvenanceCheck,

@@ -29,7 +29,7 @@ from .screen import Screen
 from .tables import show_json
 
 if TYPE_CHECKING:
-    from ..pipeline.caching.taking_up import ReuseSources
+    from ..pipeline.cache.reuse import ReuseSources
     from ..pipeline.provenance.signing import PrivateKey
     from ..projects.run_record import RunRecord
     from ..projects.running import TellOf
@@ -123,8 +123,8 @@ def _carried_out(
     given: Given,
     key: PrivateKey | None,
 ) -> tuple[Ended, ...]:
-    from ..pipeline.provenance.resigning import keep_signature
-    from ..pipeline.reporting import remove_stale_reports
+    from ..pipeline.provenance.signing import keep_signature
+    from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
     from ..projects.running import Limits, run_models
@@ -152,11 +152,10 @@ def _carried_out(
 @contextmanager
 def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[ReuseSources | None]:
     """Where earlier results are looked for; None where they are not to be."""
-    from ..pipeline.caching.digests import FileDigests
-    from ..pipeline.caching.remote import open_remote
-    from ..pipeline.caching.steps import StepCache
-    from ..pipeline.caching.store import DEFAULT_CACHE_LIMIT
-    from ..pipeline.caching.taking_up import ReuseSources
+    from ..pipeline.cache.file_digests import FileDigests
+    from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT
+    from ..pipeline.cache.reuse import ReuseSources
+    from ..pipeline.cache.step_cache import StepCache, open_remote
 
     folder = run.cache_dir or cache_folder()
     if not asked.use_cache or folder is None:
@@ -191,7 +190,7 @@ def _told(
     key: PrivateKey | None,
 ) -> int:
     """Write the record and the documents, show them; the exit code."""
-    from ..pipeline.reporting import write_reports
+    from ..pipeline.report_files import write_reports
     from ..projects.index_page import write_index
     from ..projects.results import results_at
     from ..projects.run_record import write_record

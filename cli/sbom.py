@@ -26,7 +26,7 @@ def sbom(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
-    from ..pipeline.provenance.billing import make_bill, write_bill
+    from ..pipeline.provenance.bill_of_materials import make_bill, write_bill
     from .tables import result_console, say, show_document
 
     bill = make_bill(out)

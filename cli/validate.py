@@ -24,7 +24,7 @@ from .options_sign import SignKey, given, private_key
 from .options_tolerance import Tolerances, limits_of
 
 if TYPE_CHECKING:
-    from ..pipeline.isolation.bounds import ProcessLimits
+    from ..pipeline.isolation.watchdog import ProcessLimits
     from ..reports.formats import Format
 
 _REJUDGING = {
@@ -96,8 +96,8 @@ def validate(
 ) -> None:
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
-    from ..pipeline.options import make_judging, make_measuring, make_settings, make_source
-    from ..pipeline.reporting import remove_stale_reports
+    from ..pipeline.make_order import make_judging, make_measuring, make_settings, make_source
+    from ..pipeline.report_files import remove_stale_reports
     from .kept_folder import work_in
     from .screen import Screen
 
@@ -148,7 +148,7 @@ def _judged_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
-    from ..pipeline.calls import ApiCall
+    from ..pipeline.inspection import ApiCall
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():
@@ -164,7 +164,7 @@ def _signed(
     Raises:
         UsageError: a key was given for a single file, or it is none.
     """
-    from ..pipeline.provenance.resigning import keep_signature
+    from ..pipeline.provenance.signing import keep_signature
 
     if path.is_dir():
         private = private_key(key)

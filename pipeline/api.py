@@ -16,17 +16,15 @@ from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
-from .exporting import PathLike, build, export, run
-from .inspecting import inspect, inspect_checkpoint
-from .localising.asking import DebugOptions, localise_file
-from .localising.localise import DEFAULT_MEMORY
-from .measuring import Measuring
+from .debug.localise_file import DebugOptions, localise_file
+from .debug.locate_layer import DEFAULT_MEMORY
+from .inspection import inspect, inspect_checkpoint
+from .limit_text import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
-from .recorded import Moved
-from .rejudge import rejudge_folder
-from .result import ExportedArtifact, ExportResult
-from .revalidate import validate_folder
-from .single import validate_file
+from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
+from .recorded_run import Moved
+from .validate_file import rejudge_folder, validate_file
+from .validate_folder import validate_folder
 
 __all__ = [
     "CalibrationOptions",

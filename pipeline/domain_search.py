@@ -19,7 +19,7 @@ from ..core.dims import Dim, Relation
 from ..core.signature import Signature, ValueRange
 from ..sources.eager_model import Eager
 from ..validators.edge_case_feeds import find_batch_dim
-from .remembering import preserve_state
+from .run_reference import preserve_state
 from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start
 
 _STEPS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)

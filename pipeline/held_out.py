@@ -7,19 +7,25 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
 from ..core.npz_file import read_npz
+from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.verdict import Verdict
 from ..validators.feed_values import distribution_of
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from ..validators.judge import ReferenceOutputs
-from .stage import Progress
-from .subject import EagerReference
+from .eager_reference import EagerReference
+from .run_progress import Progress
+
+if TYPE_CHECKING:
+    from .run_context import RunContext
+
 
 SAMPLES_ROLE = "samples"
 HELD_OUT_PREFIX = "held-out-"
@@ -28,7 +34,7 @@ _MIN_DISTINCT = 2  # samples: a batch of one sample repeated does not show that 
 
 
 def refer_held_out(
-    feeds: Sequence[Feed], subject: EagerReference, stage: Progress
+    feeds: Sequence[Feed], eager: EagerReference, progress: Progress
 ) -> tuple[ReferenceOutputs, ...]:
     """Eager on each held-out sample, `held-out-1` and so on, and on what is made of them.
 
@@ -41,10 +47,10 @@ def refer_held_out(
     ]
     if not named:
         return ()
-    more = [*_make_batches(feeds, subject.signature), *_make_masked_feeds(feeds, subject.signature)]
-    with stage.step("eager on held-out samples", log="eager") as clock:
+    more = [*_make_batches(feeds, eager.signature), *_make_masked_feeds(feeds, eager.signature)]
+    with progress.step("eager on held-out samples", log="eager") as clock:
         references = tuple(
-            ReferenceOutputs(feed=feed, outputs=subject.eager.run(feed.arrays))
+            ReferenceOutputs(feed=feed, outputs=eager.model.run(feed.arrays))
             for feed in (*named, *more)
         )
         clock.detail = f"{len(named)} samples"
@@ -97,14 +103,14 @@ def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[
         yield NamedFeed(name=f"{HELD_OUT_PREFIX}half:{spec.name}", arrays=arrays, sizes={})
 
 
-def loose_feeds(subject: EagerReference, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
+def loose_feeds(eager: EagerReference, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
     """Names of the drawn feeds, whose values an INT8 artifact was not calibrated for.
 
     Without held-out samples there is nothing better, and all feeds count.
     """
     if not held_out:
         return frozenset()
-    return frozenset(r.feed.name for r in subject.references if r.feed.name != SAMPLE)
+    return frozenset(r.feed.name for r in eager.references if r.feed.name != SAMPLE)
 
 
 def note_held_out(
@@ -175,3 +181,8 @@ def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
             hint="build the artifact again",
         ) from error
     return tuple(feeds[number] for number in sorted(feeds))
+
+
+def select_held_out(precision: Precision, run: RunContext) -> tuple[ReferenceOutputs, ...]:
+    """The held-out samples, for an artifact that was calibrated."""
+    return run.held_out if precision is Precision.INT8 else ()

@@ -19,7 +19,7 @@ from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, drop_floor, override_limits
-from .measuring import Measuring
+from .limit_text import Measuring
 
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
@@ -280,7 +280,7 @@ class Order:
     without. `measuring` is what is measured on labelled data. `depends` are what the model's code
     needs beside its modules and the files that it opens in the project. `patches` are functions
     of the user's (`package.module:fn`) that change the copy of the model which is captured;
-    `custom_ops` and `runtimes` as in a Job. `going_on` is what is left of the order by what was
+    `custom_ops` and `runtimes` as in a Job. `resume` is what is left of the order by what was
     done before. `overwrite` moves artifacts of another model in `out` away; `discards` removes
     them, for a folder that is all the project's own. `timed` measures the latency of all lower
     precisions, not only of what is calibrated.
@@ -310,7 +310,7 @@ class Order:
     depends: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
-    going_on: ResumeState = field(default_factory=ResumeState)
+    resume: ResumeState = field(default_factory=ResumeState)
     timed: bool = False
 
     def __post_init__(self) -> None:

@@ -1,8 +1,4 @@
-"""A format made from another artifact: where it is rejected, from the same by another capture.
-
-One capture's ONNX may be right in ONNX Runtime and wrong in OpenVINO, where another's is right in
-both. The second parent is kept beside the first, judged as all artifacts are.
-"""
+"""Retries a step from the same parent format by another capture, where it was rejected."""
 
 from __future__ import annotations
 
@@ -16,42 +12,42 @@ from ..core.errors import ConversionError, RunnerError
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact
-from .bench import Parent, RunContext, StepResult
-from .making import settle_trial
+from .attempt import Recipe, Trial, try_recipe
+from .build_step import settle_trial
 from .order import Wanted
 from .plan import Step
-from .trying import Recipe, Trial, try_recipe
+from .run_context import Parent, RunContext, StepResult
 
 
 def build_from_other_capture(
-    step: Step, manifest: Manifest, bench: RunContext
+    step: Step, manifest: Manifest, run: RunContext
 ) -> tuple[Step, StepResult, StepResult] | None:
     """A second parent and the step made from it, both passed; None where no capture gives both.
 
     Tried where the captures were left to modelc, and the step has no choice of its own.
     """
     parent = next((one for one in manifest.artifacts if one.name == step.parent), None)
-    if parent is None or not _can_try(step, parent, bench):
+    if parent is None or not _can_try(step, parent, run):
         return None
     for other in _other_capture_steps(step, parent):
-        found = _try_both(step, other, bench)
+        found = _try_both(step, other, run)
         if found is not None:
             mother, child = found
             origin = _trial_parent(other, mother)
-            bench.folder.forget()  # the rejected file that came of the first parent is of no use
-            bench.folder.claim([other.file])
-            bench.stage.note(f"{step.name}: made from {other.name} in place of {parent.name}")
+            run.folder.forget()  # the rejected file that came of the first parent is of no use
+            run.folder.claim([other.file])
+            run.progress.note(f"{step.name}: made from {other.name} in place of {parent.name}")
             return (
                 other,
-                _settle_step(other, mother, _eager_parent(bench), bench),
-                _settle_step(step, child, origin, bench),
+                _settle_step(other, mother, _eager_parent(run), run),
+                _settle_step(step, child, origin, run),
             )
     return None
 
 
-def _can_try(step: Step, parent: Artifact, bench: RunContext) -> bool:
+def _can_try(step: Step, parent: Artifact, run: RunContext) -> bool:
     plain = step.wanted.precision is Precision.FP32 and not step.quantizers
-    return plain and bench.order.capture is None and parent.capture is not None
+    return plain and run.order.capture is None and parent.capture is not None
 
 
 def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:
@@ -71,26 +67,26 @@ def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:
             )
 
 
-def _try_both(step: Step, other: Step, bench: RunContext) -> tuple[Trial, Trial] | None:
+def _try_both(step: Step, other: Step, run: RunContext) -> tuple[Trial, Trial] | None:
     """The second parent and its child, if both pass; what was made of them goes otherwise."""
     made: list[Trial] = []
     try:
-        mother = try_recipe(other, Recipe(capture=other.captures[0]), _eager_parent(bench), bench)
+        mother = try_recipe(other, Recipe(capture=other.captures[0]), _eager_parent(run), run)
         made.append(mother)
         if mother.verdict.passed:
-            child = try_recipe(step, Recipe(), _trial_parent(other, mother), bench)
+            child = try_recipe(step, Recipe(), _trial_parent(other, mother), run)
             made.append(child)
             if child.verdict.passed:
                 return mother, child
     except (ConversionError, RunnerError) as error:
-        bench.stage.note(f"{step.name}: not from {other.name}: {error.message}")
+        run.progress.note(f"{step.name}: not from {other.name}: {error.message}")
     for trial in made:
         rmtree(trial.workplace)
     return None
 
 
-def _eager_parent(bench: RunContext) -> Parent:
-    return Parent(name=EAGER, digest=bench.subject.checkpoint.digest)
+def _eager_parent(run: RunContext) -> Parent:
+    return Parent(name=EAGER, digest=run.eager.checkpoint.digest)
 
 
 def _trial_parent(other: Step, trial: Trial) -> Parent:
@@ -104,7 +100,7 @@ def _trial_parent(other: Step, trial: Trial) -> Parent:
     )
 
 
-def _settle_step(step: Step, trial: Trial, parent: Parent, bench: RunContext) -> StepResult:
-    artifact, verdict = settle_trial(step, trial, parent, bench)
+def _settle_step(step: Step, trial: Trial, parent: Parent, run: RunContext) -> StepResult:
+    artifact, verdict = settle_trial(step, trial, parent, run)
     rmtree(trial.workplace, ignore_errors=True)
     return StepResult(artifact=replace(artifact, seconds=verdict.seconds), verdict=verdict)

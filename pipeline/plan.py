@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from ..converters.capture.refusals import hint_for
 from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, as_deferred, target_for, target_named
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
-from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
 from ..core.grammar import parse_input
-from ..core.manifest import Pending
+from ..core.manifest import Failure, Manifest, Pending
 from ..core.names import unknown
 from ..core.precision import Precision
+from ..core.records import REJECTED
 from ..core.runtime_contract import FloatEnds
 from .order import Order, Wanted
+
+if TYPE_CHECKING:
+    from ..core.errors import ModelcError
+    from ..core.records import Attempt
+
 
 MODEL_STEM = "model"
 
@@ -346,3 +354,30 @@ def why_pending(target: Target) -> Readiness | None:
 
 def _join_words(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
+
+
+def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
+    """The record of such a step; its exit code is the parent's."""
+    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
+    verdict = manifest.verdict_of(f"{REJECTED}/{step.parent}")
+    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
+    return Failure(
+        step=step.name,
+        message=f"not made: its parent {step.parent} was refused",
+        hint=f"see the verdict of {step.parent}",
+        exit_code=code,
+        orphan_of=step.parent or "",
+    )
+
+
+def step_failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
+    """The record of a step that gave no artifact."""
+    hint = hint_for(error, set(step.target.CAPTURES).difference(step.captures))
+    return Failure(
+        step=step.name,
+        message=error.message,
+        hint=encodable(str(hint)),
+        advice=hint.parts,
+        exit_code=error.exit_code,
+        attempts=tuple(attempts),
+    )

@@ -1,20 +1,26 @@
-"""Asks eager whether it runs at sizes of its dims, and finds the first at which it does."""
+"""Asks eager at which sizes and masks it runs, and describes what stays unverified."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Feed, Outputs
-from ..core.dims import UNBOUNDED
+from ..core.dims import UNBOUNDED, Dim, default_opt
+from ..core.domain import Domain
 from ..core.errors import CheckpointError
-from ..core.signature import Signature
-from ..sources.eager_model import Eager
+from ..core.records import Artifact
+from ..core.signature import InputSpec, Signature
+from ..sources.eager_model import Eager, open_eager
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
-from .feeding import nonfinite_outputs
+from .run_reference import nonfinite_outputs
+
+if TYPE_CHECKING:
+    from ..sources.loaded_module import LoadedModule
 
 Sizes: TypeAlias = dict[str, int]
 
@@ -176,3 +182,136 @@ def _largest_sizes(signature: Signature, feeds: Sequence[Feed]) -> Sizes:
             if dim.name is not None and dim.relation is None:
                 found[dim.name] = max(found.get(dim.name, 1), size)
     return found
+
+
+_ALL_OPEN_FEED = "max"  # the feed that hides nothing: all places are kept
+_MAX_MASKS = 4  # masks of which all choices are tried
+
+
+def choose_mask_sense(
+    loaded: LoadedModule, signature: Signature, *, seed: int, samples: Feed | None = None
+) -> Signature:
+    """The signature with `hides` set for masks that eager does not take otherwise.
+
+    A row of a mask that hides all of its places is rejected by eager, or gives NaN. Where rows of
+    ones do so and rows of zeros do not, True hides. Inputs beside the masks are drawn like the
+    samples; what a sample's own mask hides says nothing, as it may be half full.
+    """
+    masks = [
+        spec.name
+        for spec in signature.inputs
+        if spec.dtype == "bool" and spec.values is None and spec.dims
+    ][:_MAX_MASKS]
+    if not masks:
+        return signature
+    eager = open_eager(loaded, signature)
+    before = eager.before()
+    sizes = _runnable_sizes(eager, signature, seed, samples)
+    for hiding in _mask_subsets(masks):
+        tried = _set_hides(signature, hiding)
+        if _accepts_open_masks(eager, tried, sizes, seed, samples):
+            before.restore()
+            return tried
+    before.restore()  # what forward kept of these feeds is not the model's
+    return signature
+
+
+def _mask_subsets(masks: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """None of the masks, each, each two, and so on."""
+    for count in range(len(masks) + 1):
+        yield from itertools.combinations(masks, count)
+
+
+def _set_hides(signature: Signature, names: Sequence[str]) -> Signature:
+    def with_sense(spec: InputSpec) -> InputSpec:
+        return replace(spec, hides=True) if spec.name in names else spec
+
+    return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
+
+
+def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
+    """The sample's sizes, or such at which eager runs where dims have no bounds yet; else opt."""
+    loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
+    probe = SizeProbe(eager, signature, seed, samples)
+    start = find_start(probe, loose, sampled=samples is not None) if loose else None
+    return start or {name: dim.opt for name, dim in signature.free_dims.items()}
+
+
+def _accepts_open_masks(
+    eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
+) -> bool:
+    """Whether eager gives finite outputs for masks that hide nothing."""
+    feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN_FEED, sizes)
+    try:
+        outputs = eager.run(feed.arrays)
+    except CheckpointError:
+        return False
+    return not _has_nan(outputs)
+
+
+def _has_nan(outputs: Outputs) -> bool:
+    import numpy as np
+
+    return any(bool(np.isnan(one).any()) for one in outputs.values() if one.dtype.kind in "fc")
+
+
+_INT32 = 2**31 - 1
+_TIMES_AS_LARGE = 10  # times the largest size that was tried: an example of what a user may state
+
+
+def describe_unverified_dims(signature: Signature) -> str:
+    """The dims that modelc chose, with what is not verified and how to state it.
+
+    `dims: samples 201..896 (chosen; ...)`. The example is a dim whose end is that of the search:
+    where eager ends earlier, there is nothing to state.
+    """
+    dims = Domain(inputs=signature.inputs).describe_chosen()
+    wider = _widen_input(signature)
+    if wider is None:
+        return f"dims: {dims} (chosen; state others with --input)"
+    return f"dims: {dims} (chosen; larger are not verified, state them: --input '{wider}')"
+
+
+def _widen_input(signature: Signature) -> InputSpec | None:
+    """The first input with a dim that was not tried at larger sizes, with ten times as large."""
+    batch = find_batch_dim(signature)
+    for spec in signature.inputs:
+        for dim in spec.dims:
+            if (
+                dim.chosen
+                and dim.relation is None
+                and dim.high == SIZE_FACTOR * dim.opt
+                and dim != batch
+            ):
+                return replace(spec, dims=tuple(_format_dim(one, dim) for one in spec.dims))
+    return None
+
+
+def _format_dim(dim: Dim, widened: Dim) -> Dim:
+    """The widened dim with its new end; other chosen ones by name alone, to be chosen again."""
+    if dim != widened:
+        return replace(dim, bounded=not dim.chosen)
+    high = _TIMES_AS_LARGE * dim.high
+    return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)
+
+
+def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
+    """A line for each input whose chosen values an artifact holds in a part of, and not in int32.
+
+    A format that computes in 32 bits has no more to give.
+    """
+    lines: dict[str, list[str]] = {}
+    whole = {spec.name: spec for spec in asked.inputs}
+    for artifact in artifacts:
+        for spec in () if artifact.domain is None else artifact.domain.inputs:
+            values, wide = spec.values, whole.get(spec.name, spec).values
+            if values is None or wide is None or not (values.chosen and wide.chosen):
+                continue
+            if values.high < min(wide.high, _INT32):
+                stated = replace(spec, values=replace(values, low=0, high=_INT32, usual=None))
+                text = (
+                    f"{spec.name} holds within {str(values)[1:-1]} only, of the values that eager "
+                    f"takes: state larger ones to try other captures, --input '{stated}'"
+                )
+                lines.setdefault(text, []).append(artifact.name)
+    return [f"{', '.join(names)}: {text}" for text, names in lines.items()]

@@ -39,7 +39,7 @@ def custom_op(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import parse_custom_ops
+    from ..pipeline.make_order import parse_custom_ops
 
     parse_custom_ops([text])
 
@@ -50,7 +50,7 @@ def model_arg(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import parse_model_args
+    from ..pipeline.make_order import parse_model_args
 
     parse_model_args([text])
 
@@ -72,7 +72,7 @@ def branch(text: str) -> None:
     Raises:
         UsageError: it is not of that form.
     """
-    from ..pipeline.options import make_judging
+    from ..pipeline.make_order import make_judging
 
     make_judging(accept=[text])
 
@@ -83,7 +83,7 @@ def drop(text: str) -> None:
     Raises:
         UsageError: it is no such part, or hardly meant.
     """
-    from ..pipeline.measuring import parse_drop
+    from ..pipeline.limit_text import parse_drop
 
     parse_drop(text)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ModelcError
-from ..pipeline.reporting import check_own, write_document
+from ..pipeline.report_files import check_own, write_document
 from . import ci_junit, ci_summary, comment
 from .run_record import RunRecord, writing
 

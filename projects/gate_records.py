@@ -25,7 +25,7 @@ def gates_of(said: Mapping[KeyPath, Said]) -> tuple[Gate, ...]:
 
 
 def _gate(pattern: str, limits: Mapping[str, Said]) -> Gate:
-    from ..pipeline.measuring import parse_drop
+    from ..pipeline.limit_text import parse_drop
 
     drop, size, ratio = (limits.get(n) for n in ("max-drop", "max-size", "max-latency-ratio"))
     return Gate(

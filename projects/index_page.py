@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, names_of, step_of
-from ..pipeline.reporting import check_own, write_document, write_reports
+from ..pipeline.report_files import check_own, write_document, write_reports
 from ..reports.differences import Change
 from ..reports.formats import Format, format_named
 from ..reports.html_page import page

@@ -11,8 +11,8 @@ from ..converters.registry import TARGETS, is_stage
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
-from ..pipeline.options import parse_model_args
-from ..pipeline.trust import is_foreign_program
+from ..pipeline.make_order import parse_model_args
+from ..pipeline.recorded_run import is_foreign_program
 from ..sources.checkpoint_description import (
     CheckpointDescription,
     describe_checkpoint,

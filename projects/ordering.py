@@ -8,7 +8,7 @@ from pathlib import Path
 from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.verdict import Limits
-from ..pipeline import options as asked
+from ..pipeline import make_order as asked
 from ..pipeline.order import Judging, Order, Source, Wanted
 from .keys import TOLERANCE
 from .records import KeyPath, Said

@@ -12,7 +12,7 @@ from ..core.errors import ErrorCode, ModelcError, Place, UsageError
 from ..core.names import unknown
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
-from ..pipeline.trust import check_kind_trust
+from ..pipeline.recorded_run import check_kind_trust
 from ..sources.checkpoint_files import check_openable
 from .existing import check_paths
 from .faults import Faults

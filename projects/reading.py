@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..core.errors import Place, UsageError, first_line
-from ..pipeline.limits import parse_limits
+from ..pipeline.limit_text import parse_limits
 from .faults import Faults
 from .keys import (
     DEFAULTS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
-from ..pipeline.recorded import load_manifest
+from ..pipeline.recorded_run import load_manifest
 from ..reports.comparison import Comparison, Run, compare
 from ..reports.words import counted
 from .outcome import Ended

@@ -18,7 +18,7 @@ from ..core.records import REJECTED, Artifact
 from ..core.verdict import State
 from ..core.whole import write_whole
 from ..pipeline.manifest_file import drop_signature, encode_json
-from ..pipeline.provenance.sealing import seal_document
+from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
 from ..reports.artifact_warnings import warnings_of, warnings_of_all
 from .gates import Breach

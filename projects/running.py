@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.errors import ModelcError
 from ..core.events import Noted, Tell
-from ..pipeline.caching.keys import step_keys
-from ..pipeline.caching.taking_up import ReuseResult, ReuseSources, reuse_results
-from ..pipeline.folder import LOGS_FOLDER
-from ..pipeline.isolation.bounds import ProcessLimits
-from ..pipeline.isolation.crossing import ChildBugError
+from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
+from ..pipeline.cache.step_keys import step_keys
+from ..pipeline.isolation.ipc import ChildBugError
+from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.order import ResumeState
+from ..pipeline.output_folder import LOGS_FOLDER
 from .gates import breaches_of
 from .outcome import Ended
 from .records import ModelOrder
@@ -57,14 +57,14 @@ class Ready:
     @property
     def left(self) -> tuple[str, ...]:
         """The names of the steps that are not done."""
-        done = self.taken.going_on.done
+        done = self.taken.resume.done
         return tuple(step.name for step in self.model.plan if step.name not in done)
 
     def ended(self, manifest: Manifest, since: float) -> Ended:
         """With the record that the model ended with; `since` is when its own time began."""
         keyed = {one.step for one in manifest.artifacts if one.key}
         keyed |= {one.step for one in manifest.failures if one.key}
-        kept = self.taken.going_on.done & keyed  # of inputs that changed meanwhile nothing is
+        kept = self.taken.resume.done & keyed  # of inputs that changed meanwhile nothing is
         restored = tuple(name for name in self.taken.restored if name in kept)
         return Ended(
             name=self.model.name,
@@ -113,20 +113,20 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: ReuseSources | None) -> Re
     """The model with what of it is done; its end, where that cannot be looked at."""
     since = time.perf_counter()
     if caching is None:
-        nothing = ReuseResult(manifest=None, going_on=ResumeState())
+        nothing = ReuseResult(manifest=None, resume=ResumeState())
         return Ready(model=model, taken=nothing, seconds=_since(since))
     try:
         with caching.digests.note_reads() as inputs:
             keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
         taken = reuse_results(model.order, model.plan, keys, caching)
-        going_on = replace(taken.going_on, inputs=inputs)
+        resume = replace(taken.resume, inputs=inputs)
     except ModelcError as error:
         return _stopped(model, placed(error, model.places), since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
     if taken.again:
         tell(Noted(text=taken.again))
-    return Ready(model=model, taken=replace(taken, going_on=going_on), seconds=_since(since))
+    return Ready(model=model, taken=replace(taken, resume=resume), seconds=_since(since))
 
 
 def _since(moment: float) -> float:
@@ -211,10 +211,10 @@ class _Crew:
 
     def _one(self, ready: Ready, bounds: ProcessLimits) -> Ended:
         """Make what is left of one model, and keep it for later runs."""
-        from ..pipeline.isolation.supervising import run_isolated
+        from ..pipeline.isolation.supervisor import run_isolated
 
         model = ready.model
-        order = replace(model.order, going_on=ready.taken.going_on)
+        order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
         try:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)

@@ -13,22 +13,22 @@ from ..core.records import REJECTED
 from ..core.verdict import State
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import decode_manifest
-from ..pipeline.provenance.records import (
+from ..pipeline.provenance.artifact_checks import (
     CheckOutcome,
     FolderVerification,
     ProvenanceCheck,
     Verification,
     make_verification,
 )
-from ..pipeline.provenance.sealing import seal_holds
+from ..pipeline.provenance.seals import seal_holds
 from ..pipeline.provenance.signing import check_signature
-from ..pipeline.provenance.unclaimed import (
+from ..pipeline.provenance.unclaimed_files import (
     ClaimedFiles,
     check_unclaimed,
     folders_with,
     manifest_folders,
 )
-from ..pipeline.provenance.verifying import ReadManifest, verify_folder
+from ..pipeline.provenance.verify_folder import ReadManifest, verify_folder
 from .run_record import (
     FILE,
     ArtifactEnd,

@@ -237,7 +237,7 @@ def _accumulate(tensor: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
 
 
 # Bits of a score that count: what agrees in these, to 1 or 2 parts in a million, is equal but for
-# roundoff, as the shares in pipeline/undecided.py say for float32.
+# roundoff, as the shares in pipeline/rounding_ties.py say for float32.
 _BITS = 20
 
 

@@ -18,9 +18,9 @@ from modelc.converters.registry import TARGETS, target_named
 from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Target
 from modelc.core.precision import Precision
-from modelc.pipeline import sensitivity
+from modelc.pipeline import fault_sensitivity
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +33,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("MODELC_ISOLATE", "0")
 
 # Faults planted in every artifact would take as long as the rest of most tests.
-_PLANTED, sensitivity.DEFAULT_FAULTS = sensitivity.DEFAULT_FAULTS, 0
+_PLANTED, fault_sensitivity.DEFAULT_FAULTS = fault_sensitivity.DEFAULT_FAULTS, 0
 
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 
@@ -50,7 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def planting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant faults by default in tests marked so, as users have it."""
     if request.node.get_closest_marker("plants_faults"):
-        monkeypatch.setattr(sensitivity, "DEFAULT_FAULTS", _PLANTED)
+        monkeypatch.setattr(fault_sensitivity, "DEFAULT_FAULTS", _PLANTED)
 
 
 def why_not(target: Target) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.distribution import DISTRIBUTION, EXTRAS, hint_for_extra
-from modelc.pipeline.doctor import own_requirements
+from modelc.pipeline.diagnose import own_requirements
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -100,6 +100,6 @@ def test_the_requirements_of_modelc_are_asked_under_its_own_distribution_name(
         asked.append(name)
         return ["torch"]
 
-    monkeypatch.setattr("modelc.pipeline.doctor.metadata.requires", requires)
+    monkeypatch.setattr("modelc.pipeline.diagnose.metadata.requires", requires)
     assert own_requirements() == ("torch",)
     assert asked == [DISTRIBUTION]

@@ -46,7 +46,7 @@ HEAVY = {
 KNOWS_FORMATS = {
     "cli/build_ov.py",  # the commands' own names say a format
     "cli/build_trt.py",
-    "pipeline/environment.py",  # names of packages, whose versions a manifest holds
+    "pipeline/cache/environment.py",  # names of packages, whose versions a manifest holds
 }
 WORDS = re.compile(r"\.\./shared|farm-bench|/work/")
 GROUP: Any = typer.main.get_command(app)  # typer's own classes are private

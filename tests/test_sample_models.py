@@ -15,8 +15,8 @@ from modelc.core.verdict import State
 from modelc.pipeline.api import export
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.sample_models import encoder, gate, lstm, make, nested, resnet
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("onnx"), pytest.mark.needs("openvino")]
@@ -152,7 +152,7 @@ def hits(run_it: Callable[[Feed], Outputs], images: np.ndarray, labels: np.ndarr
 def test_every_artifact_tells_as_many_digits_as_eager(
     exported_digits: Path, heldout: tuple[np.ndarray, np.ndarray], name: str
 ) -> None:
-    from modelc.pipeline.recorded import Moved, source_from_record
+    from modelc.pipeline.recorded_run import Moved, source_from_record
     from modelc.sources.checkpoint_files import identify
     from modelc.sources.checkpoint_loader import load_checkpoint
     from modelc.sources.eager_model import open_eager

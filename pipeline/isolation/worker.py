@@ -1,7 +1,6 @@
-"""Carries out an order: `python -m modelc.pipeline.isolation.worker CHANNEL GRACE`.
+"""The child process: `python -m modelc.pipeline.isolation.worker CHANNEL GRACE`.
 
-The order comes by pickle on standard input, which then stays open as long as the parent lives.
-Messages go to the descriptor CHANNEL. What is printed outside of a step goes to the parent.
+A guardian process ends it when its parent dies, even if it hangs in native code.
 """
 
 from __future__ import annotations
@@ -10,26 +9,29 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
 from ...core.interrupts import heed
 from ...sources.user_code import register_folders
-from ..calls import ApiCall, perform_call
-from ..finish_order import FinishRequest
-from .crossing import (
+from ..inspection import ApiCall, perform_call
+from ..recorded_run import FinishRequest
+from .ipc import (
+    LENGTH_PREFIX,
     CallResult,
+    ChildRequest,
     FinalManifest,
     InitialManifest,
     Interrupted,
     Message,
     describe_error,
     encode_message,
+    unpack_request,
 )
-from .guarding import dismiss_guardian, start_guardian
-from .request import LENGTH_PREFIX, ChildRequest, unpack_request
 
 if TYPE_CHECKING:
     from ...core.events import Event
@@ -94,10 +96,10 @@ def _perform(request: ChildRequest, told: _Channel) -> FinalManifest | CallResul
         told.send(InitialManifest(manifest=manifest))
 
     if isinstance(order, FinishRequest):
-        from ..finishing import finish_pending
+        from ..finish_pending import finish_pending
 
         return FinalManifest(manifest=finish_pending(order, told.send, begun=begun))
-    from ..run import run
+    from ..run_order import run
 
     return FinalManifest(manifest=run(order, told.send, begun=begun))
 
@@ -126,3 +128,50 @@ def leave_process(code: int) -> NoReturn:
 
 if __name__ == "__main__":
     leave_process(main(int(sys.argv[1]), float(sys.argv[2])))
+
+
+_GUARD_INTERVAL = 0.1  # seconds
+
+
+def start_guardian(lifeline: int, grace: float) -> int:
+    """Have this process and its group ended once the other end of `lifeline` is closed.
+
+    Called before anything starts a thread. The guard leads a group of its own in the same session,
+    so that ending the group spares it, and the group's number is not given to others meanwhile.
+
+    Returns:
+        the guard's process id.
+    """
+    group = os.getpgid(0)
+    if guardian := os.fork():
+        return guardian
+    try:
+        os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        if lifeline:  # an empty range up to 0 would close every descriptor
+            os.closerange(0, lifeline)
+        os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
+        while os.read(lifeline, 1 << 10):
+            pass
+        _end_group(group, grace)
+    finally:
+        os._exit(0)
+
+
+def dismiss_guardian(guardian: int) -> None:
+    """End the guard of a process that is about to end by itself."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(guardian, signal.SIGKILL)
+        os.waitpid(guardian, 0)
+
+
+def _end_group(group: int, grace: float) -> None:
+    """Ask the group to end, then kill it; where there is none any more, that is all."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGTERM)
+        until = time.monotonic() + grace
+        while time.monotonic() < until:
+            time.sleep(_GUARD_INTERVAL)
+            os.killpg(group, 0)
+        os.killpg(group, signal.SIGKILL)

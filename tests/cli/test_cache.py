@@ -10,8 +10,8 @@ import pytest
 
 from modelc.cli.app import door
 from modelc.core.digest import record_of
-from modelc.pipeline.caching.entry import CachedQuantization, CacheEntry
-from modelc.pipeline.caching.store import RESULTS_FOLDER, ResultStore
+from modelc.pipeline.cache.result_store import RESULTS_FOLDER, ResultStore
+from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry
 
 KEYS = ("1" * 64, "2" * 64)
 

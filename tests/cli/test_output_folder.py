@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from modelc.core.errors import UsageError
-from modelc.pipeline.folder import open_folder
-from modelc.pipeline.worst import save_feed
+from modelc.pipeline.output_folder import open_folder
+from modelc.pipeline.worst_feed import save_feed
 
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]

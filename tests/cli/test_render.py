@@ -18,7 +18,7 @@ from modelc.cli.tables import fitted_table, say, show_json, show_reasoned, write
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
-from modelc.pipeline.choosing import CHOICE_RULE
+from modelc.pipeline.trial_choice import CHOICE_RULE
 
 
 class Terminal(io.StringIO):

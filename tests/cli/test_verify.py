@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from modelc.core.digest import sha256_of
 from modelc.pipeline.manifest_file import encode_json
 from modelc.pipeline.order import Source
-from modelc.pipeline.provenance.sealing import seal_document
+from modelc.pipeline.provenance.seals import seal_document
 
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]

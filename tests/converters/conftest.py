@@ -15,9 +15,9 @@ from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
+from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.run_progress import Progress
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
@@ -91,7 +91,7 @@ def job(
         folder=tmp_path_factory.mktemp(target.NAME),
         stem="model",
         example=digits.example,
-        model=digits.eager if parent is None else None,
+        model=digits.model if parent is None else None,
         parent=parent,
         capture=capture,
         metadata={"checkpoint": digits.checkpoint.digest},

@@ -14,8 +14,8 @@ from modelc.converters.registry import TARGETS, target_for, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.errors import UsageError
 from modelc.core.precision import Precision
+from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.order import Source, Wanted
-from modelc.pipeline.subject import EagerReference
 from modelc.testing import Case, TargetContract, case_of
 
 each_target = pytest.mark.parametrize("each", TARGETS, ids=lambda target: target.NAME)
@@ -40,7 +40,7 @@ class TestContract(TargetContract):
             converted=converted,
             feeds={name: said[name].feed.arrays for name in ("min", "opt", "max")},
             outputs={name: said[name].outputs for name in ("min", "opt", "max")},
-            parameters=sum(one.numel() for one in digits.eager.module.parameters()),
+            parameters=sum(one.numel() for one in digits.model.module.parameters()),
             operators=10,
         )
 

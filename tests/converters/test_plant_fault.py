@@ -12,7 +12,7 @@ from modelc.core.contract import Outputs, Target
 from modelc.core.digest import sha256_of
 from modelc.core.errors import RunnerError
 from modelc.core.runtime_contract import FaultKind, Plantable, PlantedFault
-from modelc.pipeline.subject import EagerReference
+from modelc.pipeline.eager_reference import EagerReference
 from modelc.validators.feeds import FeedDrawer
 
 # Of digits in these formats there is nothing to alter, or no way to alter it.

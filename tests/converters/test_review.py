@@ -9,7 +9,7 @@ import torch
 
 from modelc.core.errors import CheckpointError
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 NETS = """
 import torch

@@ -137,14 +137,14 @@ def _run_record_seeds() -> list[bytes]:
 
 
 def _entry(data: bytes, _: Path) -> None:
-    from modelc.pipeline.caching.entry import decode_entry, entry_name
+    from modelc.pipeline.cache.store_layout import decode_entry, entry_name
 
     decode_entry(data, "a" * 64, entry_name(data))
 
 
 def _entry_seeds() -> list[bytes]:
     from modelc.core.records import FileRecord
-    from modelc.pipeline.caching.entry import CachedQuantization, CacheEntry, encode_entry
+    from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry, encode_entry
 
     file = FileRecord(name="m.onnx", size=3, sha256="0" * 64)
     said = CachedQuantization(model="m.onnx", versions={"onnx": "1"}, options={}, notes=("n",))
@@ -156,8 +156,8 @@ def _entry_seeds() -> list[bytes]:
 
 
 def _commit(data: bytes, folder: Path) -> None:
-    from modelc.pipeline.committing import COMMIT_FOLDER
-    from modelc.pipeline.folder import settle_commit
+    from modelc.pipeline.manifest_file import COMMIT_FOLDER
+    from modelc.pipeline.output_folder import settle_commit
 
     place = folder / COMMIT_FOLDER
     place.mkdir(exist_ok=True)
@@ -212,7 +212,7 @@ def _saved(value: object, *, packed: bool) -> bytes:
 
 def _npz(data: bytes, folder: Path) -> None:
     from modelc.core.errors import ModelcError
-    from modelc.pipeline.worst import read_feed
+    from modelc.pipeline.worst_feed import read_feed
     from modelc.sources.sample_inputs import read_samples
 
     path = _placed(data, folder, "x.npz")

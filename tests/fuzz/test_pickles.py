@@ -18,7 +18,7 @@ from modelc.calibration import sample_formats
 from modelc.calibration.sample_content import SampleError
 from modelc.core.archive_guard import refuse_code
 from modelc.core.errors import ModelcError
-from modelc.pipeline.worst import read_feed
+from modelc.pipeline.worst_feed import read_feed
 from modelc.sources.checkpoint_description import describe_checkpoint
 from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint

@@ -27,7 +27,7 @@ from modelc.core.records import Coverage
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.single import validate_file
+from modelc.pipeline.validate_file import validate_file
 from modelc.sample_models.gate import gate
 
 

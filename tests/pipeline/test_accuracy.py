@@ -19,18 +19,18 @@ from modelc.core.events import Event, Finished, Noted, Started, silence
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
-from modelc.pipeline.accuracy import LabelledFeeds, enter_labelled, measure_accuracy
-from modelc.pipeline.finish_order import FinishRequest
-from modelc.pipeline.finishing import finish_pending
+from modelc.pipeline.accuracy_gate import apply_recorded_accuracy
+from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.finish_pending import finish_pending
+from modelc.pipeline.labelled_accuracy import LabelledFeeds, enter_labelled, measure_accuracy
+from modelc.pipeline.limit_text import Measuring, parse_drop
 from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.measuring import Measuring, parse_drop
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.rejudge import rejudge_folder
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import EagerReference, open_subject, read_checkpoint
-from modelc.pipeline.weighing import apply_recorded_accuracy
+from modelc.pipeline.recorded_run import FinishRequest
+from modelc.pipeline.run_order import run
+from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.validate_file import rejudge_folder
+from modelc.pipeline.validate_folder import validate_folder
 
 from .conftest import eagerly
 from .test_pending import table
@@ -74,7 +74,7 @@ class Changed:
     inputs: tuple[str, ...] = ("x",)
 
     def __init__(self, subject: EagerReference, change: Callable[[Feed, Any], Any]) -> None:
-        self._eager = subject.eager
+        self._eager = subject.model
         self._change = change
         self.sizes: set[int] = set()
 
@@ -103,7 +103,7 @@ def test_eager_is_measured_once_and_is_what_was_trained(
     opened: Any, subject: EagerReference
 ) -> None:
     labelled = opened(measuring())
-    found = measure_accuracy(subject.eager, labelled)
+    found = measure_accuracy(subject.model, labelled)
     assert found.eager == found.artifact == 447 / 450
     assert (found.drop, found.disagreements, found.samples) == (0.0, 0, 450)
     assert found.low == pytest.approx(-0.00941, abs=1e-5)
@@ -189,7 +189,7 @@ def test_data_that_changes_meanwhile_is_refused(
     labelled = opened(measuring(tmp_path))
     np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8][::-1])
     with pytest.raises(UsageError, match="changed while it was in use"):
-        measure_accuracy(subject.eager, labelled)
+        measure_accuracy(subject.model, labelled)
 
 
 def labels_file(folder: Path, labels: Any) -> Path:
@@ -288,7 +288,7 @@ def test_too_few_samples_are_said_to_prove_little(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     asked = labels_file(tmp_path, np.load(HELD_OUT)["y"][:40])
-    answer = subject.eager.run
+    answer = subject.model.run
     manifest = made(digits_source, tmp_path / "out", answer, fake, source=asked, max_drop=0.005)
     assert manifest.passed
     assert "40 labelled samples are too few" in " ".join(manifest.verdicts[0].notes)
@@ -304,7 +304,7 @@ def test_what_raises_on_labelled_data_is_an_error_and_no_pass(
         rows += len(feed["x"])
         if rows > 300:
             raise RunnerError("out of memory", hint="smaller batches")
-        return subject.eager.run(feed)
+        return subject.model.run(feed)
 
     manifest = made(digits_source, tmp_path / "out", tires, fake)
     verdict = manifest.verdicts[0]
@@ -392,7 +392,7 @@ def test_bad_data_stops_before_anything_is_converted(
         measuring=measuring(labels_file(tmp_path, [1, 99])),
     )
     with pytest.raises(UsageError, match="label 99"):
-        run(order, told.append, targets=(fake(answer=subject.eager.run),))
+        run(order, told.append, targets=(fake(answer=subject.model.run),))
     assert not [one for one in told if isinstance(one, Started) and "convert" in one.step]
 
 
@@ -406,9 +406,9 @@ def test_a_folder_is_measured_again_within_the_gate_that_it_had(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    made(digits_source, out, subject.eager.run, fake, max_drop=0.02)
+    made(digits_source, out, subject.model.run, fake, max_drop=0.02)
     again = (fake(answer=Changed(subject, no_eights).run),)
-    kept = validate_folder(out, judging=ANYTHING, targets=(fake(answer=subject.eager.run),))
+    kept = validate_folder(out, judging=ANYTHING, targets=(fake(answer=subject.model.run),))
     assert accuracy_of(kept).max_drop == 0.02
     failed = validate_folder(out, judging=ANYTHING, measuring=measuring(), targets=again)
     assert (accuracy_of(failed).max_drop, failed.exit_code) == (0.02, 1)
@@ -441,7 +441,7 @@ def test_all_artifacts_of_a_run_share_what_eager_answered(
         out=tmp_path / "out",
         measuring=measuring(),
     )
-    targets = tuple(fake(NAME=n, SUFFIX=f".{n}", answer=subject.eager.run) for n in names)
+    targets = tuple(fake(NAME=n, SUFFIX=f".{n}", answer=subject.model.run) for n in names)
     manifest = run(order, told.append, targets=targets)
     assert manifest.passed
     assert [one.step for one in told if isinstance(one, Started) and "labelled" in one.step] == [
@@ -458,10 +458,10 @@ def test_a_file_that_was_changed_is_not_run_on_labelled_data(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    made(digits_source, out, subject.eager.run, fake)
+    made(digits_source, out, subject.model.run, fake)
     (out / "model.fake").write_text("another")
     opened_: list[bool] = []
-    again = fake(answer=subject.eager.run, on_open=lambda: opened_.append(True))
+    again = fake(answer=subject.model.run, on_open=lambda: opened_.append(True))
     failed = validate_folder(out, measuring=measuring(), targets=(again,))
     assert failed.exit_code == 1
     assert opened_ == []

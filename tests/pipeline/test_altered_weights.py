@@ -14,10 +14,10 @@ from modelc.core.contract import Weighted
 from modelc.core.events import silence
 from modelc.core.precision import Precision
 from modelc.core.verdict import State, Verdict
+from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.judge_artifact import Candidate, judge_candidate
 from modelc.pipeline.order import Judging
-from modelc.pipeline.proof import Candidate, judge_candidate
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import open_subject, read_checkpoint
+from modelc.pipeline.run_progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,14 +17,13 @@ from modelc.core.capture import Capture
 from modelc.core.errors import UsageError
 from modelc.core.findings import BranchRecord
 from modelc.core.manifest import Manifest
-from modelc.pipeline.building import build_order
+from modelc.pipeline.make_order import build_order
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.recorded import Moved
-from modelc.pipeline.rejudge import rejudge_folder
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.single import validate_file
+from modelc.pipeline.recorded_run import Moved
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import rejudge_folder, validate_file
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.sources.source_positions import parse_file
 
 NETS = '''

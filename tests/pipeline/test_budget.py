@@ -21,11 +21,11 @@ from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.core.verdict import State
+from modelc.pipeline.limit_text import Measuring
 from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.measuring import Measuring
 from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 pytestmark = pytest.mark.slow
 

@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from modelc.pipeline.budget_ranking import (
+from modelc.pipeline.layer_search import (
     MAX_NOISE,
+    BudgetPoint,
+    LayerChoice,
     Noise,
     Ranking,
+    find_fewest,
     measure_noises,
     rank_by_noise,
     to_decibel,
 )
-from modelc.pipeline.budget_search import BudgetPoint, LayerChoice, find_fewest
 
 
 class Bed:

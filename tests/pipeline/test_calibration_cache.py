@@ -16,10 +16,9 @@ from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import resolve
-from modelc.pipeline import calibration_cache
-from modelc.pipeline.caching.store import ResultStore
-from modelc.pipeline.calibration_cache import CalibrationCache, quantization_key
-from modelc.pipeline.quantizing import QuantizationTask
+from modelc.pipeline import quantization
+from modelc.pipeline.cache.result_store import ResultStore
+from modelc.pipeline.quantization import CalibrationCache, QuantizationTask, quantization_key
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def test_another_modelc_machine_or_library_is_another_key(
 ) -> None:
     before = quantization_key(work)
     other = {"torch": "9"} if part == "packages" else "another"
-    monkeypatch.setattr(calibration_cache, part, lambda *_: other)
+    monkeypatch.setattr(quantization, part, lambda *_: other)
     assert quantization_key(work) != before
 
 

@@ -15,10 +15,16 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.core.whole import drafted, write_whole
-from modelc.pipeline.committing import COMMIT_FOLDER, FileMove, FolderCommit
-from modelc.pipeline.folder import open_folder
-from modelc.pipeline.manifest_file import MANIFEST_FILE, encode_json, read_manifest_file
-from modelc.pipeline.recorded import describe_changed_file, load_manifest
+from modelc.pipeline.manifest_file import (
+    COMMIT_FOLDER,
+    MANIFEST_FILE,
+    FileMove,
+    FolderCommit,
+    encode_json,
+    read_manifest_file,
+)
+from modelc.pipeline.output_folder import open_folder
+from modelc.pipeline.recorded_run import describe_changed_file, load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = ("unshare", "--user", "--map-root-user", "--mount")  # where a folder may be mounted

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.pipeline.custom_ops import load_functions
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
+from modelc.pipeline.stated_inputs import load_functions
 
 
 def test_what_it_names_is_what_writes_the_operator() -> None:

@@ -16,7 +16,7 @@ from modelc.core.runtime_contract import OpenedByDefault, SelfTuned, Settled
 from modelc.core.signature import Signature
 from modelc.core.verdict import DefaultRun, State
 from modelc.pipeline.order import Order
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 from .conftest import Fake, FakeRunner, eagerly
 

@@ -18,7 +18,7 @@ from modelc.converters.registry import TARGETS
 from modelc.converters.trt import trt_installation
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver
 from modelc.core.diagnosis import Check, Diagnosis, State
-from modelc.pipeline.doctor import Surroundings, collect_surroundings, examine, own_requirements
+from modelc.pipeline.diagnose import Surroundings, collect_surroundings, examine, own_requirements
 
 VERSIONS = {
     "torch": "2.13.0", "onnx": "1.21.0", "onnxruntime-gpu": "1.24.4", "openvino": "2026.4.1",

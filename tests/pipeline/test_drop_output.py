@@ -12,8 +12,8 @@ import torch
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.reports.commands import commands_of
 
 Orders = Callable[..., Order]

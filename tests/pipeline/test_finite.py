@@ -12,7 +12,7 @@ from torch import nn
 from modelc.core.errors import CheckpointError
 from modelc.core.events import Event, Noted
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 Orders = Callable[..., Order]
 NETS = """

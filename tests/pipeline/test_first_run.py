@@ -17,7 +17,7 @@ from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 from ..conftest import saved
 from .conftest import Fake, FakeRunner

@@ -9,25 +9,25 @@ import numpy as np
 from modelc.core.events import silence
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.pipeline.float64 import _choose_references, add_float64
+from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.float64_reference import _choose_references, add_float64
 from modelc.pipeline.order import Judging
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import open_subject, read_checkpoint
+from modelc.pipeline.run_progress import Progress
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ReferenceOutputs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from modelc.pipeline.eager_reference import EagerReference
     from modelc.pipeline.order import Source
-    from modelc.pipeline.subject import EagerReference
 
 
 def held_out_1(subject: EagerReference, seed: int) -> ReferenceOutputs:
     """As two artifacts have it: of one name, with other samples."""
     x = np.random.default_rng(seed).random((1, 1, 8, 8)).astype(np.float32)
     feed = NamedFeed(name="held-out-1", arrays={"x": x}, sizes={})
-    return ReferenceOutputs(feed=feed, outputs=subject.eager.run(feed.arrays))
+    return ReferenceOutputs(feed=feed, outputs=subject.model.run(feed.arrays))
 
 
 def test_feeds_of_one_name_have_each_their_own_reference(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("onnx")]
 transformers: Any = pytest.importorskip("transformers")

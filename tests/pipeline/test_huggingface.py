@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 from modelc.sources.huggingface_folder import silence_transformers
 
 transformers = pytest.importorskip("transformers")

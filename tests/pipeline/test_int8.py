@@ -23,10 +23,10 @@ from modelc.pipeline.held_out import load_samples
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
-from modelc.pipeline.recorded import load_manifest
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.single import validate_file
+from modelc.pipeline.recorded_run import load_manifest
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+from modelc.pipeline.validate_folder import validate_folder
 
 CALIB = Path(__file__).parents[2] / "sample_models" / "digits_calib"
 HELD_OUT = CALIB.with_name("digits_heldout.npz")
@@ -110,7 +110,7 @@ def test_a_folder_is_judged_again_without_its_calibration_images(
     before = load_manifest(int8_digits)
     copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
     checkpoint = (int8_digits / before.checkpoint.path).resolve()
-    from modelc.pipeline.recorded import Moved
+    from modelc.pipeline.recorded_run import Moved
 
     moved = Moved(checkpoint=checkpoint, samples=checkpoint.with_name("digits_samples.npz"))
     found = validate_folder(copy, moved=moved)
@@ -130,7 +130,7 @@ def test_one_file_is_judged_again_on_its_held_out_samples(int8_digits: Path) -> 
 def test_samples_that_were_changed_are_found(int8_digits: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
     checkpoint = (int8_digits / load_manifest(int8_digits).checkpoint.path).resolve()
-    from modelc.pipeline.recorded import Moved
+    from modelc.pipeline.recorded_run import Moved
 
     path = copy / "model.int8.onnx.samples.npz"
     path.write_bytes(path.read_bytes() + b"x")

@@ -15,7 +15,7 @@ from modelc.converters.registry import target_named
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 HERE = Path(__file__).parent
 IMAGES, SCORES = 24, slice(4, None)

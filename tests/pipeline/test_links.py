@@ -11,10 +11,10 @@ import pytest
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
 from modelc.core.whole import drafted, drafts_in, write_whole
-from modelc.pipeline.committing import COMMIT_FOLDER, finish_commit
-from modelc.pipeline.folder import open_folder
+from modelc.pipeline.manifest_file import COMMIT_FOLDER, finish_commit
 from modelc.pipeline.order import Order
-from modelc.pipeline.run import run
+from modelc.pipeline.output_folder import open_folder
+from modelc.pipeline.run_order import run
 
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]

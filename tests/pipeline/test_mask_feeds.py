@@ -13,7 +13,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
-from modelc.pipeline.beyond import Evidence
+from modelc.pipeline.reply_evidence import Evidence
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs

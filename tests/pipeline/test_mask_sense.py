@@ -12,7 +12,7 @@ from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.pipeline.mask_sense import choose_mask_sense
+from modelc.pipeline.size_probe import choose_mask_sense
 from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_example_feed, draw_feeds

@@ -12,8 +12,8 @@ import torch
 
 from modelc.core.errors import UsageError
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
 
 Orders = Callable[..., Order]
 
@@ -64,7 +64,7 @@ def test_another_method_goes_into_another_folder(order: Orders, source: Source) 
 
 
 def test_an_artifact_of_forward_is_refused_as_the_methods(order: Orders, source: Source) -> None:
-    from modelc.pipeline.single import validate_file
+    from modelc.pipeline.validate_file import validate_file
 
     run(order("torchscript", source=replace(source, method=None)))
     file = order("torchscript").out / "model.torchscript.pt"

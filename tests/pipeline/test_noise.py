@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import CheckpointError
-from modelc.pipeline.noise import redirect_output
+from modelc.pipeline.run_progress import redirect_output
 from modelc.sources.run_limits import WorkExceededError
 
 
@@ -65,8 +65,9 @@ def test_what_was_printed_before_and_after_is_not_in_the_log(
 
 def test_warnings_go_to_the_log_even_where_they_are_errors(log: Path) -> None:
     code = (
-        "import sys, warnings; from pathlib import Path; from modelc.pipeline.noise import into\n"
-        "with into(Path(sys.argv[1])):\n warnings.warn('mind the gap')\n"
+        "import sys, warnings; from pathlib import Path\n"
+        "from modelc.pipeline.run_progress import redirect_output\n"
+        "with redirect_output(Path(sys.argv[1])):\n warnings.warn('mind the gap')\n"
     )
     command = [sys.executable, "-W", "error", "-c", code, str(log)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -14,7 +14,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Order
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 from .conftest import Fake, FakeRunner, eagerly
 

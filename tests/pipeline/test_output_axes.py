@@ -10,8 +10,8 @@ import pytest
 import modelc
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
+from modelc.pipeline.extra_sizes import find_output_axes
 from modelc.pipeline.order import Source
-from modelc.pipeline.output_axes import find_output_axes
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ReferenceOutputs
 

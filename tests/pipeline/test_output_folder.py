@@ -14,7 +14,7 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.events import Event, Noted
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
 
 NESTED = "modelc.sample_models.nested:detector"

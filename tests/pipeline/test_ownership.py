@@ -11,11 +11,11 @@ import pytest
 
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
-from modelc.pipeline.folder import FOLDER_LOCK, open_folder
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
+from modelc.pipeline.output_folder import FOLDER_LOCK, open_folder
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.tolerance import TOLERANCES
 
 Orders = Callable[..., Order]

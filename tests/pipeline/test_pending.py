@@ -15,12 +15,12 @@ from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
-from modelc.pipeline.finish_order import FinishRequest
-from modelc.pipeline.finishing import finish_pending
+from modelc.pipeline.finish_pending import finish_pending
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
+from modelc.pipeline.recorded_run import FinishRequest
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
 
 from .conftest import Fake
 

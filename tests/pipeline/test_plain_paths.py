@@ -16,9 +16,9 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.api import export
-from modelc.pipeline.beyond import Evidence
-from modelc.pipeline.float64 import add_exact
-from modelc.pipeline.ties import judge_with_ties
+from modelc.pipeline.float64_reference import add_exact
+from modelc.pipeline.reply_evidence import Evidence
+from modelc.pipeline.rounding_ties import judge_with_ties
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.subject import EagerReference
+    from modelc.pipeline.eager_reference import EagerReference
 
 # torch's own word on the layout of nested tensors, which the encoder chooses
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -69,7 +69,7 @@ def looked(
 ) -> Verdict:
     """The verdict on what the plain path gives, changed."""
     eager = eager_of(Encoder(pooled=pooled).eval())
-    subject = cast("EagerReference", SimpleNamespace(eager=eager, exact={}))
+    subject = cast("EagerReference", SimpleNamespace(model=eager, exact={}))
     references, replies = [], []
     generator = np.random.default_rng(0)
     for name, lengths in LENGTHS.items():

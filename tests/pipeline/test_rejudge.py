@@ -13,8 +13,8 @@ from modelc.core.manifest import Failure
 from modelc.core.verdict import Limits, ReasonCode, State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
-from modelc.pipeline.rejudge import rejudge_folder
-from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.validate_file import rejudge_folder
+from modelc.pipeline.validate_folder import validate_folder
 
 from ..reasons import because
 

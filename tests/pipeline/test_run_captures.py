@@ -19,11 +19,11 @@ from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
-from modelc.pipeline import making
-from modelc.pipeline.making import _StepAttempts
+from modelc.pipeline import build_step
+from modelc.pipeline.attempt import Recipe
+from modelc.pipeline.build_step import _StepAttempts
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.run import run
-from modelc.pipeline.trying import Recipe
+from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
 
 Fakes = Callable[..., Target]
@@ -268,7 +268,7 @@ def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> Non
 
 def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> None:
     told: list[str] = []
-    bench: Any = SimpleNamespace(stage=SimpleNamespace(note=told.append))
+    bench: Any = SimpleNamespace(progress=SimpleNamespace(note=told.append))
     step: Any = SimpleNamespace(name="onnx")
     tried = _StepAttempts(step=step)
     ways = [
@@ -297,18 +297,18 @@ def test_rewrites_that_held_for_another_format_are_tried_first(
         return ("scan", "tensor-lengths") if names[0] == "scan" else ()
 
     sets = (("eager-attention",), ("scan",), ("transformers-patches",))
-    monkeypatch.setattr(making, "suggest_rewrites", lambda *_: sets)
-    monkeypatch.setattr(making, "_try_rewrites", rewrite)
-    monkeypatch.setattr(making, "recipes_for", lambda *_: ())
+    monkeypatch.setattr(build_step, "suggest_rewrites", lambda *_: sets)
+    monkeypatch.setattr(build_step, "_try_rewrites", rewrite)
+    monkeypatch.setattr(build_step, "recipes_for", lambda *_: ())
     step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))
-    stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(eager=None)
+    stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(model=None)
     order = SimpleNamespace(patches=())
-    bench: Any = SimpleNamespace(stage=stage, subject=subject, order=order, held=[])
+    bench: Any = SimpleNamespace(progress=stage, eager=subject, order=order, held=[])
     parent: Any = None
 
-    making._try_all(step, parent, bench)
+    build_step._try_all(step, parent, bench)
     assert asked == [("eager-attention",), ("scan",)]
     asked.clear()
-    making._try_all(step, parent, bench)
+    build_step._try_all(step, parent, bench)
     assert asked == [("scan", "tensor-lengths")]
     assert bench.held == [("scan", "tensor-lengths")]

@@ -14,7 +14,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]

@@ -12,9 +12,9 @@ from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Judging, Order, Source
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.single import validate_file
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.feed_values import make_generator
 
 from .conftest import eagerly

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 WANTED = tuple(
     Wanted(target=target, precision=precision)

@@ -14,9 +14,9 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature, resolve
 from modelc.core.verdict import State, Verdict
-from modelc.pipeline.beyond import Evidence, beyond_feeds
-from modelc.pipeline.feeding import ReferenceRun, run_reference
-from modelc.pipeline.relating import RejectedSizesError
+from modelc.pipeline.dim_constraints import RejectedSizesError
+from modelc.pipeline.reply_evidence import Evidence, beyond_feeds
+from modelc.pipeline.run_reference import ReferenceRun, run_reference
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge

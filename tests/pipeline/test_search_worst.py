@@ -21,10 +21,10 @@ from modelc.core.manifest import Manifest
 from modelc.core.verdict import OutputVerdict, Verdict
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.single import validate_file
-from modelc.pipeline.worst import keep_search_record, save_feed
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+from modelc.pipeline.validate_folder import validate_folder
+from modelc.pipeline.worst_feed import keep_search_record, save_feed
 
 from .conftest import eagerly
 

@@ -14,9 +14,9 @@ from modelc.core.findings import FaultOutcome, Sensitivity
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.revalidate import validate_folder
-from modelc.pipeline.run import run
-from modelc.pipeline.single import validate_file
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+from modelc.pipeline.validate_folder import validate_folder
 from modelc.reports.rows import sensitivity_lines
 
 CODE = '''
@@ -172,7 +172,7 @@ def test_eight_are_planted_by_default_where_a_run_is_cheap(
     exported: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found_in(exported("Small", "onnx", sensitivity=None), "onnx").planted == 8
-    monkeypatch.setattr("modelc.pipeline.sensitivity._CHEAP_FLOPS", 10)
+    monkeypatch.setattr("modelc.pipeline.fault_sensitivity._CHEAP_FLOPS", 10)
     verdict = exported("Small", "onnx", sensitivity=None).verdict_of("onnx")
     assert verdict is not None
     assert verdict.sensitivity is None

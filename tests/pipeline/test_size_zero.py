@@ -12,7 +12,7 @@ import torch
 
 from modelc.core.errors import CheckpointError
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
 Orders = Callable[..., Order]
 

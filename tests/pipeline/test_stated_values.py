@@ -10,7 +10,7 @@ import pytest
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.pipeline.stated_values import find_narrower_input
+from modelc.pipeline.stated_inputs import find_narrower_input
 
 
 class Table:

@@ -19,7 +19,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 from modelc.sources.eager_model import open_eager
 from modelc.sources.eager_probes import DiscreteOrigin
 from modelc.sources.loaded_module import LoadedModule

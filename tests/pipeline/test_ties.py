@@ -15,8 +15,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
-from modelc.pipeline.beyond import Evidence, redraw_and_judge
-from modelc.pipeline.ties import settle_ties
+from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
+from modelc.pipeline.rounding_ties import settle_ties
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -26,7 +26,7 @@ from modelc.validators.tolerance import TOLERANCES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from modelc.pipeline.subject import EagerReference
+    from modelc.pipeline.eager_reference import EagerReference
 
     Choose = Callable[[torch.Tensor], torch.Tensor]
 
@@ -120,7 +120,7 @@ def judged(
         precision=Precision.FP32,
         judge_on=judge_on,
     )
-    subject = cast("EagerReference", SimpleNamespace(eager=eager))
+    subject = cast("EagerReference", SimpleNamespace(model=eager))
     evidence, verdict = redraw_and_judge(evidence, subject)
     assert not verdict.passed  # what would be refused without a look at the ties
     return settle_ties(evidence, verdict, subject)[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.findings import TradeOff
-from modelc.pipeline.tradeoffs import (
+from modelc.pipeline.layer_noise import (
     TradeOffStore,
     digest_references,
     digest_texts,

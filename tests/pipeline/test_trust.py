@@ -14,11 +14,11 @@ import pytest
 from modelc.core.errors import CheckpointError, ModelcError
 from modelc.core.events import Noted, silence
 from modelc.pipeline.api import inspect, localise, validate
+from modelc.pipeline.eager_reference import read_checkpoint
 from modelc.pipeline.order import Order, Source
-from modelc.pipeline.recorded import Moved
-from modelc.pipeline.run import run
-from modelc.pipeline.stage import Progress
-from modelc.pipeline.subject import read_checkpoint
+from modelc.pipeline.recorded_run import Moved
+from modelc.pipeline.run_order import run
+from modelc.pipeline.run_progress import Progress
 
 PROGRAMS = ("model.torchscript.pt", "model.pt2")
 Orders = Callable[..., Order]

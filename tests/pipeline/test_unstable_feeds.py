@@ -16,7 +16,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
-from modelc.pipeline.beyond import Evidence, redraw_and_judge
+from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -25,7 +25,7 @@ from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.subject import EagerReference
+    from modelc.pipeline.eager_reference import EagerReference
 
 SIGNATURE = resolve([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
 FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
@@ -80,7 +80,7 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
         judge_on=judge_on,
     )  # fmt: skip
     subject = SimpleNamespace(
-        eager=eager, references=references, example=references[0].feed.arrays, feeds=None
+        model=eager, references=references, example=references[0].feed.arrays, feeds=None
     )
     return redraw_and_judge(evidence, cast("EagerReference", subject))[1]
 

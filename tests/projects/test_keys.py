@@ -12,7 +12,7 @@ import typer
 from modelc.cli.app import app
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
-from modelc.pipeline.limits import LIMIT_FIELDS
+from modelc.pipeline.limit_text import LIMIT_FIELDS
 from modelc.projects.keys import (
     DEFAULTS,
     ENGINE,

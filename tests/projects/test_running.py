@@ -13,11 +13,11 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, silence
 from modelc.core.manifest import Manifest
-from modelc.pipeline.caching.digests import FileDigests
-from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.taking_up import ReuseSources
-from modelc.pipeline.isolation import supervising
-from modelc.pipeline.isolation.crossing import ChildBugError
+from modelc.pipeline.cache.file_digests import FileDigests
+from modelc.pipeline.cache.reuse import ReuseSources
+from modelc.pipeline.cache.step_cache import StepCache
+from modelc.pipeline.isolation import supervisor
+from modelc.pipeline.isolation.ipc import ChildBugError
 from modelc.pipeline.order import Order, Source
 from modelc.projects.orders import plan_project
 from modelc.projects.outcome import Ended, exit_code_of
@@ -128,14 +128,14 @@ def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time
 def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = supervising.run_isolated
+    real = supervisor.run_isolated
 
     def breaks(order: Order, *args: object, **options: object) -> Manifest:
         if order.out.name == "one":
             raise ChildBugError("KeyError('x')") from RuntimeError("in the child, line 7")
         return real(order, *args, **options)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(supervising, "run_isolated", breaks)
+    monkeypatch.setattr(supervisor, "run_isolated", breaks)
     place.write("one", "two")
     ended = place.run(GOES_ON)
     assert ended["two"].exit_code == 0
@@ -155,7 +155,7 @@ def test_the_seconds_of_a_model_are_of_its_own_work(
         time.sleep(1.0 if order.out.name == "one" else 0.0)
         raise UsageError("it breaks", hint="mend it")
 
-    monkeypatch.setattr(supervising, "run_isolated", breaks)
+    monkeypatch.setattr(supervisor, "run_isolated", breaks)
     place.write("one", "two")
     ended = place.run(GOES_ON)
     assert ended["one"].seconds >= 1.0

@@ -18,12 +18,15 @@ from modelc.core.records import FileRecord
 from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.pipeline.provenance.artifacts import describe_change
-from modelc.pipeline.provenance.records import CheckOutcome, ProvenanceCheck
-from modelc.pipeline.provenance.sealing import seal_document
+from modelc.pipeline.provenance.artifact_checks import (
+    CheckOutcome,
+    ProvenanceCheck,
+    describe_change,
+)
+from modelc.pipeline.provenance.seals import seal_document
 from modelc.pipeline.provenance.signing import sign_record
-from modelc.pipeline.recorded import load_manifest
-from modelc.pipeline.run import run
+from modelc.pipeline.recorded_run import load_manifest
+from modelc.pipeline.run_order import run
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, record_of_run, write_record
 from modelc.projects.verifying import verify

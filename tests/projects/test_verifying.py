@@ -15,10 +15,10 @@ from modelc.core.errors import UsageError
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
-from modelc.pipeline.provenance.records import CheckOutcome
-from modelc.pipeline.provenance.sealing import seal_document, unbind_artifact
+from modelc.pipeline.provenance.artifact_checks import CheckOutcome
+from modelc.pipeline.provenance.seals import seal_document, unbind_artifact
 from modelc.pipeline.provenance.signing import sign_record
-from modelc.pipeline.recorded import load_manifest
+from modelc.pipeline.recorded_run import load_manifest
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
 from modelc.projects.verifying import verify

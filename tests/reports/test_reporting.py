@@ -14,7 +14,7 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
-from modelc.pipeline.reporting import compare_runs, load_run, remove_stale_reports, write_reports
+from modelc.pipeline.report_files import compare_runs, load_run, remove_stale_reports, write_reports
 from modelc.reports.formats import FORMATS, format_named, formats_of
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from modelc.core.capture import Capture
 from modelc.core.findings import BranchRecord
-from modelc.pipeline.branches import BranchCoverage, RepeatableCapture, find_frozen_places
+from modelc.pipeline.branch_coverage import BranchCoverage
+from modelc.pipeline.frozen_places import RepeatableCapture, find_frozen_places
 from modelc.sources.branch_coverage import Place
 from modelc.sources.data_branches import BranchReport, DataBranch, are_library_shortcuts
 

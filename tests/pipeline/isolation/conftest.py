@@ -11,8 +11,8 @@ import pytest
 from modelc.benchmarks import dying
 from modelc.core.events import Event
 from modelc.core.manifest import Manifest
-from modelc.pipeline.isolation.bounds import ProcessLimits
-from modelc.pipeline.isolation.supervising import run_isolated
+from modelc.pipeline.isolation.supervisor import run_isolated
+from modelc.pipeline.isolation.watchdog import ProcessLimits
 from modelc.pipeline.order import Order, Source, Wanted
 
 

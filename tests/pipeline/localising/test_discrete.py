@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 
-from .conftest import Conversions, Spoiled
+from ..debug.conftest import Conversions, Spoiled
 
 pytestmark = pytest.mark.needs("onnx")
 

@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from modelc.converters.onnx_origins import all_nodes
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 
-from .conftest import Conversions, Spoiled
+from ..debug.conftest import Conversions, Spoiled
 
 pytestmark = pytest.mark.needs("onnx")
 NETS = ("looped", "stacked")

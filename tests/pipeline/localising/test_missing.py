@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from modelc.core.findings import Localisation
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 
-from .conftest import Conversions
+from ..debug.conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 STYLES = ("scopes", "weights", "values")

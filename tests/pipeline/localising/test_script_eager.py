@@ -12,11 +12,11 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 
-from .conftest import Conversions
+from ..debug.conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 
-from .conftest import Conversions
+from ..debug.conftest import Conversions
 
 
 @pytest.fixture(scope="module")

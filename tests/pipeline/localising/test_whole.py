@@ -10,9 +10,9 @@ import pytest
 from modelc.cli.app import door
 from modelc.converters.onnx_probe import OnnxProbe
 from modelc.core.contract import Feed, Outputs
-from modelc.pipeline.localising.asking import localise_file
+from modelc.pipeline.debug.localise_file import localise_file
 
-from .conftest import Conversions
+from ..debug.conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 

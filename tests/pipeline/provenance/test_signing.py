@@ -20,15 +20,15 @@ from modelc.pipeline.manifest_file import (
     read_manifest,
     write_manifest,
 )
-from modelc.pipeline.provenance.records import CheckOutcome
-from modelc.pipeline.provenance.resigning import keep_signature
+from modelc.pipeline.provenance.artifact_checks import CheckOutcome
 from modelc.pipeline.provenance.signing import (
     is_signed_by,
+    keep_signature,
     read_private_key,
     read_public_key,
     sign_record,
 )
-from modelc.pipeline.provenance.verifying import verify_folder
+from modelc.pipeline.provenance.verify_folder import verify_folder
 
 KEY, STRANGER = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
 PEM, NO_CIPHER = serialization.Encoding.PEM, serialization.NoEncryption()

@@ -16,7 +16,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-from modelc.pipeline.run import run
+from modelc.pipeline.run_order import run
 from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint
 from modelc.sources.eager_model import open_eager

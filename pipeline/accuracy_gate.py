@@ -1,0 +1,241 @@
+"""Accuracy of an artifact on labelled data with its gate, and its latency beside its parent's."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..calibration.preprocess import Preprocess
+from ..converters.registry import is_stage
+from ..core.contract import Feed, Runner, Target
+from ..core.errors import RunnerError, UsageError
+from ..core.findings import Accuracy
+from ..core.manifest import Manifest
+from ..core.precision import Precision
+from ..core.records import Artifact, Latency
+from ..core.signature import Signature
+from ..core.verdict import ReasonCode, State, Verdict
+from ..validators.accuracy_text import (
+    describe_accuracy,
+    drop_text,
+    explain_doubt,
+    explain_refusal,
+    value_text,
+)
+from .judge_artifact import Candidate
+from .labelled_accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
+from .limit_text import Measuring
+from .plan import Step
+from .run_context import Parent, RunContext
+from .run_progress import Progress
+
+
+def gate_accuracy(
+    candidate: Candidate, verdict: Verdict, labelled: LabelledFeeds | None, progress: Progress
+) -> tuple[Accuracy | None, Verdict]:
+    """Measure what was judged and could be run; a drop beyond the gate fails its verdict.
+
+    What cannot be measured though it was asked for is an error of the verdict, not a pass.
+
+    Raises:
+        UsageError: the data changed meanwhile, or the user's metric raised on a sound answer.
+    """
+    if labelled is None:
+        return None, verdict
+    if verdict.state is State.ERROR:
+        return None, _add_note(verdict, "not measured on labelled data, as it could not be judged")
+    title = f"labelled data {candidate.name}"
+    try:
+        with progress.step(title, log=candidate.log, attempt=True) as clock:
+            clock.passed = False
+            with candidate.open(verdict.device, labelled.signature) as runner:
+                accuracy = measure_accuracy(
+                    runner,
+                    labelled,
+                    advance=lambda done, total: progress.advance(title, done, total),
+                )
+            clock.passed, clock.detail = accuracy.passed, _accuracy_detail(accuracy)
+    except RunnerError as error:
+        return None, _fail_measuring(verdict, error)
+    except UsageError as error:
+        raise UsageError(f"{candidate.name}: {error.message}", hint=error.advice) from error
+    return accuracy, _set_accuracy(verdict, accuracy)
+
+
+def gate_accuracy_again(
+    artifact: Artifact,
+    candidate: Candidate,
+    verdict: Verdict,
+    labelled: LabelledFeeds,
+    progress: Progress,
+) -> tuple[Artifact, Verdict]:
+    """A recorded artifact with its accuracy measured anew, within the gate that it had.
+
+    A file that was not run, because it is not the recorded one, is not run here either.
+    """
+    if not verdict.outputs:
+        return artifact, _add_note(verdict, "not measured on labelled data, as it was not run")
+    again = apply_recorded_gate(labelled, artifact.accuracy)
+    accuracy, verdict = gate_accuracy(candidate, verdict, again, progress)
+    return replace(artifact, accuracy=accuracy), verdict
+
+
+def apply_recorded_gate(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledFeeds:
+    """The labelled data with the gate on record for the same metric, where none is asked for."""
+    measuring = labelled.measuring
+    if measuring.max_drop is not None or then is None or then.metric != measuring.metric:
+        return labelled
+    return replace(labelled, measuring=replace(measuring, max_drop=then.max_drop))
+
+
+def apply_recorded_accuracy(verdict: Verdict, then: Accuracy | None) -> Verdict:
+    """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
+    refusal = "" if then is None or not verdict.outputs else explain_refusal(then)
+    return verdict.with_fault(ReasonCode.ACCURACY, refusal) if refusal else verdict
+
+
+def note_accuracy(found: tuple[Accuracy | None, Verdict]) -> Verdict:
+    """The verdict alone, with the accuracy as a note."""
+    accuracy, verdict = found
+    return verdict if accuracy is None else _add_note(verdict, describe_accuracy(accuracy))
+
+
+def apply_recorded_preprocessing(
+    measuring: Measuring | None, manifest: Manifest, progress: Progress
+) -> Measuring | None:
+    """The order with the preprocessing of images on record, where none is asked for now."""
+    if measuring is None or measuring.data.preprocess is not None:
+        return measuring
+    records = [
+        record.preprocess
+        for artifact in manifest.artifacts
+        for record in (artifact.accuracy, artifact.calibration)
+        if record is not None and record.preprocess and ": " not in record.preprocess
+    ]
+    if not records:
+        return measuring
+    progress.note(f"labelled data: images are preprocessed as on record, by {records[0]}")
+    steps = Preprocess.parse(records[0])
+    return replace(measuring, data=replace(measuring.data, preprocess=steps))
+
+
+def _accuracy_detail(accuracy: Accuracy) -> str:
+    value, drop = value_text(accuracy, accuracy.artifact), drop_text(accuracy, accuracy.drop)
+    return f"{accuracy.metric} {value}, drop {drop}"
+
+
+def _add_note(verdict: Verdict, note: str) -> Verdict:
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def _fail_measuring(verdict: Verdict, error: RunnerError) -> Verdict:
+    """The verdict where the labelled data could not be measured, or gave NaN."""
+    state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
+    if verdict.state is State.FAILED:
+        state = State.FAILED
+    text = f"on labelled data: {error.message}"
+    return replace(verdict.with_fault(ReasonCode.ACCURACY, text), state=state)
+
+
+def _set_accuracy(verdict: Verdict, accuracy: Accuracy) -> Verdict:
+    refusal, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
+    if refusal:
+        verdict = verdict.with_fault(ReasonCode.ACCURACY, refusal)
+    return _add_note(verdict, doubt) if doubt else verdict
+
+
+_WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each
+_MIN_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
+_MAX_SECONDS = 4.0  # after which no more than the least are taken
+
+
+def measure_step_latency(step: Step, path: Path, parent: Parent, run: RunContext) -> Latency | None:
+    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
+
+    Of others that are not FP32 as well, where the order asks for it.
+    """
+    timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
+    if not timed or parent.path is None or is_stage(step.target):
+        return None
+    feeds = [r.feed.arrays for r in (*run.held_out, *run.eager.references)]
+    with run.progress.step(f"time {step.name}", log=step.name) as clock:
+        latency = measure_latency(
+            path,
+            parent.path,
+            step.target,
+            device=run.order.judging.device_for(step.target),
+            signature=run.eager.signature,
+            feed=min(feeds, key=lambda feed: sum(array.size for array in feed.values())),
+        )
+        clock.detail = f"{latency.milliseconds:.2f} ms, fp32 {latency.parent:.2f} ms"
+    return latency
+
+
+def measure_latency(  # noqa: PLR0913 - two models, what runs them, and what they are run on
+    path: Path, parent: Path, target: Target, *, device: str, signature: Signature, feed: Feed
+) -> Latency:
+    """Median milliseconds of one run of `path` and of its FP32 `parent`, run by turns.
+
+    Args:
+        path: the model file.
+        parent: the FP32 model that it was made from; the target's runtime opens it too.
+        target: whose runtime runs both.
+        device: where.
+        signature: of both.
+        feed: what is run: the smallest.
+
+    Raises:
+        RunnerError: the runtime would not run one of them.
+    """
+    with (
+        target.open_runner(path, device, signature) as mine,
+        target.open_runner(parent, device, signature) as other,
+    ):
+        for _ in range(_WARMUP_RUNS):
+            _time_run(mine, feed)
+            _time_run(other, feed)
+        began = time.perf_counter()
+        pairs: list[tuple[float, float]] = []
+        while len(pairs) < _MIN_RUNS or (
+            len(pairs) < _MAX_RUNS and time.perf_counter() - began < _MAX_SECONDS
+        ):
+            pairs.append((_time_run(mine, feed), _time_run(other, feed)))
+    return Latency(
+        milliseconds=round(1e3 * statistics.median(one for one, _ in pairs), 3),
+        parent=round(1e3 * statistics.median(other for _, other in pairs), 3),
+        device=device,
+        runs=len(pairs),
+        noise=round(ratio_noise([one / other for one, other in pairs]), 4),
+    )
+
+
+def ratio_noise(ratios: Sequence[float]) -> float:
+    """Two standard errors of the median, as a share of it; at least 1 %.
+
+    The deviation is 1.4826 times the median absolute deviation, as of a normal distribution, and a
+    median of n draws scatters by sqrt(pi / 2n) of it.
+    """
+    middle = statistics.median(ratios)
+    spread = 1.4826 * statistics.median(abs(one - middle) for one in ratios)
+    return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
+
+
+def add_speed_note(verdict: Verdict, latency: Latency | None) -> Verdict:
+    """The verdict, with a note where the artifact is slower than what it replaces."""
+    if latency is None or not latency.slower:
+        return verdict
+    note = (
+        f"slower than its fp32 parent on {latency.device}: "
+        f"{latency.milliseconds:.2f} ms instead of {latency.parent:.2f} ms"
+    )
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def _time_run(runner: Runner, feed: Feed) -> float:
+    began = time.perf_counter()
+    runner.run(feed)
+    return time.perf_counter() - began

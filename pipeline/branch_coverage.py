@@ -1,0 +1,342 @@
+"""Branches on tensor data: what a capture froze of them, and what that means for its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.capture import TRACES, Capture
+from ..core.errors import UsageError
+from ..core.findings import BranchRecord
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import ReasonCode, Verdict
+from ..sources.data_branches import (
+    BranchReport,
+    DataBranch,
+    shorten_path,
+)
+from .recorded_run import has_unknown_trace
+
+if TYPE_CHECKING:
+    from .eager_reference import EagerReference
+    from .order import Judging
+    from .run_progress import Progress
+
+_MAX_LISTED = 8  # branches that a message names
+_MAX_SHOWN = 3  # untested branches that a reason names
+_MAX_DETAILED = 3  # feeds that take another arm, by name
+BRANCH_KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
+_PATCH_HINT = "change that line in a copy, with --patch PKG.MOD:FN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchCoverage:
+    """What was seen of the model's branches, and those that the user accepts as they are."""
+
+    watched: BranchReport
+    accept: tuple[str, ...] = ()
+    then: tuple[BranchRecord, ...] = ()
+
+    @property
+    def records(self) -> tuple[BranchRecord, ...]:
+        """For the manifest."""
+        return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
+
+    @property
+    def _records(self) -> tuple[BranchRecord, ...]:
+        return tuple(one.record for one in self.watched.found)
+
+    def accepts(self, record: BranchRecord) -> bool:
+        """Whether the user named the branch, by the end of its path and its line."""
+        before = {one.place for one in self.then if one.accepted}
+        return any(self._means(text, record, then=text in before) for text in self.accept)
+
+    def relocate_places(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Places of the manifest's time where they are now; those that are no more as they were."""
+        if frozen is None:
+            return None
+        now = (
+            [one.place for one in self._records if self._means(place, one, then=True)] or [place]
+            for place in frozen
+        )
+        return tuple(dict.fromkeys(place for places in now for place in places))
+
+    def _means(self, place: str, record: BranchRecord, *, then: bool) -> bool:
+        """Whether a place is the branch's now, or was when the manifest was written.
+
+        Lines move: what is of that time (`then`) is the branch of the same condition, wherever it
+        is now, and not another one that has come to its line.
+        """
+        old = [one for one in self.then if _matches_place(place, one.place)]
+        if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
+            return any(
+                (one.kind, one.condition) == (record.kind, record.condition)
+                and Path(one.file).name == Path(record.file).name
+                for one in old
+            )
+        return _matches_place(place, record.place)
+
+    def judged(
+        self,
+        verdict: Verdict,
+        frozen: Sequence[str] | None,
+        *,
+        traced: bool = False,
+        untried: Sequence[Capture] = BRANCH_KEEPING,
+    ) -> Verdict:
+        """The verdict with what the feeds say of the branches that the capture froze.
+
+        A frozen branch that no feed took otherwise fails the artifact, unless it is accepted.
+
+        Args:
+            verdict: on the values.
+            frozen: places that the artifact's capture froze; None where that is not known.
+            traced: whether it was a trace all the same: then it may have frozen any.
+            untried: captures that may keep a branch, and that this run does not try anyway.
+        """
+        places = dict.fromkeys(frozen or ())
+        found = self.watched.found
+        unknown = traced and frozen is None
+
+        def means(one: DataBranch) -> Callable[[str], bool]:
+            return lambda place: self._means(place, one.record, then=True)
+
+        fixed = [one for one in found if unknown or any(map(means(one), places))]
+        unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
+        faults = [
+            _describe_untested(one) for one in fixed if one.record.untested and not self._ok(one)
+        ]
+        if verdict.passed:
+            faults += [
+                _describe_unseen(one)
+                for one in fixed
+                if _is_masked_value(one) and not self._ok(one)
+            ]
+        faults += [
+            f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
+            for place in unseen
+            if not any(_matches_place(text, place) for text in self.accept)
+        ]
+        others = [_describe_frozen(one) for one in fixed if one.others]
+        if not verdict.passed and others:
+            mend = f"{_alternative_captures(untried)}: what feeds take cannot be accepted"
+            verdict = verdict.with_fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, mend))
+        elif verdict.passed:
+            notes = self._notes(fixed, unseen, known=frozen is not None)
+            verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        if not faults:
+            return verdict
+        texts = _with_hint(_shown(faults), _suggest_fix(fixed, self, untried))
+        return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
+
+    def less(self, verdict: Verdict, copy: BranchCoverage, *, patched: bool) -> Verdict:
+        """The verdict on a rewritten copy, with the model's branches that the copy has no more.
+
+        One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless
+        it is accepted; a known rewrite is made to keep what the model computes, so it is a note.
+        """
+        left = {one.place for one in copy._records}
+        untested = [one for one in self.watched.found if one.record.untested]
+        gone = [one for one in untested if one.record.place not in left]
+        faults = [one for one in gone if patched and not self._ok(one)]
+        if faults:
+            place = faults[0].record.place
+            mend = f"cover it with a feed, or --accept-branch {place}"
+            texts = _with_hint(_shown(list(map(_describe_removed, faults))), mend)
+            return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
+        if not verdict.passed:
+            return verdict
+        return replace(verdict, notes=(*verdict.notes, *map(_describe_removed, gone)))
+
+    def traced(self, verdict: Verdict) -> Verdict:
+        """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
+        places = sorted(f"{shorten_path(file)}:{line}" for file, line in self.watched.within)
+        if not places or not verdict.passed:
+            return verdict
+        told = ", ".join(places[:_MAX_LISTED])
+        note = f"torch's own code, called at {told}, decides by tensor data: only feeds judge that"
+        return replace(verdict, notes=(*verdict.notes, note))
+
+    def judge_recorded(self, verdict: Verdict, artifact: Artifact, manifest: Manifest) -> Verdict:
+        """The verdict on what was made before, by what its record says of its capture."""
+        traced = has_unknown_trace(artifact, manifest)
+        verdict = self.judged(verdict, artifact.frozen, traced=traced)
+        return self.traced(verdict) if artifact.capture in TRACES else verdict
+
+    def _ok(self, found: DataBranch) -> bool:
+        return self.accepts(found.record)
+
+    def _notes(self, fixed: list[DataBranch], unseen: list[str], *, known: bool) -> list[str]:
+        """What else there is to say of the branches."""
+        notes = [f"{_describe_frozen(one)}; it agrees all the same" for one in fixed if one.others]
+        notes += [
+            f"{_describe_untested(one)}; accepted" for one in fixed if self._names_untested(one)
+        ]
+        notes += [f"{place}: frozen by the capture; accepted" for place in unseen]
+        free = [
+            one for one in self.watched.found if one not in fixed and one.record.kind != "value"
+        ]
+        notes += [f"{one.record.told}: {one.record.untested}" for one in free if one.record.untaken]
+        if free and not known:
+            notes.append("how it was captured is not on record: a trace would have frozen these")
+        if self.watched.incomplete:
+            reason = self.watched.incomplete
+            notes.append(f"branches on tensor data could not be looked for: {reason}")
+        return notes
+
+    def _names_untested(self, found: DataBranch) -> bool:
+        return bool(found.record.untested) and self._ok(found)
+
+
+def branch_coverage(
+    eager: EagerReference, accept: Sequence[str] = (), *, then: Manifest | None = None
+) -> BranchCoverage:
+    """The model's branches on the eager reference's feeds; watched once, then remembered.
+
+    `then` is the manifest of what is judged again. Drawn from another seed, the subject's example
+    is not the feed that was captured.
+    """
+    feeds = [(one.feed.name, one.feed.arrays) for one in eager.references]
+    same = then is None or then.feeds.seed == eager.feeds.seed
+    return BranchCoverage(
+        watched=eager.model.branches(feeds, eager.example if same else None),
+        accept=tuple(accept),
+        then=() if then is None else then.branches,
+    )
+
+
+def watch_branches(
+    eager: EagerReference,
+    accept: Sequence[str],
+    progress: Progress,
+    *,
+    then: Manifest | None = None,
+) -> tuple[BranchRecord, ...]:
+    """Watch eager on every feed, as a step of its own; returns the records.
+
+    Args:
+        eager: the eager side.
+        accept: branches that the user accepts.
+        progress: where progress is told.
+        then: the manifest so far; what was accepted for its artifacts stays accepted there.
+
+    Raises:
+        UsageError: `accept` names no branch that depends on tensor data.
+    """
+    with progress.step("look at branches", log="eager") as clock:
+        found = branch_coverage(eager, accept, then=then)
+        reason = found.watched.incomplete
+        clock.passed = not reason
+        clock.detail = f"{len(found.records) or 'none'} on tensor data"
+        if reason:  # of what was seen before, nothing is known to be all
+            clock.detail = f"not watched: {reason}"
+    before = () if then is None else get_accepted_branches(then)
+    if not reason:
+        _check_accepted([text for text in accept if text not in before], found.records)
+    return replace(found, accept=(*found.accept, *before)).records
+
+
+def update_branches(
+    manifest: Manifest, eager: EagerReference, accept: Sequence[str], progress: Progress
+) -> Manifest:
+    """The manifest with the branches as they are now, and what is frozen at the lines of now."""
+    records = watch_branches(eager, accept, progress, then=manifest)
+    seen = branch_coverage(eager, accept, then=manifest)
+    artifacts = (replace(a, frozen=seen.relocate_places(a.frozen)) for a in manifest.artifacts)
+    return replace(manifest, branches=records, artifacts=tuple(artifacts))
+
+
+def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
+    """That what the user accepts is there."""
+    places = [record.place for record in records]
+    for text in accept:
+        if not any(_matches_place(text, place) for place in places):
+            known = ", ".join(places[:_MAX_LISTED])
+            raise UsageError(
+                f"--accept-branch {text} names no branch that depends on tensor data",
+                hint=f"these do: {known}" if known else "this model has none: leave it out",
+                option="accept-branch",
+            )
+
+
+def get_accepted_branches(manifest: Manifest) -> tuple[str, ...]:
+    """The branches that were accepted when the artifacts were made."""
+    return tuple(record.place for record in manifest.branches if record.accepted)
+
+
+def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
+    """The same judging, that accepts what the manifest's artifacts were accepted with as well.
+
+    A manifest that is not trusted adds nothing.
+    """
+    if not judging.trusts_record:
+        return judging
+    return replace(judging, accept=(*judging.accept, *get_accepted_branches(manifest)))
+
+
+def _matches_place(text: str, place: str) -> bool:
+    """Whether `FILE:LINE` is the place, or the end of its path."""
+    text = text.removeprefix("./")
+    return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    """The first texts, and how many more there are."""
+    more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
+    return [*texts[:_MAX_SHOWN], *more]
+
+
+def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
+    """The texts with the hint after the last."""
+    return [*texts[:-1], f"{texts[-1]} ({hint})"]
+
+
+def _describe_untested(found: DataBranch) -> str:
+    return f"{found.record.told}: {found.record.untested}"
+
+
+def _describe_removed(found: DataBranch) -> str:
+    return f"{_describe_untested(found)}, and the rewritten copy has it no more"
+
+
+def _is_masked_value(found: DataBranch) -> bool:
+    """Whether a frozen value differs between feeds that it makes no difference to.
+
+    Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
+    """
+    return found.record.kind == "value" and bool(found.others)
+
+
+def _describe_unseen(found: DataBranch) -> str:
+    return f"{found.record.told}: it differs between feeds, and no feed shows what it decides"
+
+
+def _describe_frozen(found: DataBranch) -> str:
+    what = "value" if found.record.kind == "value" else "branch"
+    on = "with another value" if what == "value" else "on its other arm"
+    more = (
+        f" and {len(found.others) - _MAX_DETAILED} more"
+        if len(found.others) > _MAX_DETAILED
+        else ""
+    )
+    feeds = f"{', '.join(found.others[:_MAX_DETAILED])}{more}"
+    return f"the trace froze the {what} at {found.record.place}; {on}: {feeds}"
+
+
+def _alternative_captures(untried: Sequence[Capture]) -> str:
+    return f"capture it with {' or '.join(untried)}" if untried else _PATCH_HINT
+
+
+def _suggest_fix(
+    fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
+) -> str:
+    """What a user can do about branches that no feed took otherwise."""
+    open_ones = [one for one in fixed if one.record.untested or _is_masked_value(one)]
+    left = [one for one in open_ones if not branches.accepts(one.record)]
+    if not left:
+        return _alternative_captures(untried)
+    place = left[0].record.place
+    return f"the capture froze it: cover it with a feed, or --accept-branch {place}"

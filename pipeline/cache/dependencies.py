@@ -1,0 +1,340 @@
+"""The files, variables and packages that a result depends on.
+
+They are tracked while a run reads them, and compared by later runs.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import source_from_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from ...core.digest import sha256_of
+from ...core.errors import UsageError
+from ...core.records import Needs
+from .environment import describe_installed, is_installed_code, list_loaded_packages
+from .file_digests import FileDigests, is_own_code
+
+ABSENT = "absent"  # what was opened and was not there
+_VARIABLE = "env:"
+UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
+
+
+def find_unmet_dependency(needs: Needs, root: Path, digests: FileDigests) -> str:
+    """What changed of what a result needed; empty where nothing did.
+
+    Args:
+        needs: what was read when it was made.
+        root: the folder that its paths are relative to.
+        digests: what remembers digests of files.
+    """
+    kinds = (_find_changed_file, _find_changed_package, _find_changed_declared)
+    return next((told for kind in kinds for told in kind(needs, root, digests)), "")
+
+
+def _find_changed_file(needs: Needs, root: Path, digests: FileDigests) -> Iterator[str]:
+    for name, then in needs.files.items():
+        if then == UNSURE:
+            yield f"{name}: what was read of it cannot be known again"
+            continue
+        now = digest_now(root / name, digests.of)
+        if now != then:
+            yield _describe_change(name, then, now)
+
+
+def _find_changed_package(needs: Needs, _: Path, digests: FileDigests) -> Iterator[str]:
+    for name, then in needs.packages.items():
+        now = digests.once(f"package {name}", partial(describe_installed, name))
+        if now != then:
+            versions = (then.partition(" ")[0], now.partition(" ")[0] or "not installed")
+            yield f"the package {name} changed: {' -> '.join(versions)}"
+
+
+def _find_changed_declared(needs: Needs, root: Path, digests: FileDigests) -> Iterator[str]:
+    for entry, then in needs.declared.items():
+        if digest_declared(entry, root, digests.of) != then:
+            yield f"what depends names with {entry!r} changed"
+
+
+def merge_dependencies(one: Needs, other: Needs) -> Needs:
+    """What both needed; a file that each of them read with other bytes is in doubt."""
+    files = dict(one.files)
+    for name, digest in other.files.items():
+        files[name] = merge_digests(files.get(name, digest), digest)
+    return Needs(
+        files=files,
+        packages=_merge_mappings(one.packages, other.packages),
+        declared=_merge_mappings(one.declared, other.declared),
+    )
+
+
+def _merge_mappings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Both; what they do not say alike is in doubt."""
+    shared = {name: told if one.get(name, told) == told else UNSURE for name, told in other.items()}
+    return {**one, **shared}
+
+
+def merge_digests(one: str, other: str) -> str:
+    """What two reads of a file say: the digest where they agree."""
+    return one if one == other else UNSURE
+
+
+def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
+    """The SHA-256 of a file, `ABSENT` where there is none, `UNSURE` where it is no plain file."""
+    try:
+        if path.is_file():
+            return digest(path)
+        return UNSURE if path.exists() else ABSENT
+    except OSError:
+        return UNSURE
+
+
+def digest_declared(entry: str, root: Path, digest: Callable[[Path], str] = sha256_of) -> str:
+    """One digest over the names and bytes that an entry of `depends` names.
+
+    Args:
+        entry: a glob relative to `root`, where a folder stands for all files below it; or
+            `env:NAME`, an environment variable.
+        root: the folder of modelc.toml.
+        digest: of one file.
+    """
+    if entry.startswith(_VARIABLE):
+        value = os.environ.get(entry.removeprefix(_VARIABLE))
+        parts = [ABSENT if value is None else value]
+    else:
+        parts = [
+            f"{path.as_posix()}\0{digest_now(path, digest)}"
+            for path in list_declared_files(entry, root)
+        ]
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def list_declared_files(entry: str, root: Path) -> list[Path]:
+    """The files that a glob names, and those below folders that it names; sorted."""
+    named = glob.glob(entry, root_dir=root, recursive=True)  # noqa: PTH207 - an entry may be absolute
+    found: set[Path] = set()
+    for path in (root / name for name in named):
+        below = path.rglob("*") if path.is_dir() else [path]
+        found |= {one for one in below if one.is_file() and "__pycache__" not in one.parts}
+    return sorted(found)
+
+
+def check_declared_entries(entries: Sequence[str], root: Path) -> None:
+    """Refuse an entry of `depends` that names nothing.
+
+    Raises:
+        UsageError: there is no file of that name below the folder.
+    """
+    for entry in entries:
+        if entry == _VARIABLE or (
+            not entry.startswith(_VARIABLE) and not list_declared_files(entry, root)
+        ):
+            raise UsageError(
+                f"depends: {entry!r} names no file in {root}",
+                hint="give files, globs such as configs/*.yaml, or env:NAME",
+            )
+
+
+def _describe_change(name: str, then: str, now: str) -> str:
+    if now == ABSENT:
+        return f"{name} is gone"
+    if then == ABSENT:
+        return f"{name} is new"
+    return f"{name} changed"
+
+
+@dataclass
+class ReadLog:
+    """What was read in this process so far, digest by absolute path.
+
+    It outlives a run: what one read of a module's data at its import is not read again by the next.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+
+class ReadTracker:
+    """Takes in what is opened while it is active.
+
+    Args:
+        root: the project; paths are relative to it.
+        keyed: files and folders whose bytes are in the keys of the steps. What lies beside them
+            counts as the project does.
+        ours: folders that modelc itself writes to: output and cache.
+        declared: entries of `depends`.
+        read: what was read before; None is all that this process read.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keyed: Iterable[Path] = (),
+        ours: Iterable[Path] = (),
+        declared: Iterable[str] = (),
+        read: ReadLog | None = None,
+    ) -> None:
+        self.read = _PROCESS_READS if read is None else read
+        self._root = os.path.realpath(root)
+        self._keyed = tuple(os.path.realpath(path) for path in keyed)
+        self._ours = tuple(os.path.realpath(path) for path in ours)
+        self._places = (self._root, *(str(Path(place).parent) for place in self._keyed))
+        self._declared = {entry: digest_declared(entry, root) for entry in declared}
+        self._busy = threading.local()
+        self._process = os.getpid()
+        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - for as long as it is active
+
+    def on_open(self, name: object, flags: object) -> None:
+        """Take in one opened file; nothing is raised from here, as it would end the user's call."""
+        if getattr(self._busy, "now", False) or not isinstance(name, (str, bytes, os.PathLike)):
+            return
+        self._busy.now = True
+        try:
+            self._record_read(
+                os.path.realpath(os.fsdecode(name)), flags if isinstance(flags, int) else 0
+            )
+        except Exception as error:  # noqa: BLE001 - what cannot be looked at cannot be known again
+            self._note(f"{name!r}: {error}", UNSURE)
+        finally:
+            self._busy.now = False
+
+    def _record_read(self, path: str, flags: int) -> None:
+        path = _source_file(path)
+        if not self._counts(path):
+            return
+        makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
+        if flags & os.O_TRUNC or makes:
+            if path not in self.read.files:
+                self.read.written.add(path)  # what is in it then comes from this run
+            return
+        if flags & os.O_WRONLY or path in self.read.written or Path(path).is_dir():
+            return
+        now = _stat_stamp(path)
+        if path not in self.read.files or self.read.stamps.get(path) != now:
+            self.read.stamps[path] = now
+            self._note(path, digest_now(Path(path)))
+
+    def _counts(self, path: str) -> bool:
+        """Whether it lies in the project, and is neither installed, modelc's own nor in a key."""
+        if not _is_below(path, self._places) or is_installed_code(path) or is_own_code(Path(path)):
+            return False
+        return not (_is_below(path, self._ours) or _is_below(path, self._keyed))
+
+    def _note(self, name: str, digest: str) -> None:
+        if os.getpid() != self._process:  # a worker of a loader, which was forked off
+            line = f"{digest} {name}\n".encode(errors="surrogateescape")
+            self._of_workers.write(line)
+            return
+        self.read.files[name] = merge_digests(self.read.files.get(name, digest), digest)
+
+    def needs(self) -> Needs:
+        """What was read so far, with the modules that are loaded and their packages."""
+        self._busy.now = True
+        try:
+            self._track_workers()
+            self._add_modules()
+            files = {self._relative(name): one for name, one in sorted(self.read.files.items())}
+            return Needs(files=files, packages=list_loaded_packages(), declared=self._declared)
+        finally:
+            self._busy.now = False
+
+    def _track_workers(self) -> None:
+        size = os.fstat(self._of_workers.fileno()).st_size
+        lines = os.pread(self._of_workers.fileno(), size, 0).decode(errors="surrogateescape")
+        for line in filter(None, lines.split("\n")):
+            digest, _, name = line.partition(" ")
+            self._note(name, digest)
+
+    def _add_modules(self) -> None:
+        """The user's modules, also those that were loaded before this was active."""
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__file__", None)
+            if not isinstance(name, str) or is_installed_code(name):
+                continue
+            path = os.path.realpath(name)
+            known = path in self.read.files or is_installed_code(path) or is_own_code(Path(path))
+            if not known and Path(path).is_file():
+                self._note(path, digest_now(Path(path)))
+
+    def _relative(self, name: str) -> str:
+        path = Path(name)
+        near = path.relative_to(self._root) if path.is_relative_to(self._root) else path
+        return near.as_posix()
+
+    def close(self) -> None:
+        """Take in nothing more."""
+        self._of_workers.close()
+
+
+_PROCESS_READS = ReadLog()
+_active: list[ReadTracker] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def track_reads(
+    root: Path,
+    *,
+    keyed: Iterable[Path] = (),
+    ours: Iterable[Path] = (),
+    declared: Iterable[str] = (),
+    read: ReadLog | None = None,
+) -> Iterator[ReadTracker]:
+    """Track what this process reads until the end of the block; arguments as of `ReadTracker`."""
+    if not _hooked:
+        sys.addaudithook(_on_audit_event)  # it cannot be taken away again: one for all runs
+        _hooked.append(True)
+    tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
+    _active.append(tracker)
+    try:
+        yield tracker
+    finally:
+        _active.remove(tracker)
+        tracker.close()
+
+
+def collect_imported_dependencies(root: Path) -> Needs:
+    """The user's modules that are loaded, and the packages, where no read was tracked."""
+    with closing(ReadTracker(root, read=ReadLog())) as tracker:
+        return tracker.needs()
+
+
+def _on_audit_event(event: str, args: tuple[object, ...]) -> None:
+    if event == "open" and _active:
+        for tracker in tuple(_active):
+            tracker.on_open(args[0], args[2])
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}{os.sep}") for place in places)
+
+
+def _source_file(path: str) -> str:
+    """The source of compiled code, where that is beside it."""
+    if not path.endswith(".pyc"):
+        return path
+    try:
+        source = source_from_cache(path)
+    except ValueError:
+        return path
+    return source if Path(source).is_file() else path
+
+
+def _stat_stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

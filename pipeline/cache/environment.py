@@ -1,0 +1,179 @@
+"""Python, platform, processor and package versions.
+
+A manifest records them, and cache keys depend on them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ...converters.installed_packages import package_versions
+from ...converters.trt.trt_installation import query_driver
+from ...core.digest import sha256_of
+
+_TOOL_PREFIXES = ("__editable__", "_virtualenv")  # what installers put beside packages
+
+
+def list_loaded_packages() -> dict[str, str]:
+    """What `installed_as` says of each loaded distribution that the key does not have."""
+    keyed = set(describe_environment())
+    tops = {name.partition(".")[0] for name in list(sys.modules)}
+    owners = _distributions_by_module()
+    own = set(owners.get("modelc", ()))
+    names = {dist for top in tops for dist in owners.get(top, ())} - keyed - own
+    names |= {top for top in tops if top not in owners and _is_stray_module(top)}
+    return {name: _version_when_loaded(name) for name in sorted(names)}
+
+
+@functools.cache
+def _version_when_loaded(name: str) -> str:
+    """As it was when it was first seen in this process, which goes on with what it loaded."""
+    return describe_installed(name)
+
+
+@functools.cache
+def _distributions_by_module() -> Mapping[str, Sequence[str]]:
+    """Distributions by top-level module; it reads the metadata of all of them."""
+    return metadata.packages_distributions()
+
+
+def describe_installed(name: str) -> str:
+    """Version, and a digest of its list of files: a package may change under one version.
+
+    A module among the packages that is of none of them has no version. Empty where there is none.
+    """
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return _digest_stray_module(name)
+    listed = found.read_text("RECORD") or ""
+    return f"{found.version} {hashlib.sha256(listed.encode()).hexdigest()[:16]}"
+
+
+def _is_stray_module(top: str) -> bool:
+    """Whether a loaded module lies among the packages and is of none, as one put there by hand is.
+
+    It lies in the folder of packages itself: what is deeper a package has put on the path.
+    """
+    module = sys.modules.get(top)
+    if module is None or top.startswith(_TOOL_PREFIXES):
+        return False
+    file = getattr(module, "__file__", None)
+    places = [file] if isinstance(file, str) else list(getattr(module, "__path__", ()))
+    found = (place.parent if place.stem == "__init__" else place for place in map(Path, places))
+    return any(is_packages_folder(place.parent) for place in found)
+
+
+def _digest_stray_module(top: str) -> str:
+    """A digest of all its files; empty where there is none."""
+    folders = [one for one in sys.path if is_packages_folder(Path(one))]
+    found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
+    if found is None:
+        return ""
+    digest = hashlib.sha256()
+    roots = [Path(one) for one in found.submodule_search_locations or ()]
+    for root in roots or [Path(found.origin or "")]:
+        for file in [root] if root.is_file() else sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                name = file.relative_to(root.parent).as_posix()
+                digest.update(f"{name}\0{sha256_of(file)}\n".encode())
+    return f"unversioned {digest.hexdigest()[:16]}"
+
+
+CPUINFO_FILE = Path("/proc/cpuinfo")
+_VECTOR_FLAGS = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8mm|fphp)")
+
+
+def describe_machine(cpuinfo: Path = CPUINFO_FILE) -> str:
+    """Python, the system and the instructions that libraries choose their kernels by.
+
+    Where the system does not tell the instructions it is the processor's name.
+    """
+    python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    return "\n".join((python, platform.system(), platform.machine(), _describe_processor(cpuinfo)))
+
+
+def _describe_processor(cpuinfo: Path) -> str:
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    flags: set[str] = set()
+    for line in re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.M):
+        flags.update(line.split())
+    return " ".join(sorted(filter(_VECTOR_FLAGS.match, flags))) or platform.processor()
+
+
+def describe_gpus() -> str:
+    """The driver and the devices, for what runs on one."""
+    driver = query_driver()
+    return f"{driver.version} {', '.join(map(str, driver.devices))} {driver.reason}"
+
+
+_SYSTEM_FOLDERS = ("/proc/", "/sys/", "/dev/")
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_STANDARD_FOLDERS = tuple(
+    {
+        place + os.sep
+        for name in ("stdlib", "platstdlib", "scripts")
+        for place in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
+    }
+)
+_ZIPPED_LIBRARY = (
+    f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"  # seldom there
+)
+
+
+def is_standard_library(path: str) -> bool:
+    """Whether it is a file of Python's own library, or a program beside it."""
+    return (path.startswith(_STANDARD_FOLDERS) and not is_installed_package(path)) or path.endswith(
+        _ZIPPED_LIBRARY
+    )
+
+
+def is_installed_package(path: str) -> bool:
+    """Whether it is a file of an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGE_FOLDERS)
+
+
+def is_packages_folder(folder: Path) -> bool:
+    """Whether packages are installed in that very folder."""
+    return folder.name in _PACKAGE_FOLDERS
+
+
+def is_installed_code(path: str) -> bool:
+    """Whether it is Python's, an installed package's or the system's own, by its name alone."""
+    return (
+        path.startswith(_SYSTEM_FOLDERS) or is_standard_library(path) or is_installed_package(path)
+    )
+
+
+_RECORDED_PACKAGES = (
+    "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",
+    "nvidia-modelopt", "tensorrt", "numpy",
+)  # fmt: skip
+NOT_PACKAGES = ("python", "platform")
+
+
+def packages() -> dict[str, str]:
+    """The versions of what converts, quantizes and runs, as far as it is installed."""
+    return package_versions(*_RECORDED_PACKAGES)
+
+
+def describe_environment() -> dict[str, str]:
+    """Python, platform and the versions of what took part."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **packages(),
+    }

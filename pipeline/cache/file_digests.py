@@ -1,0 +1,261 @@
+"""SHA-256 digests of files, stored by stat data so that a warm run reads no file.
+
+Also the digest of modelc's own source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ...core.digest import sha256_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DIGEST_FILE = "digests.sqlite3"
+_CLOCK_TICK = 2 * 10**9  # nanoseconds: the coarsest clock of a file system in use, FAT's
+_LOCK_TIMEOUT = 5.0  # seconds to wait for another process that writes
+_TABLE = "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
+
+
+class FileDigests:
+    """Digests of files, in a small database of the cache folder; None remembers for one run.
+
+    A context manager: what was learned is written at the end. A database that cannot be used is
+    done without, and one that is no database is removed.
+    """
+
+    def __init__(self, folder: Path | None, *, now: Callable[[], int] = time.time_ns) -> None:
+        self._path = None if folder is None else folder / DIGEST_FILE
+        self._now = now
+        self._learned: dict[str, tuple[str, str]] = {}
+        self._asked: dict[str, tuple[str, dict[str, str]]] = {}
+        self._noted: dict[str, str] = {}
+        self._database = _open_database(self._path)
+
+    def __enter__(self) -> FileDigests:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def of(self, path: Path) -> str:
+        """The SHA-256 of a file.
+
+        Raises:
+            OSError: it is not there or cannot be read.
+        """
+        name = str(path.absolute())
+        began = self._now()
+        before = path.stat()
+        stamp = self._noted[name] = _encode_stamp(before)
+        known = self._known(name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        digest = sha256_of(path)
+        settled = max(before.st_mtime_ns, before.st_ctime_ns) < began - _CLOCK_TICK
+        if settled and _encode_stamp(path.stat()) == stamp:
+            self._learned[name] = (stamp, digest)
+        return digest
+
+    def of_tree(self, folder: Path, *, less: tuple[Path, ...] = ()) -> str:
+        """One digest over the names and digests of all files below a folder, links followed.
+
+        Args:
+            folder: where to begin.
+            less: files and folders that do not count.
+
+        Raises:
+            OSError: one of them cannot be read.
+        """
+        digest = hashlib.sha256()
+        apart = {one.resolve() for one in less}
+        around = {one.parent for one in apart}  # these change with what does not count
+        found: list[Path] = []
+        for place, files in _walk_files(folder, apart):
+            found += files
+            if place.resolve() not in around:
+                self._noted[str(place.absolute())] = _encode_stamp(place.stat())
+        for path in sorted(found):
+            digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
+        return digest.hexdigest()
+
+    def once(self, name: str, ask: Callable[[], str]) -> str:
+        """What `ask` gives under that name, asked once in a run; the database has none of it."""
+        if name not in self._asked:
+            noted, self._noted = self._noted, {}
+            try:
+                self._asked[name] = (ask(), self._noted)
+            finally:
+                self._noted = noted
+        answer, of_it = self._asked[name]
+        self._noted.update(of_it)
+        return answer
+
+    @contextmanager
+    def note_reads(self) -> Iterator[dict[str, str]]:
+        """What the file system says of all that is digested in the block, by path; not after it."""
+        noted: dict[str, str] = {}
+        self._noted = noted
+        try:
+            yield noted
+        finally:
+            self._noted = {}
+
+    def close(self) -> None:
+        """Write what was learned."""
+        if self._database is None:
+            return
+        import sqlite3
+
+        rows = [(path, *known) for path, known in self._learned.items()]
+        # A full disk, or another that writes for long: it is learned again.
+        with suppress(sqlite3.Error), self._database:
+            self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
+        self._database.close()
+        self._database = None
+
+    def _known(self, name: str) -> tuple[str, str] | None:
+        if name in self._learned:
+            return self._learned[name]
+        if self._database is None:
+            return None
+        import sqlite3
+
+        try:
+            row = self._database.execute(
+                "SELECT stamp, sha256 FROM digest WHERE path = ?", (name,)
+            ).fetchone()
+        except sqlite3.OperationalError:  # another process writes for long
+            return None
+        except sqlite3.DatabaseError:
+            self._forget()
+            return None
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    def _forget(self) -> None:
+        """Go on without a database that broke."""
+        if self._database is not None:
+            self._database.close()
+        self._database = None
+        if self._path is not None:
+            _remove_database(self._path)
+
+
+def first_changed(noted: Mapping[str, str]) -> str:
+    """The first of what was noted that is no longer as it was; empty where all of it is."""
+    return next((name for name, then in noted.items() if _current_stamp(Path(name)) != then), "")
+
+
+def _current_stamp(path: Path) -> str:
+    try:
+        return _encode_stamp(path.stat())
+    except OSError:
+        return ""
+
+
+def _encode_stamp(found: os.stat_result) -> str:
+    parts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return " ".join(map(str, parts))
+
+
+def _open_database(path: Path | None) -> sqlite3.Connection | None:
+    if path is None or path.is_symlink():  # what is behind a link is not modelc's
+        return None
+    import sqlite3
+
+    for _ in range(2):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, check_same_thread=False)
+        except (OSError, sqlite3.Error):
+            return None
+        try:
+            database.execute(_TABLE)
+        except sqlite3.OperationalError:  # locked for long, or a folder that may not be written
+            return database if _is_readable(database) else None
+        except sqlite3.DatabaseError:  # not a database
+            database.close()
+            _remove_database(path)
+        else:
+            return database
+    return None
+
+
+def _is_readable(database: sqlite3.Connection) -> bool:
+    import sqlite3
+
+    try:
+        database.execute("SELECT 1 FROM digest LIMIT 1").fetchone()
+    except sqlite3.Error:
+        database.close()
+        return False
+    return True
+
+
+def _remove_database(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _walk_files(folder: Path, less: set[Path]) -> Iterator[tuple[Path, list[Path]]]:
+    """Folders with their files, also behind links; one that a link leads back to is read once."""
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        state = here.stat()
+        if (state.st_dev, state.st_ino) in seen or _is_excluded(here, less):
+            folders.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        paths = map(here.joinpath, names)
+        yield here, [path for path in paths if path.is_file() and not _is_excluded(path, less)]
+
+
+def _is_excluded(path: Path, less: set[Path]) -> bool:
+    return bool(less) and path.resolve() in less
+
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+ARTIFACT_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+# What these ask is in the order, and what they draw is no part of a result.
+OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
+
+
+def digest_of_code(digests: FileDigests, root: Path = PACKAGE_ROOT) -> str:
+    """One digest over the source files of the rooms that make and judge artifacts."""
+    return digests.once(f"code in {root}", lambda: _digest_of_code(digests, root))
+
+
+def _digest_of_code(digests: FileDigests, root: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_source_files(root)):
+        digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _source_files(root: Path) -> Iterator[Path]:
+    for room in ARTIFACT_PACKAGES:
+        yield from (root / room).rglob("*.py")
+
+
+def is_own_code(path: Path, root: Path = PACKAGE_ROOT) -> bool:
+    """Whether a file is modelc's own; sample models are what users have."""
+    if not path.is_relative_to(root) or path == root:
+        return False
+    first = path.relative_to(root).parts[0]
+    return first in (*ARTIFACT_PACKAGES, *OUTPUT_PACKAGES) or (
+        path.parent == root and path.suffix == ".py"
+    )

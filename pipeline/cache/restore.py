@@ -1,0 +1,197 @@
+"""Copies results from the cache into an output folder, as if the run had made them there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ...core.digest import sha256_of
+from ...core.events import silence
+from ...core.manifest import Failure, Manifest
+from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
+from ...core.verdict import Verdict
+from ...validators.model_identity import is_same_model
+from ..held_out import relocate_record
+from ..manifest_file import without_artifacts
+from ..order import Order, ResumeState
+from ..output_folder import OutputFolder, open_folder
+from ..plan import Step
+from ..run_context import (
+    continue_manifest,
+    find_unreferenced_files,
+    read_known_record,
+    relative_to,
+    resume_manifest,
+)
+from ..worst_feed import place_worst_feed
+from .dependencies import find_unmet_dependency, merge_dependencies
+from .result_store import StoredEntry
+from .reuse import ReuseSources, walk_plan
+from .step_cache import WORST_ROLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRestore:
+    """Fetches what suits an order, beside the results, and commits all of it as one change.
+
+    `failures` are those on record that would come again.
+    """
+
+    order: Order
+    keys: Mapping[str, str]
+    caching: ReuseSources
+    failures: tuple[Failure, ...] = ()
+    _hits: dict[str, _CacheHit] = field(default_factory=dict)
+
+    def run(
+        self, plan: Sequence[Step], standing: Mapping[str, Artifact], known: Manifest | None
+    ) -> tuple[Manifest | None, dict[str, Artifact], tuple[str, ...]]:
+        """The record, the artifacts of the steps that are done, and which of them were restored.
+
+        Raises:
+            UsageError: the folder is another model's and the order does not overwrite, another run
+                is in it, or it cannot be written.
+        """
+        with open_folder(self.order.out) as folder:
+            header = known if standing else None
+
+            def fetch(step: Step, origin: str | None) -> Artifact | None:
+                hit = self._fetch_files(step, origin, folder, header)
+                return None if hit is None else hit.artifact
+
+            done = walk_plan(plan, standing, fetch)
+            if not self._hits:
+                return known, done, ()
+            kept = frozenset(name for name in done if name not in self._hits)
+            return self._commit_found(folder, kept), done, tuple(self._hits)
+
+    def _fetch_files(
+        self, step: Step, origin: str | None, folder: OutputFolder, header: Manifest | None
+    ) -> _CacheHit | None:
+        """The first entry that suits, its files copied beside the results and found right."""
+        key, steps = self.keys.get(step.name), self.caching.steps
+        if key is None or steps is None:
+            return None
+        header = next((hit.manifest for hit in self._hits.values()), header)
+
+        def suits(manifest: Manifest) -> bool:
+            return (
+                manifest.artifacts[0].step == step.name
+                and (origin is None or manifest.artifacts[0].parent == origin)
+                and (header is None or _is_same_model(manifest, header))
+                and not find_unmet_dependency(
+                    manifest.needs, self.caching.root, self.caching.digests
+                )
+            )
+
+        for stored in steps.candidates(key, suits):
+            place = folder.workplace(step.name)
+            manifest = stored.entry.manifest
+            if manifest is not None and steps.store.take(stored, place):
+                hit = _CacheHit(stored=stored, manifest=manifest, place=place)
+                self._hits[step.name] = hit
+                return hit
+        return None
+
+    def _commit_found(self, folder: OutputFolder, kept: frozenset[str]) -> Manifest:
+        """The folder's record with all that was fetched, written together with the files."""
+        first = next(iter(self._hits.values())).manifest
+        path = str(self.order.source.checkpoint)
+        known = read_known_record(self.order, folder, replace(first.checkpoint, path=path))
+        tell = silence if self.caching.steps is None else self.caching.steps.tell
+        manifest = continue_manifest(self.order, folder, self._fresh(first, folder), known, tell)
+        resume = ResumeState(keys=self.keys, kept=kept, failures=self.failures)
+        manifest = resume_manifest(manifest, known, resume)
+        for hit in self._hits.values():
+            manifest = self._with(manifest, hit, folder)
+        before = manifest if known is None else known
+        folder.commit(manifest, find_unreferenced_files(before, manifest))
+        return manifest
+
+    def _fresh(self, then: Manifest, folder: OutputFolder) -> Manifest:
+        """A record as this order would begin it, by what is on record of the same step."""
+        source = self.order.source
+        checkpoint: Checkpoint = replace(
+            then.checkpoint, path=relative_to(str(source.checkpoint), folder)
+        )
+        samples = None if source.samples is None else relative_to(str(source.samples), folder)
+        return replace(
+            then,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            order=self.order.summary(),
+            checkpoint=checkpoint,
+            feeds=replace(then.feeds, samples=samples),
+            artifacts=(),
+            verdicts=(),
+            localisations=(),
+            steps=(),
+        )
+
+    def _with(self, manifest: Manifest, hit: _CacheHit, folder: OutputFolder) -> Manifest:
+        """The record with one artifact in place of what the step gave before."""
+        artifact, then = self._artifact(hit, folder), hit.manifest
+        step = artifact.step
+        gone = {f"{REJECTED}/{step}", *(() if artifact.rejected else (step,))}
+        slim = without_artifacts(manifest, gone)
+        files = [file for file in hit.stored.entry.files if file.role != WORST_ROLE]
+        folder.own(_find_identical_files(files, folder.path))
+        folder.accept(files, hit.place)
+        return replace(
+            slim,
+            artifacts=(*slim.artifacts, artifact),
+            verdicts=(*slim.verdicts, _relocate_verdict(hit, artifact, folder)),
+            pending=tuple(one for one in slim.pending if one.step != step),
+            failures=tuple(one for one in slim.failures if one.step != step),
+            branches=slim.branches or then.branches,
+            warned=tuple(dict.fromkeys((*slim.warned, *then.warned))),
+            localisations=(*slim.localisations, *then.localisations),
+            needs=merge_dependencies(slim.needs, then.needs),
+        )
+
+    def _artifact(self, hit: _CacheHit, folder: OutputFolder) -> Artifact:
+        """The artifact with its calibration samples where this order has them."""
+        artifact, options = hit.artifact, self.order.lowering.calibration
+        if artifact.calibration is None or options is None:
+            return artifact
+        record = replace(artifact.calibration, source=options.source)
+        return replace(artifact, calibration=relocate_record(record, Path.cwd(), folder.path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CacheHit:
+    """An entry whose files lie in `place`, found right."""
+
+    stored: StoredEntry
+    manifest: Manifest
+    place: Path
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.manifest.artifacts[0]
+
+
+def _is_same_model(one: Manifest, other: Manifest) -> bool:
+    """Whether two records are of one model and its inputs, and can be one record."""
+    same = one.checkpoint.digest == other.checkpoint.digest and one.signature == other.signature
+    return same and is_same_model(one.fingerprint, other.fingerprint)
+
+
+def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) -> Verdict:
+    """The verdict with its worst feed in this folder, and the command that replays it here."""
+    verdict = hit.manifest.verdicts[0]
+    if verdict.worst is not None:
+        draft = (hit.place / verdict.worst.file).resolve()
+        verdict = replace(verdict, worst=replace(verdict.worst, file=str(draft)))
+    other = artifact.step if artifact.rejected else f"{REJECTED}/{artifact.name}"
+    was = "" if artifact.rejected else other
+    return place_worst_feed(verdict, folder, artifact.files[0].name, was=was)
+
+
+def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
+    """Names of files that are in the folder byte for byte, by whomever: nothing of them is lost."""
+    for file in files:
+        path = folder / file.name
+        if path.is_file() and sha256_of(path) == file.sha256:
+            yield file.name

@@ -1,0 +1,314 @@
+"""A content-addressed store of results, with garbage collection and an integrity check."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfileobj
+from typing import BinaryIO
+
+from ...core.digest import sha256_of
+from ...core.errors import UsageError, first_line
+from ...core.events import Noted, Tell, silence
+from ...core.records import FileRecord
+from ...core.whole import flush_folder
+from .store_layout import (
+    CacheEntry,
+    CorruptEntryError,
+    StoreLayout,
+    encode_entry,
+    entry_name,
+    read_entry,
+    read_entry_or_none,
+)
+
+RESULTS_FOLDER = "results"  # of the cache folder: the store of steps and quantizers
+DEFAULT_CACHE_LIMIT = 10 * 10**9  # bytes of all files; what was used least recently goes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEntry:
+    """An entry as it lies in the store, and when it was used last (seconds since 1970)."""
+
+    entry: CacheEntry
+    path: Path
+    used: float
+
+
+class ResultStore:
+    """Results by key, up to `limit` bytes; where the folder cannot be used it does without.
+
+    What is wrong with an entry or with the folder is told, each thing once, and is never an error.
+    """
+
+    def __init__(
+        self, folder: Path, limit: int = DEFAULT_CACHE_LIMIT, tell: Tell = silence
+    ) -> None:
+        self.layout = StoreLayout(folder=folder)
+        self._limit = limit
+        self._tell = tell
+        self._said: set[str] = set()
+
+    def entries(self, key: str) -> Iterator[StoredEntry]:
+        """The entries of a key, the last used first; damaged ones are removed and told."""
+        paths = self.layout.entries_of(key)
+        found = [one for path in paths if (one := self._read(path)) is not None]
+        yield from sorted(found, key=lambda one: one.used, reverse=True)
+
+    def _read(self, path: Path) -> StoredEntry | None:
+        try:
+            return StoredEntry(entry=read_entry(path), path=path, used=path.stat().st_mtime)
+        except OSError:  # another run has removed it, or it may not be read
+            return None
+        except CorruptEntryError as error:
+            self._drop(path, str(error))
+            return None
+
+    def take(self, stored: StoredEntry, folder: Path) -> bool:
+        """Copy an entry's files into a folder and compare their digests; False where it is faulty.
+
+        A faulty entry is removed with its damaged file, and told.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        with ExitStack() as held:
+            try:
+                opened = self._opened(stored, held)
+            except OSError as error:
+                self._drop(stored.path, f"incomplete ({_describe_os_error(error)})")
+                return False
+            for file, stream in opened:
+                if copy_hashed(stream, folder / file.name) != file.sha256:
+                    self._drop(stored.path, f"changed ({file.name})", blob=file.sha256)
+                    return False
+        return True
+
+    def _opened(self, stored: StoredEntry, held: ExitStack) -> list[tuple[FileRecord, BinaryIO]]:
+        """The entry's files, opened; it counts as used now."""
+        with self.layout.hold_lock():
+            with suppress(OSError):  # a folder that may only be read serves as well
+                os.utime(stored.path)
+            return [
+                (file, held.enter_context(self.layout.blob(file.sha256).open("rb")))
+                for file in stored.entry.files
+            ]
+
+    def put(self, entry: CacheEntry, sources: Mapping[str, Path]) -> bool:
+        """Store an entry with its files, which are read from `sources` by their names.
+
+        Returns:
+            Whether it is there now: a file that is not what the entry says is not stored, nor
+            anything where the folder cannot be written.
+        """
+        try:
+            with self.layout.draft() as draft:
+                drafts = self._draft_entry(entry.files, sources, draft)
+                if drafts is None:
+                    return False
+                self._settle(entry, drafts, draft)
+        except OSError as error:
+            self._say(
+                f"nothing is kept in the cache {self.layout.folder}: {_describe_os_error(error)}"
+            )
+            return False
+        return True
+
+    def _draft_entry(
+        self, files: Sequence[FileRecord], sources: Mapping[str, Path], draft: Path
+    ) -> dict[str, Path] | None:
+        """The files copied aside, by digest; None where one is not what its record says."""
+        drafts: dict[str, Path] = {}
+        for file in files:
+            copy = draft / file.sha256
+            with sources[file.name].open("rb") as stream:
+                if copy_hashed(stream, copy) != file.sha256:
+                    self._say(f"{file.name} is not what was recorded of it: not kept")
+                    return None
+            drafts[file.sha256] = copy
+        return drafts
+
+    def _settle(self, entry: CacheEntry, drafts: Mapping[str, Path], draft: Path) -> None:
+        """Give files and entry their names. A file of the same name and size serves as it is."""
+        raw = encode_entry(entry)
+        written = draft / "entry"
+        with written.open("wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with self.layout.hold_lock():
+            for digest, copy in drafts.items():
+                place = self.layout.blob(digest)
+                if not place.is_file() or place.stat().st_size != copy.stat().st_size:
+                    _move_into_place(copy, place)
+            path = self.layout.place(entry.key) / f"{entry_name(raw)}.json"
+            _move_into_place(written, path)
+            if self.layout.size() > self._limit:
+                shrink_to(self.layout, self._limit, path)
+
+    def touch(self, stored: StoredEntry) -> bool:
+        """Have an entry count as used now; False where one of its files is not there."""
+        with suppress(OSError):
+            os.utime(stored.path)
+        return all(self.layout.blob(file.sha256).is_file() for file in stored.entry.files)
+
+    def _drop(self, path: Path, fault: str, *, blob: str = "") -> None:
+        """Remove what is damaged, so that it is found missing and made anew."""
+        self._say(f"a result in the cache was {fault}: made anew")
+        with suppress(OSError), self.layout.hold_lock():
+            self.layout.remove(path)
+            if blob:
+                self.layout.remove(self.layout.blob(blob))
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(Noted(text=text, warning=True))
+
+
+def _describe_os_error(error: OSError) -> str:
+    return error.strerror or first_line(error)
+
+
+def _move_into_place(draft: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft.replace(place)
+    flush_folder(place.parent)
+
+
+def collect_garbage(layout: StoreLayout, *, limit: int, older_than: float | None = None) -> int:
+    """Remove what was not used for `older_than` seconds, and the oldest beyond `limit` bytes.
+
+    Returns:
+        The bytes that were freed.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    with _translate_os_errors(layout), layout.hold_lock():
+        before = layout.size()
+        now = time.time()
+        for path, used in layout.entries():
+            if older_than is not None and now - used > older_than:
+                layout.remove(path)
+        shrink_to(layout, limit)
+        return before - layout.size()
+
+
+def shrink_to(layout: StoreLayout, limit: int, newest: Path | None = None) -> None:
+    """Keep the entries that were used last, as many as the limit holds, and `newest` among them.
+
+    Files that entries share count once. Damaged entries and files of no entry go.
+    """
+    kept: dict[str, int] = {}
+    total, full = 0, False
+    for path, _ in sorted(layout.entries(), key=lambda one: one[0] != newest):
+        entry = read_entry_or_none(path)
+        files = () if entry is None else entry.files
+        more = {file.sha256: file.size for file in files if file.sha256 not in kept}
+        added = sum(more.values()) + path.stat().st_size
+        full = full or total + added > limit
+        if entry is None or (full and path != newest):
+            layout.remove(path)
+        else:
+            kept.update(more)
+            total += added
+    for blob in layout.blobs():
+        if blob.name not in kept:
+            layout.remove(blob)
+    layout.drop_empty()
+
+
+def verify_store(layout: StoreLayout) -> tuple[str, ...]:
+    """Digest every file again and remove what is wrong; what was wrong, a line each.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    found: list[str] = []
+    with _translate_os_errors(layout):
+        found += [
+            told for path in list(layout.blobs()) if (told := _remove_if_corrupt(layout, path))
+        ]
+    with _translate_os_errors(layout), layout.hold_lock():
+        for path, _ in layout.entries():
+            entry = read_entry_or_none(path)
+            if entry is None:
+                layout.remove(path)
+                found.append(f"entry {path.stem[:12]}: damaged, or no entry of this modelc")
+                continue
+            gone = [file.name for file in entry.files if not layout.blob(file.sha256).is_file()]
+            if gone:
+                layout.remove(path)
+                found.append(f"{entry.artifact} of {entry.model}: {', '.join(gone)} is not there")
+    return tuple(found)
+
+
+@contextmanager
+def _translate_os_errors(layout: StoreLayout) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"the cache {layout.folder} cannot be written: {error.strerror or first_line(error)}",
+            hint="give a folder of your own with --cache-dir",
+        ) from error
+
+
+def _remove_if_corrupt(layout: StoreLayout, blob: Path) -> str:
+    """What is wrong with a file; it is then removed."""
+    digest = hashlib.sha256()
+    try:
+        with blob.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except FileNotFoundError:  # another run has removed it meanwhile
+        return ""
+    if digest.hexdigest() == blob.name:
+        return ""
+    layout.remove(blob)
+    return f"file {blob.name[:12]}: its digest is another"
+
+
+_COPY_BLOCK = 1 << 24
+
+
+def copy_hashed(source: BinaryIO, target: Path) -> str:
+    """Copy an opened file; the SHA-256 of the copy, read back. It is flushed to the disk.
+
+    Never a hard link: who writes to the one would change the other.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as stream:
+        if not _copy_in_kernel(source, stream):
+            source.seek(0)
+            stream.seek(0)
+            stream.truncate()
+            copyfileobj(source, stream, _COPY_BLOCK)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return sha256_of(target)
+
+
+def _copy_in_kernel(source: BinaryIO, target: BinaryIO) -> bool:
+    """Have the kernel copy, which shares blocks where it can; False where it does not do it."""
+    if not hasattr(os, "copy_file_range"):
+        return False
+    left = os.fstat(source.fileno()).st_size
+    try:
+        while left > 0:
+            done = os.copy_file_range(source.fileno(), target.fileno(), left)
+            if done == 0:
+                return False
+            left -= done
+    except OSError:  # between file systems, or one that does not offer it
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""Results of steps by key, in the local store and in a remote one at an fsspec URL."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.digest import record_of, sha256_of
+from ...core.distribution import hint_for_extra
+from ...core.errors import MissingError, UsageError, first_line
+from ...core.events import Noted, Tell, silence
+from ...core.manifest import Manifest
+from ...core.records import Artifact, FileRecord
+from ...core.verdict import State, Verdict
+from .result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore, StoredEntry
+from .store_layout import CacheEntry, CorruptEntryError, decode_entry, encode_entry, entry_name
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+WORST_ROLE = "worst"  # the role of an entry's file that is no part of the artifact: its worst feed
+
+
+class StepCache:
+    """Judged artifacts by the key of their step, in a folder and perhaps at a remote beside it.
+
+    Args:
+        folder: the cache folder; one that cannot be used is done without.
+        limit: bytes of the local folder.
+        tell: where faults are told; none of them is an error.
+        remote: where entries are fetched that are not here, and brought to.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limit: int = DEFAULT_CACHE_LIMIT,
+        *,
+        tell: Tell = silence,
+        remote: RemoteStore | None = None,
+    ) -> None:
+        self.tell = tell
+        self.store = ResultStore(folder / RESULTS_FOLDER, limit, tell)
+        self._remote = remote
+
+    def candidates(self, key: str, suits: Callable[[Manifest], bool]) -> Iterator[StoredEntry]:
+        """Entries of the key that `suits` takes, the last used first, then those of the remote."""
+        for stored in self.store.entries(key):
+            if _is_suitable(stored.entry, suits):
+                yield stored
+        if self._remote is None:
+            return
+        for name, entry in self._remote.entries(key):
+            if _is_suitable(entry, suits) and self._remote.fetch(entry, self.store):
+                yield from (one for one in self.store.entries(key) if one.path.stem == name)
+
+    def keep(self, manifest: Manifest, folder: Path, model: str) -> int:
+        """Store what a folder's record has under keys, and is not stored yet; how many there were.
+
+        Args:
+            manifest: the record after a run.
+            folder: where its files are.
+            model: whose they are, as `modelc cache ls` shows it.
+        """
+        done = 0
+        for entry, sources in iter_entries(manifest, folder, model):
+            if self._has(entry):
+                continue
+            if self.store.put(entry, sources):
+                done += 1
+                if self._remote is not None:
+                    self._remote.bring(entry, self.store)
+        return done
+
+    def _has(self, entry: CacheEntry) -> bool:
+        """Whether there is an entry of the key that serves whenever this one would."""
+        return any(
+            _entry_dependencies(stored.entry) == _entry_dependencies(entry)
+            and _entry_parent(stored.entry) == _entry_parent(entry)
+            and self.store.touch(stored)
+            for stored in self.store.entries(entry.key)
+        )
+
+
+def _is_suitable(entry: CacheEntry, suits: Callable[[Manifest], bool]) -> bool:
+    return entry.manifest is not None and suits(entry.manifest)
+
+
+def _entry_dependencies(entry: CacheEntry) -> object:
+    return None if entry.manifest is None else entry.manifest.needs
+
+
+def _entry_parent(entry: CacheEntry) -> str:
+    return "" if entry.manifest is None else entry.manifest.artifacts[0].parent
+
+
+def iter_entries(
+    manifest: Manifest, folder: Path, model: str
+) -> Iterator[tuple[CacheEntry, Mapping[str, Path]]]:
+    """An entry for each judged artifact that has a key, and where its files are by name.
+
+    What was not judged to an end is none: an error of a runtime may pass.
+    """
+    for artifact in manifest.artifacts:
+        verdict = manifest.verdict_of(artifact.name)
+        if not artifact.key or verdict is None or verdict.state is State.ERROR:
+            continue
+        if any(f.role != "debug" and not (folder / f.name).is_file() for f in artifact.files):
+            continue
+        slim = _slim_manifest(manifest, artifact, verdict)
+        files = [file for file in artifact.files if (folder / file.name).is_file()]
+        if verdict.worst is not None and (folder / verdict.worst.file).is_file():
+            name = verdict.worst.file
+            files.append(record_of(folder / name, name=name, role=WORST_ROLE))
+        entry = CacheEntry(
+            key=artifact.key, model=model, artifact=artifact.name, files=tuple(files), manifest=slim
+        )
+        yield entry, {file.name: folder / file.name for file in files}
+
+
+def _slim_manifest(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
+    """The record with that artifact alone, without what is the folder's own: paths, the order."""
+    return replace(
+        manifest,
+        order={},
+        checkpoint=replace(manifest.checkpoint, path=Path(manifest.checkpoint.path).name),
+        artifacts=(replace(artifact, seal=""),),  # sealed anew in the folder that it comes to
+        verdicts=(verdict,),
+        seal="",
+        failures=(),
+        pending=(),
+        localisations=tuple(
+            replace(one, reproducer="")
+            for one in manifest.localisations
+            if one.artifact == artifact.name
+        ),
+        steps=(artifact.step,),
+    )
+
+
+_MAX_LISTED_ENTRIES = 64  # entries of one key that are looked at
+
+
+class RemoteStore:
+    """What lies at an fsspec URL. Its faults are told once each; it is then done without."""
+
+    def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = silence) -> None:
+        self._files: Any = files  # fsspec annotates little
+        self._root = root.rstrip("/")
+        self._tell = tell
+        self._said: set[str] = set()
+
+    def entries(self, key: str) -> Iterator[tuple[str, CacheEntry]]:
+        """The sound entries of a key, with their names."""
+        folder = f"{self._root}/entries/{key}"
+        for path in self._tried("listed", partial(self._list_remote, folder)) or ():
+            name = path.rsplit("/", 1)[-1].removesuffix(".json")
+            raw = self._tried("read", partial(self._files.cat_file, path))
+            if raw is None:
+                continue
+            try:
+                yield name, decode_entry(bytes(raw), key, name)
+            except CorruptEntryError as error:
+                self._say(f"an entry of the remote cache was {error}: not used")
+                self._tried("mended", partial(self._files.rm_file, path))
+
+    def _list_remote(self, folder: str) -> list[str]:
+        self._files.invalidate_cache()
+        if not self._files.exists(folder):
+            return []
+        found = self._files.ls(folder, detail=False)
+        return sorted(path for path in found if path.endswith(".json"))[:_MAX_LISTED_ENTRIES]
+
+    def fetch(self, entry: CacheEntry, store: ResultStore) -> bool:
+        """Bring an entry with its files into the local store; False where that cannot be done."""
+        with tempfile.TemporaryDirectory(prefix="modelc-") as aside:
+            sources: dict[str, Path] = {}
+            for file in entry.files:
+                here = store.layout.blob(file.sha256)
+                sources[file.name] = here if here.is_file() else Path(aside) / file.sha256
+                if not here.is_file() and not self._got(file, sources[file.name]):
+                    return False
+            return store.put(entry, sources)
+
+    def _got(self, file: FileRecord, place: Path) -> bool:
+        path = self._blob(file.sha256)
+        self._tried("read", partial(self._files.get_file, path, str(place)))
+        if not place.is_file():
+            return False
+        if sha256_of(place) == file.sha256:
+            return True
+        self._say(f"{file.name} in the remote cache was changed: not used")
+        self._tried("mended", partial(self._files.rm_file, path))
+        return False
+
+    def bring(self, entry: CacheEntry, store: ResultStore) -> bool:
+        """Bring an entry of the local store there, its files first; False where it cannot be."""
+        done = self._tried("written", partial(self._all_put, entry, store))
+        return done is not None
+
+    def _all_put(self, entry: CacheEntry, store: ResultStore) -> bool:
+        for file in entry.files:
+            self._put(store.layout.blob(file.sha256), file)
+        raw = encode_entry(entry)
+        path = f"{self._root}/entries/{entry.key}/{entry_name(raw)}.json"
+        self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        self._files.pipe_file(path, raw)
+        return True
+
+    def _put(self, local: Path, file: FileRecord) -> None:
+        path = self._blob(file.sha256)
+        if self._files.exists(path) and self._files.size(path) == file.size:
+            return
+        self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        self._files.put_file(str(local), path)
+
+    def _blob(self, digest: str) -> str:
+        return f"{self._root}/blobs/{digest[:2]}/{digest}"
+
+    def _tried(self, what: str, work: Callable[[], Any]) -> Any:
+        """What the work gives; None where it failed, which is told."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
+            why = first_line(error) or type(error).__name__
+            self._say(f"the remote cache cannot be {what}: {why}")
+            return None
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(Noted(text=text, warning=True))
+
+
+def open_remote(url: str, tell: Tell = silence) -> RemoteStore:
+    """The store at an fsspec URL, as `s3://bucket/modelc`, `file:///mnt/cache` or a folder.
+
+    Raises:
+        MissingError: what that kind of URL needs is not installed.
+        UsageError: there is no such kind of URL, or it is not one.
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingError(
+            "--remote-cache needs fsspec, which is not installed",
+            hint=hint_for_extra("remote"),
+            option="remote-cache",
+        ) from error
+    from fsspec.registry import known_implementations
+
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    try:
+        files, root = fsspec.url_to_fs(url)
+    except ImportError as error:
+        module = str(known_implementations.get(protocol, {}).get("class", "")).partition(".")[0]
+        raise MissingError(
+            f"--remote-cache {url} needs {module or protocol}, which is not installed",
+            hint=f"pip install {module or protocol}",
+            option="remote-cache",
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"--remote-cache {url} cannot be opened: {first_line(error)}",
+            hint="give an fsspec URL: s3://bucket/folder, gs://..., or a shared folder",
+            option="remote-cache",
+        ) from error
+    return RemoteStore(files, str(root), tell)

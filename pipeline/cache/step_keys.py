@@ -1,0 +1,223 @@
+"""The cache key of a step: one SHA-256 over everything it depends on before it runs.
+
+Files that the user's code reads meanwhile are tracked in dependencies.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path, PurePath
+
+from ... import __version__
+from ...calibration.calibration_options import RANDOM
+from ...calibration.label_files import find_companion_files
+from ...converters.registry import package_of
+from ...core.errors import CheckpointError, UsageError
+from ...core.loading import is_loader
+from ...core.precision import Precision
+from ...sources.checkpoint_files import find_contents
+from ..order import Order
+from ..plan import Step
+from .dependencies import check_declared_entries
+from .environment import describe_gpus, describe_machine, packages
+from .file_digests import FileDigests, digest_of_code
+
+# Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
+FIELDS_OF_EVERY_STEP = (
+    "source", "capture", "opset", "external_data", "narrow", "guard", "capture_timeout",
+    "signature", "parent_precision", "settings", "measuring", "patches", "depends", "custom_ops",
+    "runtimes", "timed",
+)  # fmt: skip
+FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
+FIELDS_OF_NO_STEP = (
+    "out", "overwrite", "discards", "cache", "cache_limit", "resume",
+    "parent",  # what starts from one has no keys
+)  # fmt: skip
+_ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
+
+
+def step_keys(
+    order: Order, plan: Sequence[Step], *, root: Path, digests: FileDigests
+) -> dict[str, str]:
+    """The key of each step by its name; no framework is imported.
+
+    None for an order that starts from a converted model: only its format knows what belongs to it.
+
+    Args:
+        order: what was asked.
+        plan: its steps, parents first.
+        root: the folder that the run is started in, where the order's paths begin.
+        digests: what remembers digests of files.
+
+    Raises:
+        UsageError: there is no such checkpoint.
+        CheckpointError: it cannot be read.
+    """
+    if order.parent is not None:
+        return {}
+    check_declared_entries(order.depends, root)
+    shared = [*_tool_parts(digests), *_input_parts(order, root, digests)]
+    precisions = {step.wanted.precision for step in plan}
+    lowered = {one: tuple(_precision_parts(order, one, root, digests)) for one in precisions}
+    found: dict[str, str] = {}
+    for step in plan:
+        parts = [*shared, *_step_parts(order, step), *lowered[step.wanted.precision]]
+        parts.append(found[step.parent] if step.parent is not None else "")
+        found[step.name] = hashlib.sha256(canonical_text(parts).encode()).hexdigest()
+    return found
+
+
+def _tool_parts(digests: FileDigests) -> Iterator[str]:
+    """modelc, this machine, the packages."""
+    yield from (
+        __version__,
+        digest_of_code(digests),
+        describe_machine(),
+        canonical_text(packages()),
+    )
+
+
+def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str]:
+    """What all steps of the order share: its fields, and the bytes that they name."""
+    parts = {name: getattr(order, name) for name in FIELDS_OF_EVERY_STEP}
+    source, measuring = order.source, order.measuring
+    parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
+    if measuring is not None:
+        data = replace(measuring.data, source=_base_name(measuring.data.source).name)
+        parts["measuring"] = replace(measuring, data=data)
+        yield _data_digest(measuring.data.source, order, root, digests)
+        yield from _sidecar_digests(measuring.data.source, root, digests)
+    if source.samples is not None:
+        yield _data_digest(str(source.samples), order, root, digests)
+    yield canonical_text(parts)
+    yield _checkpoint_digest(order, root, digests)
+    for name, value in sorted(order.settings.items()):
+        if name not in _ON_DISK_ONLY:
+            yield from (
+                f"{name} {digest}" for digest in _digest_setting_files(value, root, digests)
+            )
+
+
+def _base_name(path: Path | str) -> Path:
+    """What counts of a path: the last name, which tells the form. Where it lies does not."""
+    return Path(Path(path).name)
+
+
+def _checkpoint_digest(order: Order, root: Path, digests: FileDigests) -> str:
+    path = root / order.source.checkpoint
+    if not path.exists():
+        raise UsageError(f"no such checkpoint: {path}", hint="give the path of a file or a folder")
+    kind, files = find_contents(path, with_factory=order.source.model is not None)
+    try:
+        found = [(os.path.relpath(file, path), digests.of(file)) for file in files]
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
+        ) from error
+    return canonical_text([kind, found])
+
+
+def _step_parts(order: Order, step: Step) -> Iterator[str]:
+    """What is the step's own: its place in the plan, its tools, how it is judged."""
+    target = step.target
+    ready = target.readiness()
+    yield canonical_text([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
+    yield package_of(target)  # of a plugin: its code is no part of modelc's digest
+    yield canonical_text([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
+    yield canonical_text([(one.NAME, one.readiness().version) for one in step.quantizers])
+    yield canonical_text(order.select_judging(step.wanted))
+    device = order.judging.device_for(target)
+    yield describe_gpus() if device == "cuda" else device
+
+
+def _precision_parts(
+    order: Order, precision: Precision, root: Path, digests: FileDigests
+) -> Iterator[str]:
+    """How precision is lowered: nothing for fp32; the calibration data for INT8 alone."""
+    lowering = order.lowering
+    if precision is Precision.FP32:
+        return
+    if precision is not Precision.INT8:
+        yield canonical_text(replace(lowering, calibration=None))
+        return
+    options = lowering.calibration
+    if options is not None:
+        yield _data_digest(options.source, order, root, digests)
+        lowering = replace(
+            lowering, calibration=replace(options, source=_base_name(options.source).name)
+        )
+    yield canonical_text([lowering, order.has_accuracy_budget])
+
+
+def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) -> str:
+    """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
+    path = root / source
+    if source == RANDOM or (is_loader(source) and not path.exists()):
+        return canonical_text(["by name", source])
+    less = tuple(one for one in (order.out, order.cache) if one is not None)
+    try:
+        if path.is_dir():
+            return digests.of_tree(path, less=tuple(root / one for one in less))
+        return canonical_text([path.suffix, digests.of(path)])
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", hint="give samples that are there"
+        ) from error
+
+
+def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[str]:
+    """The bytes of what labelled data is read from beside its file or folder."""
+    path = root / source
+    for file in find_companion_files(path) if path.exists() else ():
+        try:
+            yield digests.of(file)
+        except OSError:  # the run says what is wrong with it
+            yield ""
+
+
+def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Iterator[str]:
+    """Digests of files that a setting names: plugins, weights."""
+    for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
+        path = root / part
+        if part and path.is_file():
+            yield digests.of(path)
+
+
+def canonical_text(value: object) -> str:
+    """The text of a value made of records, mappings, sequences, enums, paths and plain values.
+
+    Every text says its type and its length, so that no two values share one. The order of a mapping
+    does not count.
+
+    Raises:
+        TypeError: it is of another type; to guess a text would be to share one.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return _frame(type(value).__name__, canonical_text(parts))
+    if isinstance(value, Mapping):
+        pairs = sorted((canonical_text(key), canonical_text(item)) for key, item in value.items())
+        return _frame("map", "".join(key + item for key, item in pairs))
+    if isinstance(value, (frozenset, set)):
+        return _frame("set", "".join(sorted(map(canonical_text, value))))
+    if isinstance(value, (list, tuple)):
+        return _frame("list", "".join(map(canonical_text, value)))
+    return _canonical_plain(value)
+
+
+def _canonical_plain(value: object) -> str:
+    if isinstance(value, Enum):
+        return _frame(type(value).__name__, str(value.value))
+    if isinstance(value, PurePath):
+        return _frame("path", Path(value).as_posix())
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return _frame(type(value).__name__, value if isinstance(value, str) else repr(value))
+    raise TypeError(f"a {type(value).__name__} has no canonical text")
+
+
+def _frame(kind: str, text: str) -> str:
+    return f"{kind}:{len(text)}:{text};"

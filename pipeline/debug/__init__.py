@@ -1,0 +1,1 @@
+"""Which layer of an artifact first differs from eager, and why."""

@@ -1,0 +1,227 @@
+"""Which tensor of an artifact is which value of eager, by module scope, order and shape."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from ...core.probe import Form, Probe, ProbeNode
+from ...sources.activation_tape import TracedTensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """A tensor of the artifact that should be what a module of eager's gave.
+
+    `place` is the tensor's rank in the order of execution.
+    """
+
+    tensor: str
+    value: TracedTensor
+    node: ProbeNode
+    place: int
+
+
+def find_anchors(
+    probe: Probe,
+    nodes: Sequence[ProbeNode],
+    forms: Mapping[str, Form],
+    values: Sequence[TracedTensor],
+    names: Sequence[str],
+) -> tuple[Anchor, ...]:
+    """One anchor for each module call that the artifact has a tensor for, in order of execution.
+
+    Where several modules end in the same tensor, the innermost one stands for it.
+
+    Args:
+        probe: the artifact.
+        nodes: its own, by eager's modules.
+        forms: of its tensors.
+        values: eager's.
+        names: of eager's outputs, in the order of the model's own.
+    """
+    graph = _AnchorGraph(probe, nodes, forms)
+    by_order = {value.order: value for value in values}
+    found: dict[str, Anchor] = {}
+    for path, calls in _calls_by_module(values).items():
+        scopes = graph.scopes(path, len(calls))
+        for leaves, scope in zip(calls, scopes, strict=False):
+            pairs = graph.ends(scope, leaves) if path else graph.outputs(probe, names, leaves)
+            for tensor, value in pairs:
+                inner = value if value.same is None else by_order[value.same]
+                anchor = graph.anchor(tensor, inner)
+                known = found.get(tensor)
+                # a name says more than a scope: what is missing at the end leaves the output's name
+                if known is None or not path or _scope_depth(known) <= _scope_depth(anchor):
+                    found[tensor] = anchor
+    return _last_per_value(sorted(found.values(), key=lambda one: one.place))
+
+
+def _last_per_value(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
+    """One tensor for each value, the last: what comes before it is not yet that value."""
+    last = {anchor.value.order: anchor for anchor in anchors}
+    return tuple(anchor for anchor in anchors if last[anchor.value.order] is anchor)
+
+
+def _scope_depth(anchor: Anchor) -> int:
+    return anchor.value.module.count(".") + bool(anchor.value.module)
+
+
+def _calls_by_module(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]]:
+    """The outputs of each module, call by call."""
+    found: dict[str, dict[int, list[TracedTensor]]] = defaultdict(lambda: defaultdict(list))
+    for value in values:
+        if not value.operation:
+            found[value.module][value.call].append(value)
+    return {path: list(calls.values()) for path, calls in found.items()}
+
+
+class _AnchorGraph:
+    """The artifact's nodes by module, and who reads what."""
+
+    def __init__(self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, Form]) -> None:
+        self._forms = forms
+        self._place = {node.name: place for place, node in enumerate(nodes)}
+        self._outputs = frozenset(probe.outputs)
+        self._makers = {out: node for node in nodes for out in node.outputs}
+        self._readers: dict[str, list[str]] = defaultdict(list)
+        self._by_module: dict[str, list[ProbeNode]] = defaultdict(list)
+        for node in nodes:
+            for name in node.inputs:
+                self._readers[name].append(node.name)
+            for path in _parents_of_module(node.module):
+                self._by_module[path].append(node)
+
+    def scopes(self, path: str, calls: int) -> list[list[ProbeNode]]:
+        """The nodes below a module, a list a call; none where they do not split evenly."""
+        nodes = self._by_module.get(path, [])
+        if calls == 1:
+            return [nodes]
+        if not nodes or len(nodes) % calls:
+            return []
+        size = len(nodes) // calls
+        parts = [nodes[i * size : (i + 1) * size] for i in range(calls)]
+        kinds = {tuple(sorted(node.operator for node in part)) for part in parts}
+        return parts if len(kinds) == 1 or size == 1 else []  # a quantizer may stand for a ReLU
+
+    def ends(
+        self, scope: list[ProbeNode], leaves: list[TracedTensor]
+    ) -> Iterator[tuple[str, TracedTensor]]:
+        """The tensors with which a scope ends, beside the values that they should be."""
+        inside = {node.name for node in scope}
+        made = [out for node in scope for out in node.outputs]
+        ends = [
+            name
+            for name in made
+            if name in self._outputs or any(one not in inside for one in self._readers[name])
+        ]
+        comparable = [leaf for leaf in leaves if leaf.floating or leaf.discrete]
+        for shape, floating in dict.fromkeys((leaf.shape, leaf.floating) for leaf in comparable):
+            wanted = [x for x in comparable if (x.shape, x.floating) == (shape, floating)]
+            fitting = [name for name in ends if self._fits(name, wanted[0])]
+            if len(wanted) == 1 and fitting and floating:
+                yield fitting[-1], wanted[0]
+            elif len(wanted) == len(fitting):
+                yield from zip(fitting, wanted, strict=True)
+
+    def outputs(
+        self, probe: Probe, names: Sequence[str], leaves: list[TracedTensor]
+    ) -> Iterator[tuple[str, TracedTensor]]:
+        """The artifact's outputs beside the model's own, by name."""
+        if len(names) != len(leaves):
+            return
+        for name, leaf in zip(names, leaves, strict=True):
+            tensor = probe.ends.get(name, "")
+            if tensor in self._makers and self._fits(tensor, leaf):
+                yield tensor, leaf
+
+    def _fits(self, tensor: str, leaf: TracedTensor) -> bool:
+        form = self._forms.get(tensor)
+        return form is not None and form.shape == leaf.shape and is_comparable(form, leaf)
+
+    def anchor(self, tensor: str, value: TracedTensor) -> Anchor:
+        """The anchor at a tensor."""
+        node = self._makers[tensor]
+        return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
+
+
+def is_comparable(form: Form, value: TracedTensor) -> bool:
+    """Whether both hold floating-point numbers, or both integers or bools."""
+    return (form.floating and value.floating) or (form.discrete and value.discrete)
+
+
+def _parents_of_module(module: str) -> Iterator[str]:
+    """The model itself, `a`, `a.b`, ... for `a.b.c`."""
+    yield ""
+    parts = module.split(".") if module else []
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+_NUMBERED_SCOPE = re.compile(r"(.+)_\d+")
+_MAX_SCOPE = 64  # names in a scope
+
+
+def resolve_scopes(
+    nodes: Sequence[ProbeNode], modules: Collection[str], called: Collection[str]
+) -> tuple[ProbeNode, ...]:
+    """The nodes, each with the path of eager's module that its scope means.
+
+    A scope that means none of them, or several, is left as it is; the module that the node's
+    weights are named after stands for it, and for one that is missing.
+
+    Args:
+        nodes: of the artifact.
+        modules: the paths of eager's modules.
+        called: those of them that were called: lists of modules are not.
+    """
+    known = frozenset(modules)
+    passed_over = known - frozenset(called)
+
+    @cache
+    def meant(scope: str, owner: str, kind: str) -> str:
+        if scope in known and (scope or kind):
+            return scope
+        names = scope.split(".")[:_MAX_SCOPE]
+        found = dict.fromkeys(_iter_matching_paths(names, "", known, passed_over))
+        if len(found) > 1:
+            found = {path: None for path in found if owner == path or owner.startswith(f"{path}.")}
+        if len(found) == 1 and scope:
+            return next(iter(found))
+        inner = owner.partition(".")[2]  # a wrapper's attribute before it
+        return next((one for one in (owner, inner) if one and one in known), scope)
+
+    def resolved(node: ProbeNode) -> ProbeNode:
+        inside = node.inside and tuple(dict.fromkeys(meant(one, "", "") for one in node.inside))
+        return replace(node, module=meant(node.module, node.owner, node.kind), inside=inside)
+
+    return tuple(resolved(node) for node in nodes)
+
+
+def _iter_matching_paths(
+    names: Sequence[str], path: str, known: Collection[str], lists: Collection[str]
+) -> Iterator[str]:
+    """The paths that names may mean below a path; what is exact hides what is not."""
+    if not names:
+        yield path
+        return
+    name, *rest = names
+    child = f"{path}.{name}" if path else name
+    if child in known:
+        yield from _iter_matching_paths(rest, child, known, lists)
+        return
+    if path == name or path.endswith(f".{name}"):
+        yield from _iter_matching_paths(rest, path, known, lists)
+        return
+    numbered = _NUMBERED_SCOPE.fullmatch(name)
+    if numbered is not None:
+        once = f"{path}.{numbered[1]}" if path else numbered[1]
+        if once in known:
+            yield from _iter_matching_paths(rest, once, known, lists)
+            return
+    for one in lists:
+        if one.rpartition(".")[0] == path and one and f"{one}.{name}" in known:
+            yield from _iter_matching_paths(rest, f"{one}.{name}", known, lists)

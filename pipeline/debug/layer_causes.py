@@ -1,0 +1,419 @@
+"""Why a layer is wrong, as far as the evidence shows it.
+
+Precision, quantizer ranges, weights, frozen values, scaling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...core.contract import Array
+from ...core.precision import Precision
+from ...core.probe import Probe, ProbeNode
+from ...sources.activation_tape import TracedCall, TracedTensor, state_of
+from ...sources.operation_variants import make_variants
+from .layer_comparer import LayerComparer, finite_sqnr
+from .refine_culprit import Culprit
+
+_HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
+_MIN_GAIN_DB = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
+_SATURATED_SHARE = 0.001  # of the elements
+_SCALE_TOLERANCE = 1e-4
+_NAMED = 4  # nodes or modules in one message
+Explanation: TypeAlias = Callable[[Culprit, LayerComparer, Precision], str]
+
+
+def user_function_cause(culprit: Culprit, layers: LayerComparer, written: Mapping[str, str]) -> str:
+    """That the guilty operation is one that the user's own function wrote; empty where not.
+
+    `written` is the function of each operator, `ns::op`: nothing else can have made it wrong.
+    """
+    operation = _find_operation(culprit.value, layers) if written else None
+    name = "" if operation is None else "::".join(str(operation.function).split(".")[:2])
+    if name not in written:
+        return ""
+    return (
+        f"the function of --custom-op {name}={written[name]} does not compute what {name} does: "
+        "correct the function"
+    )
+
+
+def find_cause(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
+    """The first explanation that the numbers bear out."""
+    if culprit.body is not None:
+        return _inside(
+            culprit, layers, culprit.body, _first(_OF_BODIES, culprit, layers, precision)
+        )
+    return _first(_EXPLANATIONS, culprit, layers, precision)
+
+
+def _first(
+    explanations: Sequence[Explanation],
+    culprit: Culprit,
+    layers: LayerComparer,
+    precision: Precision,
+) -> str:
+    for explain in explanations:
+        if not layers.more():
+            return ""
+        told = explain(culprit, layers, precision)
+        if told:
+            return told
+    return ""
+
+
+def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str) -> str:
+    """That the fault is in a loop or a branch, which runs as one, with what was seen of it."""
+    kind = "branch" if body.operator == "If" else "loop"
+    place = f"inside the {kind} {body.name}"
+    if seen:
+        return f"{place}: {seen}"
+    rest = [
+        node.name
+        for node in culprit.nodes
+        if node is not body
+        and any(layers.forms[n].floating for n in node.outputs if n in layers.forms)
+    ]
+    if rest:
+        place += f", or beside it ({', '.join(rest[:_NAMED])})"
+    layers = ", ".join((body.inside or ())[:_NAMED])
+    of_these = f" (it holds {layers})" if layers else ""
+    return f"{place}: it runs as one, and debug does not look into it{of_these}"
+
+
+def _explain_overflow(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
+    """Half precision cannot hold what eager computes here."""
+    import numpy as np
+
+    if not _is_in_half(culprit, precision) or culprit.value.discrete:
+        return ""
+    inner = _inner_arrays(culprit, layers)
+    lost = [name for name, array in inner.items() if not np.all(np.isfinite(array))]
+    peak = float(np.abs(culprit.expected).max(initial=0.0))
+    low = np.abs(culprit.expected[culprit.expected != 0])
+    if lost and bool(np.all(np.isfinite(culprit.expected))):
+        largest = max(
+            (float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in inner.values()), default=0.0
+        )
+        return (
+            f"float16 overflow: {lost[0]} is not finite where eager's result stays within "
+            f"{peak:.3g} (float16 ends at {_HALF_MOST:g}; the largest finite value here is "
+            f"{largest:.3g})"
+        )
+    if peak > _HALF_MOST:
+        return f"float16 overflow: eager reaches {peak:.3g}, float16 ends at {_HALF_MOST:g}"
+    gone = float(np.mean((culprit.made == 0) & (culprit.expected != 0))) if low.size else 0.0
+    if low.size and peak < _HALF_LEAST:
+        return (
+            f"float16 underflow: eager's values are {low.min():.1e} to {peak:.1e}, below float16's "
+            f"normal numbers ({_HALF_LEAST:.1e}); {gone:.0%} of them became 0"
+        )
+    return ""
+
+
+def _is_in_half(culprit: Culprit, precision: Precision) -> bool:
+    """Whether these nodes round to half."""
+    return precision is Precision.FP16 or any(node.half for node in culprit.nodes)
+
+
+def _explain_lower_precision(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """A part computed in half within a model that is not."""
+    if precision is not Precision.FP32 or not _is_in_half(culprit, precision):
+        return ""
+    return f"computed in half precision ({culprit.node.name}) in a model of {precision}"
+
+
+def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """A quantizer whose scale does not reach what eager's values reach."""
+    import numpy as np
+
+    reaches = [(node, layers.probe.reach(node)) for node in culprit.nodes]
+    if all(reach is None for _, reach in reaches):
+        return ""
+    inner = {**culprit.given, **_inner_arrays(culprit, layers)}
+    for node, reach in reaches:
+        values = None if reach is None else inner.get(reach.tensor)
+        if reach is None or values is None:
+            continue
+        beyond = (values < reach.low - reach.scale) | (values > reach.high + reach.scale)
+        share = float(np.mean(beyond))
+        if share > _SATURATED_SHARE:
+            return (
+                f"the quantizer {node.name} saturates: {share:.1%} of its input lies beyond "
+                f"{float(np.min(reach.low)):.3g}..{float(np.max(reach.high)):.3g} (scale "
+                f"{float(reach.scale.flat[0]):.3g}); it holds {float(values.min()):.3g}.."
+                f"{float(values.max()):.3g}"
+            )
+    return ""
+
+
+def _inner_arrays(culprit: Culprit, layers: LayerComparer) -> Mapping[str, Array]:
+    """What the culprit's nodes make of eager's values, tensor by tensor."""
+    made = [
+        out
+        for node in culprit.nodes
+        for out in node.outputs
+        if out in layers.forms and layers.forms[out].floating
+    ]
+    return layers.probe.part(culprit.given, made) if made else {}
+
+
+def _explain_weights(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
+    if precision is Precision.INT8:
+        return ""
+    half = precision is not Precision.FP32 or _is_in_half(culprit, precision)
+    return find_differing_weight(culprit, layers.probe, state_of(layers.eager), half=half)
+
+
+def _explain_variant(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """Eager's own operation, made in another way, gives what the artifact gives."""
+    operation = _find_operation(culprit.value, layers)
+    if operation is None or culprit.local is None:
+        return ""
+    best, told = culprit.local + _MIN_GAIN_DB, ""
+    if culprit.value.discrete:
+        best = math.inf  # integers are equal or not
+    for way, array in make_variants(operation):
+        if array.shape != culprit.made.shape:
+            continue
+        near = finite_sqnr(array, culprit.made)
+        if near is None:
+            return way
+        if near > best:
+            best, told = near, way
+    return told
+
+
+def _find_operation(value: TracedTensor, layers: LayerComparer) -> TracedCall | None:
+    """The operation that gives a value; of a module's output, its last one."""
+    order = value.order
+    if not value.operation:
+        inside = [
+            one.order
+            for one in layers.values
+            if one.operation
+            and (one.module, one.call) == (value.module, value.call)
+            and one.order < order
+            and one.shape == value.shape
+        ]
+        if not inside:
+            return None
+        order = inside[-1]
+    return layers.tape(operations=[order]).operations.get(order)
+
+
+def _explain_frozen(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """The artifact's values do not depend on the input, eager's do."""
+    if any(node.inputs for node in culprit.nodes):
+        return ""
+    return (
+        f"{culprit.tensor} is a constant in the artifact, folded from the sample input; "
+        "eager computes it from the input"
+    )
+
+
+def _explain_scaling(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """The result is eager's times a number: everywhere, or in one slice."""
+    import numpy as np
+
+    if culprit.value.discrete:
+        return _counted(culprit.made, culprit.expected)
+    made, expected = culprit.made.astype(np.float64), culprit.expected.astype(np.float64)
+    if made.shape != expected.shape or not np.all(np.isfinite(made)):
+        return ""
+    power = float(np.sum(expected**2))
+    if power and culprit.local is not None:
+        ratio = float(np.sum(made * expected)) / power
+        near = finite_sqnr(expected * ratio, made)
+        if abs(ratio - 1) > _SCALE_TOLERANCE and (
+            near is None or near > culprit.local + _MIN_GAIN_DB
+        ):
+            return f"the result is {ratio:.4g} times eager's"
+    return next(_wrong_slices(made, expected), "")
+
+
+def _counted(made: Array, expected: Array) -> str:
+    """How many integers or bools are not eager's, and the first of them."""
+    import numpy as np
+
+    if made.shape != expected.shape:
+        return ""
+    places = np.argwhere(made != expected)
+    if not len(places):
+        return ""
+    first = tuple(int(place) for place in places[0])
+    return (
+        f"{len(places)} of {made.size} values of {expected.dtype} differ: {made[first]} instead of"
+        f" {expected[first]} at {list(first)}"
+    )
+
+
+def _wrong_slices(made: Array, expected: Array) -> Iterator[str]:
+    """The one slice of an axis that is wrong, where it is one alone."""
+    import numpy as np
+
+    gap = (made - expected) ** 2
+    for axis in range(made.ndim):
+        if made.shape[axis] < 2:  # noqa: PLR2004 - one slice is the whole
+            continue
+        others = tuple(one for one in range(made.ndim) if one != axis)
+        share = gap.sum(axis=others) / max(float(gap.sum()), 1e-300)
+        worst = int(share.argmax())
+        if share[worst] > 0.9999:  # noqa: PLR2004 - what rounding puts elsewhere
+            yield (
+                f"only index {worst} of axis {axis} (of {made.shape[axis]}) is wrong: "
+                f"norm {np.sqrt((made.take(worst, axis) ** 2).sum()):.4g} instead of "
+                f"{np.sqrt((expected.take(worst, axis) ** 2).sum()):.4g}"
+            )
+
+
+_OF_BODIES: Sequence[Explanation] = (
+    _explain_overflow,
+    _explain_weights,
+)  # what is seen without a look inside
+_EXPLANATIONS: Sequence[Explanation] = (
+    _explain_overflow,
+    _explain_saturation,
+    _explain_frozen,
+    _explain_weights,
+    _explain_variant,
+    _explain_lower_precision,
+    _explain_scaling,
+)
+
+
+_MATRIX = 2  # dims
+_EXACT_TOLERANCE = 2.0**-20  # folding of one constant into another rounds twice or thrice
+_MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it is that weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WeightPair:
+    """A constant and the weight of eager's that it comes from."""
+
+    constant: str
+    name: str
+    found: Array
+    wanted: Array
+
+
+def find_differing_weight(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array], *, half: bool
+) -> str:
+    """Names the weight that differs most, the number of elements and the largest difference.
+
+    Empty where no weight differs beyond its precision.
+    """
+    rounding = 2.0**-7 if half else _EXACT_TOLERANCE
+    told: list[tuple[float, str]] = []
+    for pair in _pair_weights(culprit, probe, state):
+        size, text = _describe_difference(pair, rounding)
+        if text:
+            told.append((size, text))
+    return max(told, default=(0.0, ""))[1]
+
+
+def _pair_weights(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array]
+) -> Iterator[_WeightPair]:
+    near = _nearby_weights(culprit, state)
+    constants = [name for node in culprit.nodes for name in node.constants]
+    arrays = {name: probe.constant(name) for name in dict.fromkeys(constants)}
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or array.size == 1:
+            continue
+        title = name.split("::")[0]
+        named = [key for key in near if title == key or title.endswith(f".{key}")]
+        fitting = named or list(near)
+        best = max(
+            (one for key in fitting for one in _orient_weights(array, key, near[key])),
+            key=lambda one: (_likeness(array, one[1]), one[2]),
+            default=None,
+        )
+        if best is not None and (named or _likeness(array, best[1]) >= _MIN_LIKENESS):
+            yield _WeightPair(constant=name, name=best[0], found=array, wanted=best[1])
+
+
+def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of the modules that the culprit's nodes come from, norms folded into them."""
+    owners = {culprit.module, culprit.value.module, *(node.module for node in culprit.nodes)}
+    owners |= {node.owner for node in culprit.nodes if node.owner}
+    owners |= {module for node in culprit.nodes for module in node.inside or ()}
+    parents = {owner.rpartition(".")[0] for owner in owners}
+    mine = {
+        key: array
+        for key, array in state.items()
+        if key.rpartition(".")[0] in owners and array.dtype.kind == "f"
+    }
+    siblings = {
+        key: array
+        for key, array in state.items()
+        if key.rpartition(".")[0].rpartition(".")[0] in parents
+        and array.dtype.kind == "f"
+        and array.ndim > 1
+    }
+    return {**mine, **_fold_norms(mine, siblings)}
+
+
+def _fold_norms(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of a convolution after a batch norm, whose scale the exporter multiplies in."""
+    import numpy as np
+
+    found: dict[str, Array] = {}
+    for key, variance in mine.items():
+        if not key.endswith("running_var"):
+            continue
+        norm = key.removesuffix("running_var")
+        scale = mine.get(f"{norm}weight", np.ones_like(variance))
+        for name, weight in siblings.items():
+            if weight.shape[0] == variance.size:
+                factor = scale / np.sqrt(variance + np.float32(1e-5))
+                shape = (-1, *[1] * (weight.ndim - 1))
+                found[name] = weight * factor.reshape(shape)
+    return found
+
+
+def _orient_weights(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, bool]]:
+    """The weight as it is and turned over, where the shape is the constant's."""
+    fits = []
+    if weight.shape == array.shape:
+        fits.append((key, weight, True))
+    if weight.ndim == _MATRIX and weight.T.shape == array.shape:
+        fits.append((key, weight.T, False))
+    elif weight.size == array.size and weight.shape != array.shape:
+        fits.append((key, weight.reshape(array.shape), False))
+    return fits
+
+
+def _likeness(one: Array, two: Array) -> float:
+    """The larger of the share of equal elements and the correlation."""
+    import numpy as np
+
+    same = float(np.mean(np.isclose(one, two, rtol=1e-3, atol=0)))
+    size = float(np.linalg.norm(one.astype(np.float64)) * np.linalg.norm(two.astype(np.float64)))
+    turned = float(np.vdot(one.astype(np.float64), two.astype(np.float64))) / size if size else 0.0
+    return max(same, turned)
+
+
+def _describe_difference(pair: _WeightPair, rounding: float) -> tuple[float, str]:
+    import numpy as np
+
+    gap = np.abs(pair.found.astype(np.float64) - pair.wanted.astype(np.float64))
+    peak = float(np.abs(pair.wanted).max(initial=0.0))
+    # a weight folded into another is rounded at the scale of its own row, not of each element
+    off = gap > rounding * np.maximum(np.abs(pair.wanted), peak * rounding)
+    off &= gap > _EXACT_TOLERANCE * np.abs(pair.wanted)
+    count = int(np.count_nonzero(off & (gap > rounding * np.abs(pair.wanted) * 4)))
+    if not count:
+        return 0.0, ""
+    where = np.unravel_index(int(gap.argmax()), gap.shape)
+    largest = float(gap[where])
+    if not np.any(pair.found):
+        return largest, f"the weight {pair.name} is all 0 in the artifact ({pair.constant})"
+    return largest / (peak or 1.0), (
+        f"the weight {pair.name} differs in {count} of {gap.size} elements, by up to {largest:.3g}"
+        f" ({float(pair.found[where]):.6g} instead of {float(pair.wanted[where]):.6g})"
+    )

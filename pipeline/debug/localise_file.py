@@ -1,0 +1,378 @@
+"""From a model file to its Localisation: opens the eager side, locates the layer, records it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...converters.registry import TARGETS, target_for
+from ...core.contract import EAGER, Target
+from ...core.errors import Hint, Option, UsageError
+from ...core.events import Tell, silence
+from ...core.findings import Localisation, WorstFeed
+from ...core.manifest import Manifest
+from ...core.names import unknown
+from ...core.precision import Precision
+from ...core.probe import Probed
+from ...core.records import REJECTED, Artifact, Checkpoint
+from ...core.signature import Signature
+from ...validators.feeds import NamedFeed
+from ...validators.judge import ReferenceOutputs
+from ...validators.tolerance import tolerance_for
+from ..eager_reference import EagerReference, open_subject, read_checkpoint
+from ..held_out import load_samples, loose_feeds, refer_held_out
+from ..manifest_file import read_manifest, write_manifest
+from ..order import Judging, Source
+from ..output_folder import open_folder
+from ..recorded_run import (
+    Moved,
+    apply_recorded_judging,
+    check_program_trust,
+    check_same,
+    describe_changed_file,
+    source_from_record,
+)
+from ..reply_evidence import beyond_feeds
+from ..run_progress import Progress, temporary_logs
+from ..worst_feed import add_feed, get_worst_feed, read_feed
+from .layer_comparer import PRECISION_SCALES
+from .locate_layer import DEFAULT_MEMORY, SuspectArtifact, locate_layer
+from .locate_layer import worst_reference as worst_among
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebugOptions:
+    """How to look: `feed` is a feed's name (None: the artifact's worst), `memory` in bytes.
+
+    `out` is where the reproducer goes; None is the folder of the manifest, else none is written.
+    """
+
+    feed: str | None = None
+    memory: int = DEFAULT_MEMORY
+    out: Path | None = None
+
+
+def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one optional
+    path: Path,
+    source: Source | None = None,
+    tell: Tell = silence,
+    *,
+    looking: DebugOptions | None = None,
+    judging: Judging | None = None,
+    precision: Precision | None = None,
+    moved: Moved | None = None,
+) -> Localisation:
+    """Name the layer of one model file that first leaves eager.
+
+    Where a manifest knows the file, also as one that it rejected, the result is written there,
+    unless another eager side or precision than the recorded one is given.
+
+    Args:
+        path: the model file.
+        source: the eager side; None takes the one that a manifest records.
+        tell: listens to progress.
+        looking: feed, memory and the folder of the reproducer.
+        judging: how many feeds, from which seed, on which device the worst is looked for.
+        precision: what the file computes in; None is as recorded, else as the file says.
+        moved: where a recorded checkpoint and samples are now.
+
+    Raises:
+        ModelcError: the file or the checkpoint cannot be used.
+    """
+    looking, judging = looking or DebugOptions(), judging or Judging()
+    target = _probe_target(path)
+    trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
+    check_program_trust(path, target, trust=trusted)
+    record = _find_record(path)
+    other = source is not None or precision is not None  # than the verdict on record is about
+    out = looking.out or (None if record is None else record.folder)
+    with temporary_logs() as logs:
+        progress = Progress(tell=tell, logs=logs)
+        suspect = SuspectArtifact(
+            name=path.name if record is None else record.artifact.name,
+            path=path,
+            target=target,
+            precision=precision or _guess_precision(path, target, record),
+            device=judging.device or "cpu",
+            passed=None if other else _read_recorded_verdict(record),
+        )
+        asked = LocaliseRequest(
+            suspect=suspect, feed=looking.feed, record=record, judging=judging, progress=progress
+        )
+        eager, feed = open_for_localising(asked, source, moved or Moved())
+        written = {} if record is None else _read_custom_ops(record.manifest)
+        result = locate_layer(
+            suspect, eager, progress, feed=feed, memory=looking.memory, out=out, written=written
+        )
+    if record is not None:
+        result = _note_frozen_branches(result, record.artifact)
+        result = result if other else _record_localisation(result, record, path, out)
+    return result
+
+
+def _read_recorded_verdict(record: RecordedArtifact | None) -> bool | None:
+    """The recorded verdict on a file; None where there is none, or the file was changed since."""
+    if record is None or describe_changed_file(record.artifact, record.folder):
+        return None
+    verdict = record.manifest.verdict_of(record.artifact.name)
+    return None if verdict is None else verdict.passed
+
+
+def _note_frozen_branches(found: Localisation, artifact: Artifact) -> Localisation:
+    """With a note on the branches that the capture froze: no layer is to blame for these."""
+    if not artifact.frozen:
+        return found
+    note = (
+        f"its capture froze the branch at {', '.join(artifact.frozen)}: "
+        "on a feed that takes another arm that is what is wrong, not a layer"
+    )
+    return replace(found, notes=(note, *found.notes))
+
+
+def _read_custom_ops(manifest: Manifest) -> dict[str, str]:
+    """The functions that wrote operators, as the order has them: `NS::OP=PKG.MOD:FN ...`."""
+    given = manifest.order.get("custom_op", "").split()
+    return {one.partition("=")[0]: one.partition("=")[2] for one in given}
+
+
+def _probe_target(path: Path) -> Probed:
+    """The file's format, if its artifacts can be looked into.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    target: Target = target_for(path)
+    if isinstance(target, Probed):
+        return target
+    origin = next(iter(target.MADE_FROM.values()))
+    mend = f"debug what it was made from: modelc export --to {origin}"
+    if origin == EAGER:
+        able = [one.NAME for one in TARGETS if isinstance(one, Probed)]
+        mend = f"debug the same model in another format: modelc export --to {' or '.join(able)}"
+    raise UsageError(
+        f"the layers of {path.name} cannot be looked into: {target.NAME} keeps no names of them",
+        hint=mend,
+    )
+
+
+def _find_record(path: Path) -> RecordedArtifact | None:
+    """What the manifest beside the file, or above `rejected/`, says of it."""
+    for folder in (path.parent, path.parent.parent):
+        if folder != path.parent and path.parent.name != REJECTED:
+            continue
+        manifest = read_manifest(folder)
+        if manifest is None:
+            continue
+        for artifact in manifest.artifacts:
+            if (folder / artifact.files[0].name).resolve() == path.resolve():
+                return RecordedArtifact(folder=folder, manifest=manifest, artifact=artifact)
+    return None
+
+
+def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None) -> Precision:
+    """As recorded; else 8-bit layers make it INT8, and half weights FP16 or BF16."""
+    if record is not None:
+        return record.artifact.precision
+    inspection = target.inspect(path)
+    if inspection.quantized or any("Quantize" in name for name in inspection.operators):
+        return Precision.INT8
+    weights = inspection.weights
+    most = max(weights, key=lambda dtype: weights[dtype], default="float32")
+    halves = {
+        "float16": Precision.FP16, "f16": Precision.FP16,
+        "bfloat16": Precision.BF16, "bf16": Precision.BF16,
+    }  # fmt: skip
+    return halves.get(most, Precision.FP32)
+
+
+def _record_localisation(
+    result: Localisation, record: RecordedArtifact, path: Path, out: Path | None
+) -> Localisation:
+    """The result, written into the manifest: one for each artifact.
+
+    A file that was changed after it was recorded is not the artifact any more: nothing is written.
+    """
+    if out is not None and result.reproducer and out.resolve() != record.folder.resolve():
+        result = replace(result, reproducer=str((out / result.reproducer).resolve()))
+    if describe_changed_file(record.artifact, record.folder):
+        return replace(result, artifact=path.name)
+    with open_folder(record.folder):
+        manifest = read_manifest(record.folder) or record.manifest
+        others = tuple(one for one in manifest.localisations if one.artifact != result.artifact)
+        write_manifest(replace(manifest, localisations=(*others, result)), record.folder)
+    return result
+
+
+_TENFOLD_DB = 20.0  # dB
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedArtifact:
+    """What a manifest says of a file; `folder` is the manifest's."""
+
+    folder: Path
+    manifest: Manifest
+    artifact: Artifact
+
+    @property
+    def worst(self) -> WorstFeed | None:
+        """The worst feed that was kept, if the file is still the one that it was kept of."""
+        worst = get_worst_feed(self.manifest, self.artifact)
+        if worst is None or not (self.folder / worst.file).is_file():
+            return None
+        return None if describe_changed_file(self.artifact, self.folder) else worst
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocaliseRequest:
+    """What is to be looked at: `feed` is a feed's name, None for the artifact's worst."""
+
+    suspect: SuspectArtifact
+    feed: str | None
+    record: RecordedArtifact | None
+    judging: Judging
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnopenedEager:
+    """The eager side before it is opened; `record` is None where it is not the recorded one."""
+
+    source: Source
+    checkpoint: Checkpoint
+    judging: Judging
+    record: RecordedArtifact | None
+
+    def open(
+        self, progress: Progress, wanted: Callable[[NamedFeed], bool] | None
+    ) -> EagerReference:
+        signature: Signature | None = None
+        if self.record is not None:
+            signature = self.record.manifest.signature
+        return open_subject(
+            self.source, self.checkpoint, self.judging, progress, signature, wanted=wanted
+        )
+
+
+def open_for_localising(
+    asked: LocaliseRequest, source: Source | None, moved: Moved
+) -> tuple[EagerReference, str]:
+    """Eager with the feed to look at among its references, and that feed's name.
+
+    The feed that a manifest keeps as the artifact's worst is taken as it is, one that a search
+    found too. Where none is kept, the worst is looked for: among the basic feeds and held-out
+    samples, and among all where the artifact is right on those.
+
+    Raises:
+        UsageError: nothing says what eager is, or no feed has the name.
+        ModelcError: eager or the artifact cannot be opened or run.
+    """
+    unopened = _find_eager(asked, source, moved)
+    worst = None if unopened.record is None else unopened.record.worst
+    if worst is not None and unopened.record is not None and asked.feed in (None, worst.feed):
+        feed = read_feed(unopened.record.folder / worst.file)
+        eager = unopened.open(asked.progress, lambda _: False)
+        return add_feed(eager, (), feed, name=worst.feed)
+    if asked.feed is not None:
+        return _open_named_feed(asked.feed, unopened, asked.progress), asked.feed
+    eager, name, ratio = _open_worst_feed(asked, unopened, lambda feed: feed.basic)
+    if ratio < _clearly_wrong_db(asked.suspect.precision):
+        return eager, name
+    del eager  # a large model is not held twice
+    eager, name, _ = _open_worst_feed(asked, unopened, None)
+    return eager, name
+
+
+def _clearly_wrong_db(precision: Precision) -> float:
+    """In dB: with less than this the artifact is wrong on a feed, and no worse one is looked for.
+
+    The table's limit, or ten times the error that a single layer may have, what is stricter.
+    """
+    return max(tolerance_for(precision).min_sqnr, PRECISION_SCALES[precision].plain - _TENFOLD_DB)
+
+
+def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> _UnopenedEager:
+    """Where eager is: as it is given, or as the manifest says."""
+    record, progress = asked.record, asked.progress
+    if source is not None and record is not None and not (source.inputs or source.samples):
+        moved = replace(
+            moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle,
+            trust=source.trust,
+        )  # fmt: skip
+        source = None
+    if source is not None:
+        checkpoint = read_checkpoint(source, progress)
+        return _UnopenedEager(
+            source=source, checkpoint=checkpoint, judging=asked.judging, record=None
+        )
+    if record is None:
+        raise UsageError(
+            f"no manifest beside {asked.suspect.path} knows it, so there is nothing to compare it"
+            " with",
+            hint=Hint(
+                "name the eager reference: --against CHECKPOINT ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " ",
+                Option("input", "…"),
+            ),
+            option="model",
+        )
+    found = source_from_record(record.manifest, record.folder, moved)
+    checkpoint = read_checkpoint(found, progress)
+    check_same(checkpoint, record.manifest, found)
+    changed = describe_changed_file(record.artifact, record.folder)
+    if changed:
+        progress.note(changed, warning=True)
+    judging = apply_recorded_judging(asked.judging, record.manifest)
+    return _UnopenedEager(source=found, checkpoint=checkpoint, judging=judging, record=record)
+
+
+def _refer_recorded_samples(
+    unopened: _UnopenedEager, eager: EagerReference, progress: Progress
+) -> tuple[ReferenceOutputs, ...]:
+    if unopened.record is None:
+        return ()
+    feeds = load_samples(unopened.record.artifact, unopened.record.folder)
+    return refer_held_out(feeds, eager, progress) if feeds else ()
+
+
+def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) -> EagerReference:
+    """Eager on the feed of this name alone, drawn or held out.
+
+    Raises:
+        UsageError: there is none.
+    """
+    drawn: list[str] = []
+
+    def is_it(feed: NamedFeed) -> bool:
+        drawn.append(feed.name)
+        return feed.name == name
+
+    eager = unopened.open(progress, is_it)
+    if name not in drawn:
+        held_out = _refer_recorded_samples(unopened, eager, progress)
+        eager = replace(eager, references=held_out)
+        drawn += [one.feed.name for one in held_out]
+    if name not in drawn:
+        raise unknown("feed", name, drawn)
+    if not eager.references:
+        reason = next((one.skipped for one in eager.feeds.drawn if one.skipped), "it is rejected")
+        raise UsageError(f"feed {name!r} cannot be looked at: {reason}", hint="take another --feed")
+    return eager
+
+
+def _open_worst_feed(
+    asked: LocaliseRequest, unopened: _UnopenedEager, wanted: Callable[[NamedFeed], bool] | None
+) -> tuple[EagerReference, str, float]:
+    """Eager on these feeds and on held-out samples; the worst that counts, its SQNR in dB."""
+    eager = unopened.open(asked.progress, wanted)
+    held_out = _refer_recorded_samples(unopened, eager, asked.progress)
+    loose = loose_feeds(eager, held_out)
+    loose |= beyond_feeds(eager.references, asked.suspect.precision)
+    references: Sequence[ReferenceOutputs] = (*eager.references, *held_out)
+    with asked.progress.step("find the worst feed", log="debug-feeds") as clock:
+        suspect = replace(asked.suspect, loose=loose)
+        worst, ratio = worst_among(suspect, eager, references)
+        clock.detail = f"{worst.feed.name} of {len(references)}"
+    return replace(eager, references=(worst,)), worst.feed.name, ratio

@@ -1,0 +1,472 @@
+"""Locates the layer that first differs from eager, from the errors of all layers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from ...core.contract import Array, Outputs, Runner
+from ...core.findings import Layer, Localisation
+from ...core.names import unknown
+from ...core.precision import Precision
+from ...core.probe import Probed
+from ...sources.activation_tape import TracedTensor
+from ...validators.judge import ArtifactOutputs, ReferenceOutputs
+from ..eager_reference import EagerReference
+from ..rounding_ties import mark_undecided_replies
+from ..run_progress import Progress
+from . import refine_culprit
+from .layer_anchors import Anchor
+from .layer_causes import find_cause, user_function_cause
+from .layer_comparer import (
+    PRECISION_SCALES,
+    WORST_DB,
+    LayerComparer,
+    finite_sqnr,
+    is_below,
+    worse_sqnr,
+)
+from .missing_operation import MissingOperation, describe_whole_fault, find_missing
+from .refine_culprit import Culprit, refine_anchor
+
+DEFAULT_MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
+_LOCALISE_STEP = "find the layer"
+_SAME_DB = 0.1  # dB
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspectArtifact:
+    """An artifact to look into: `name` is for messages and records.
+
+    `loose` are feeds on which it need not be right, such as those it was not calibrated for.
+    `passed` is the recorded verdict on it, None where there is none.
+    """
+
+    name: str
+    path: Path
+    target: Probed
+    precision: Precision
+    device: str = "cpu"
+    loose: frozenset[str] = frozenset()
+    passed: bool | None = None
+
+
+def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
+    suspect: SuspectArtifact,
+    eager: EagerReference,
+    progress: Progress,
+    *,
+    feed: str | None = None,
+    memory: int = DEFAULT_MEMORY,
+    out: Path | None = None,
+    more: Callable[[], bool] = lambda: True,
+    written: Mapping[str, str] | None = None,
+) -> Localisation:
+    """Look into one artifact of an opened subject.
+
+    Args:
+        suspect: the artifact.
+        eager: eager and its feeds.
+        progress: where progress is told.
+        feed: the name of a feed; None takes the one on which the artifact is worst.
+        memory: bytes of activations to hold at once.
+        out: where the reproducer goes (`debug/<node>/` in it); None writes none.
+        more: asked before each run; once it is false, the result is what was found until then,
+            with a note. A run that has begun ends.
+        written: by operator (`ns::op`), the function of the user's that wrote it in the artifact.
+
+    Raises:
+        ModelcError: the artifact cannot be opened, run or looked into.
+    """
+    began = time.monotonic()
+    with progress.step(_LOCALISE_STEP, log=f"debug-{suspect.name.replace('/', '-')}") as clock:
+        chosen = _choose_reference(suspect, eager, feed)
+        probe = suspect.target.open_probe(suspect.path, eager.signature)
+        scale = PRECISION_SCALES[suspect.precision]
+        layers = LayerComparer(
+            eager.model, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
+        )
+        found = measure_layers(layers)
+        culprit, ties = _first_culprit(layers, found)
+        cause, missing = "", None
+        if culprit is not None:
+            cause = user_function_cause(culprit, layers, written or {})
+            missing = None if cause else find_missing(layers, culprit)
+            cause = cause or (missing.cause if missing else "")
+            cause = cause or find_cause(culprit, layers, suspect.precision)
+        clock.detail = f"{len(layers.anchors)} layers, {probe.runs} runs"
+        whole = describe_whole_fault(layers, found, suspect.precision, passed=suspect.passed)
+        whole = "" if culprit is not None else whole
+    told = replace(_build_localisation(layers, found, culprit, cause), whole=whole)
+    told = told if missing is None else _with_missing(layers, told, missing)
+    told = replace(told, notes=(*ties, *told.notes))
+    result = replace(
+        told,
+        artifact=suspect.name,
+        feed=chosen.feed.name,
+        seconds=time.monotonic() - began,
+        passed=suspect.passed,
+    )
+    if suspect.passed:
+        return replace(result, guilty="", cause="", deviating=result.guilty)
+    if culprit is None or out is None:
+        return result
+    about = f"{result.guilty or 'the model'}: {cause or 'cause unknown'}"
+    place = refine_culprit.write_reproducer(culprit, probe, out, artifact=suspect.name, about=about)
+    return replace(result, reproducer=place.relative_to(out).as_posix())
+
+
+def _choose_reference(
+    suspect: SuspectArtifact, eager: EagerReference, feed: str | None
+) -> ReferenceOutputs:
+    """The feed that was asked for, or the artifact's worst."""
+    if feed is not None:
+        for reference in eager.references:
+            if reference.feed.name == feed:
+                return reference
+        raise unknown("feed", feed, [one.feed.name for one in eager.references])
+    return worst_reference(suspect, eager, eager.references)[0]
+
+
+def worst_reference(
+    suspect: SuspectArtifact, eager: EagerReference, references: Sequence[ReferenceOutputs]
+) -> tuple[ReferenceOutputs, float]:
+    """The feed on which the artifact is worst, of those that count, and its SQNR in dB there.
+
+    Raises:
+        RunnerError: the runtime would not open or run it.
+    """
+    counting = [one for one in references if one.feed.name not in suspect.loose]
+    opened = suspect.target.open_runner(suspect.path, suspect.device, eager.signature)
+    with opened as runner:
+        scores = [_score_outputs(_reply(one, runner, suspect, eager), one) for one in counting]
+    worst = scores.index(min(scores))
+    return counting[worst], scores[worst]
+
+
+def _reply(
+    reference: ReferenceOutputs, runner: Runner, suspect: SuspectArtifact, eager: EagerReference
+) -> ArtifactOutputs:
+    """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
+    reply = ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
+    return mark_undecided_replies([reference], [reply], suspect.precision, eager)[0]
+
+
+def _score_outputs(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
+    """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
+    outputs = reply.outputs or {}
+    ratios = [
+        _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST_DB
+        for name, array in reference.outputs.items()
+        if array.dtype.kind in "fiub"
+    ]
+    return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
+
+
+def _ratio(eager: Array, other: Array, undecided: Array | None) -> float | None:
+    import numpy as np
+
+    return finite_sqnr(eager, other if undecided is None else np.where(undecided, eager, other))
+
+
+def _first_culprit(layers: LayerComparer, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
+    """The first that roundoff does not explain, and notes on those before it that it does."""
+    ties: list[str] = []
+    while found.guilty:
+        culprit = refine_anchor(layers, found.guilty[0])
+        if layers.gap(culprit.value, culprit.expected, culprit.made) is not None:
+            return culprit, ties
+        found.guilty.pop(0)
+        ties.append(
+            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'} gives"
+            " other integers than eager where roundoff decides (ties): no fault"
+        )
+    return None, ties
+
+
+def _build_localisation(
+    layers: LayerComparer, found: LayerErrors, culprit: Culprit | None, cause: str
+) -> Localisation:
+    """The record: the guilty first, then the others by their own error."""
+    ranked = sorted(layers.anchors, key=lambda a: _rank_error(found.local.get(a.tensor)))
+    records = [_layer_record(layers, found, anchor) for anchor in ranked]
+    notes = _find_changed_outputs(layers, found)
+    guilty = ""
+    if culprit is not None:
+        guilty = culprit.module
+        mine = found.guilty[0].tensor  # its part held the guilty operation
+        kept = [
+            layer for layer, anchor in zip(records, ranked, strict=True) if anchor.tensor != mine
+        ]
+        records = [_guilty_record(layers, found, culprit, cause), *kept]
+        notes += [
+            f"also wrong by itself: {anchor.value.module or 'the model itself'}"
+            f" ({anchor.node.operator} {anchor.node.name})"
+            for anchor in found.guilty[1:]
+        ]
+    if not layers.watched:
+        notes.append(
+            "the eager model is a script, which cannot be watched: its outputs alone are compared"
+        )
+    if layers.ended:
+        notes.append(f"the time ended before all was looked at: {_progress_text(layers, found)}")
+    return Localisation(
+        artifact="",
+        feed="",
+        guilty=guilty or ("(model)" if culprit is not None else ""),
+        cause=cause,
+        layers=tuple(records),
+        curve=tuple((a.value.module, found.accumulated.get(a.tensor)) for a in layers.anchors),
+        runs=layers.probe.runs,
+        seconds=0.0,
+        memory=layers.memory,
+        notes=tuple(notes),
+        named_by=layers.named_by,
+    )
+
+
+def _progress_text(layers: LayerComparer, found: LayerErrors) -> str:
+    measured = sum(anchor.tensor in found.local for anchor in layers.anchors)
+    return f"{measured} of {len(layers.anchors)} layers were measured, {len(found.judged)} judged"
+
+
+def _find_changed_outputs(layers: LayerComparer, found: LayerErrors) -> list[str]:
+    """What reading inner tensors did to the artifact's own outputs, if that is more than roundoff.
+
+    A runtime fuses less when a tensor inside is read.
+    """
+    if found.changed is None or found.changed >= layers.scale.quiet:
+        return []
+    return [
+        f"reading inner tensors changed the artifact's own outputs (SQNR {found.changed:.1f} dB)"
+    ]
+
+
+def _rank_error(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _layer_record(layers: LayerComparer, found: LayerErrors, anchor: Anchor) -> Layer:
+    value = anchor.value
+    before: float | None = None
+    for one in layers.reads(anchor):
+        before = worse_sqnr(before, found.accumulated.get(one.tensor))
+    file, line = (value.file, value.line) if value.file else _split_place(anchor.node.source)
+    return Layer(
+        module=value.module,
+        kind=value.kind,
+        file=file,
+        line=line,
+        node=anchor.node.name,
+        operator=anchor.node.operator,
+        local=found.local.get(anchor.tensor),
+        accumulated=found.accumulated.get(anchor.tensor),
+        before=before,
+    )
+
+
+def _guilty_record(
+    layers: LayerComparer, found: LayerErrors, culprit: Culprit, cause: str
+) -> Layer:
+    """The guilty layer, at the operation and the line that `refine_anchor` found."""
+    node, value = culprit.node, _seen_value(layers, culprit)
+    file, line = (value.file, value.line) if value.file else _split_place(node.source)
+    owner = next((v for v in layers.values if v.module == culprit.module), value)
+    return replace(
+        _layer_record(layers, found, found.guilty[0]),
+        module=culprit.module,
+        kind=owner.kind,
+        file=file,
+        line=line,
+        node=node.name,
+        operator=node.operator,
+        local=culprit.local,
+        cause=cause,
+    )
+
+
+def _with_missing(
+    layers: LayerComparer, told: Localisation, missing: MissingOperation
+) -> Localisation:
+    """The record with the layer whose counterpart is missing, at its own line, as the guilty."""
+    value, module = missing.value, missing.module
+    owner = next((one for one in layers.values if one.module == module), value)
+    first, *others = told.layers
+    first = replace(first, module=module, kind=owner.kind)
+    if not missing.there and value.file:
+        first = replace(first, file=value.file, line=value.line)
+    return replace(told, guilty=module or "(model)", layers=(first, *others))
+
+
+def _seen_value(layers: LayerComparer, culprit: Culprit) -> TracedTensor:
+    """The value whose line is told: of a loop without one of its own, the last computed in it."""
+    body = culprit.body
+    modules = () if body is None else body.inside or ()
+    if culprit.value.module in modules:
+        return culprit.value
+    inside = [value for value in layers.values if value.module in modules and not value.operation]
+    before = [value for value in inside if value.order < culprit.value.order]
+    return before[-1] if before else culprit.value
+
+
+def _split_place(source: str) -> tuple[str, int]:
+    file, _, line = source.rpartition(":")
+    return (file, int(line)) if line.isdigit() else ("", 0)
+
+
+_WORSE_FACTOR = 3.0  # dB
+_MAX_SUSPECTS = 24  # looked at closely, in order of execution, in one round
+
+
+@dataclass(kw_only=True)
+class LayerErrors:
+    """SQNR in dB by tensor; None for no error. `guilty` are wrong by themselves, in order."""
+
+    local: dict[str, float | None] = field(default_factory=dict)
+    accumulated: dict[str, float | None] = field(default_factory=dict)
+    guilty: list[Anchor] = field(default_factory=list)
+    ends: Outputs = field(default_factory=dict)  # of the last run with inner tensors read
+    judged: dict[str, bool] = field(default_factory=dict)  # whether wrong, of those looked at
+    changed: float | None = None  # dB that reading inner tensors left of the artifact's outputs
+    plain: Outputs = field(default_factory=dict)  # the artifact's own, no inner tensor read
+
+
+def measure_layers(layers: LayerComparer) -> LayerErrors:
+    """Measure every layer, and find those that are wrong by themselves."""
+    found = LayerErrors()
+    plain = found.plain = layers.probe.tap(layers.feed, [])
+    _measure_block(layers, layers.anchors, found, running=True)
+    for name in layers.probe.outputs:
+        if name in plain and name in found.ends:
+            found.changed = worse_sqnr(found.changed, finite_sqnr(plain[name], found.ends[name]))
+    while True:  # ends: each turn but the last drops an anchor
+        wrong, unlike = _judge_suspects(layers, find_suspects(layers, found), found)
+        if not unlike or not layers.more():
+            found.guilty = wrong
+            return found
+        again = {one.tensor for a in unlike for one in layers.followers(a)}
+        layers.drop({a.tensor for a in unlike})
+        for anchor in unlike:
+            found.local.pop(anchor.tensor)
+            found.accumulated.pop(anchor.tensor)
+        kept = [anchor for anchor in layers.anchors if anchor.tensor in again]
+        found.judged = {k: v for k, v in found.judged.items() if k not in again}
+        _measure_block(layers, kept, found, running=False)
+
+
+def _measure_block(
+    layers: LayerComparer, anchors: Iterable[Anchor], found: LayerErrors, *, running: bool
+) -> None:
+    """One run of eager, of the parts, and of the whole where it is asked for, a block."""
+    for block in layers.blocks(anchors):
+        if not layers.more():
+            return
+        names = [anchor.tensor for anchor in block]
+        given = layers.inputs_of(block, also=block)
+        made = layers.probe.part(given, names)
+        run = layers.probe.tap(layers.feed, names) if running else {}
+        differing = [a for a in block if _differs(a, given, made) or _differs(a, given, run)]
+        layers.settle({anchor.value.order for anchor in differing})
+        found.ends.update((n, run[n]) for n in layers.probe.outputs if n in run)
+        layers.count(given.values(), made.values(), run.values())
+        for anchor in block:
+            name, value = anchor.tensor, anchor.value
+            found.local[name] = layers.gap(value, given[name], made[name])
+            if running:
+                found.accumulated[name] = layers.gap(value, given[name], run[name])
+
+
+def _differs(anchor: Anchor, given: Outputs, made: Outputs) -> bool:
+    """Whether these are integers or bools that are not eager's."""
+    import numpy as np
+
+    name = anchor.tensor
+    mine = anchor.value.discrete and name in made
+    return mine and not np.array_equal(given[name], made[name])
+
+
+def find_suspects(layers: LayerComparer, found: LayerErrors) -> list[Anchor]:
+    """Layers whose own error is more than their precision explains, or far above the others'.
+
+    Of integers and bools any error is.
+    """
+    floats = [anchor.tensor for anchor in layers.anchors if anchor.value.floating]
+    known = [v for v in (found.local.get(name) for name in floats) if v is not None]
+    usual = median(known) if known else 0.0
+    limit = max(layers.scale.plain, min(usual - layers.scale.odd, 1.5 * layers.scale.plain))
+    named = [
+        anchor
+        for anchor in layers.anchors
+        if is_below(found.local.get(anchor.tensor), math.inf if anchor.value.discrete else limit)
+    ]
+    return named[:_MAX_SUSPECTS]
+
+
+def _judge_suspects(
+    layers: LayerComparer, doubtful: list[Anchor], found: LayerErrors
+) -> tuple[list[Anchor], list[Anchor]]:
+    """Of these, which are wrong, and which never were what eager's module gives."""
+    wrong: list[Anchor] = []
+    unlike: list[Anchor] = []
+    for anchor in doubtful:
+        if not layers.more():
+            break
+        if anchor.tensor in found.judged:
+            wrong += [anchor] if found.judged[anchor.tensor] else []
+            continue
+        given = layers.inputs_of([anchor], also=[anchor])
+        made = layers.probe.part(given, [anchor.tensor])[anchor.tensor]
+        if not exceeds_rounding(layers, anchor, given, made, found.local[anchor.tensor]):
+            found.judged[anchor.tensor] = False
+        elif _has_consequences(layers, anchor, made, found):
+            found.judged[anchor.tensor] = True
+            wrong.append(anchor)
+        else:
+            unlike.append(anchor)
+            break  # what follows was measured from it
+    return wrong, unlike
+
+
+def exceeds_rounding(
+    layers: LayerComparer, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
+) -> bool:
+    """Whether a part's own error is more than rounding its inputs would make of it."""
+    import numpy as np
+
+    if local is None:
+        return False
+    if local <= WORST_DB:
+        return True
+    if anchor.value.discrete:  # what a rounding step changes is a tie
+        expected = given[anchor.tensor]
+        settled = np.where(layers.moved(anchor, given) == made, made, expected)
+        return layers.gap(anchor.value, expected, settled) is not None
+    floor = layers.floor(anchor, given, made)
+    return floor is None or local < floor - layers.scale.margin
+
+
+def _has_consequences(
+    layers: LayerComparer, anchor: Anchor, made: Array, found: LayerErrors
+) -> bool:
+    """Whether what comes after gets worse when it is given what the artifact made here.
+
+    If it gets no worse, the artifact means another tensor here than eager does.
+    """
+    if anchor.tensor in layers.probe.outputs:
+        return True
+    for follower in layers.followers(anchor):
+        given = layers.inputs_of([follower], also=[follower])
+        eager = given[follower.tensor]
+        given[anchor.tensor] = layers.fitted(anchor.tensor, made)
+        made_after = layers.probe.part(given, [follower.tensor])[follower.tensor]
+        released = layers.gap(follower.value, eager, made_after)
+        known = found.local.get(follower.tensor)
+        usual = math.inf if known is None else known - _WORSE_FACTOR
+        quiet = math.inf if follower.value.discrete else layers.scale.quiet
+        if is_below(released, min(usual, quiet)):
+            return True
+    return False

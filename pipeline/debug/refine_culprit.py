@@ -1,0 +1,333 @@
+"""Narrows a wrong part down to one operation, and writes it as files that run without modelc."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...core.contract import Array
+from ...core.probe import Probe, ProbeNode
+from ...core.whole import flush_file
+from ...reports.words import one_line
+from ...sources.activation_tape import TracedTensor
+from ..output_folder import refuse_links
+from .layer_anchors import Anchor, is_comparable
+from .layer_comparer import LayerComparer, finite_sqnr, is_below
+
+NEARLY = 0.9  # the end is rounded more often than one operation is
+_MAX_TRIALS = 96  # runs of a part of a part
+_MAX_TENSORS = 400  # of a part that are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """The fewest nodes that hold the fault, what goes into them, and what should come out.
+
+    `value` is what eager gives there: an operation, or a module's output. `given` are eager's own
+    values, `made` is what the artifact makes of them, `expected` what eager does. `known` are all
+    tensors of the part that are right, also before those given, and `orders` the orders of their
+    values.
+    """
+
+    nodes: tuple[ProbeNode, ...]
+    tensor: str
+    value: TracedTensor
+    given: Mapping[str, Array]
+    made: Array
+    expected: Array
+    known: Mapping[str, Array] = field(default_factory=dict)
+    orders: Mapping[str, int] = field(default_factory=dict)
+    inner: bool = False  # the value is of a module inside, which the artifact does not name
+
+    @property
+    def body(self) -> ProbeNode | None:
+        """The last loop or branch among the nodes: what is in it runs as one."""
+        bodies = [node for node in self.nodes if node.inside is not None]
+        bodies = [node for node in bodies if node.inside] or bodies
+        return bodies[-1] if bodies else None
+
+    @property
+    def node(self) -> ProbeNode:
+        """The one that a message names.
+
+        The loop or branch, else the last with weights, else the last with an origin.
+        """
+        if self.body is not None:
+            return self.body
+        named = [node for node in self.nodes if node.module or node.source] or list(self.nodes)
+        weighted = [node for node in named if node.constants]
+        return (weighted or named)[-1]
+
+    @property
+    def module(self) -> str:
+        """The module whose code holds the operation; of a loop, the one that its value is of."""
+        if self.body is not None:
+            inside = self.value.module in (self.body.inside or ())
+            return self.value.module if inside else self.body.module
+        modules = {node.module for node in self.nodes if node.module or node.source}
+        one = next(iter(modules)) if len(modules) == 1 else self.value.module
+        return self.value.module if self.inner else one
+
+    @property
+    def local(self) -> float | None:
+        """The fault's own SQNR in dB."""
+        return finite_sqnr(self.expected, self.made)
+
+
+def refine_anchor(layers: LayerComparer, anchor: Anchor) -> Culprit:
+    """Find the operation between the anchors before and this one.
+
+    What an operation of eager's equals, on the way, is right and so is all before it. Then
+    eager's values are put in place of the artifact's, the earliest first, until the end comes out
+    right: what follows them is right as well, and they are what the artifact should have there.
+    """
+    given = layers.inputs_of([anchor])
+    nodes = layers.between(given, anchor.tensor)
+    inner = _inner_tensors(layers, nodes, anchor)
+    made = layers.probe.part(given, [*inner, anchor.tensor])
+    known = _candidate_values(layers, nodes, anchor)
+    arrays = layers.arrays({*known, anchor.value.order})
+    expected = layers.fitted(anchor.tensor, arrays[anchor.value.order])
+    layers.count(given.values(), made.values(), arrays.values())
+    right = {
+        name: order
+        for name in inner
+        if (order := _find_matching_value(layers, name, made[name], known, arrays)) is not None
+    }
+    start = {**given, **{name: made[name] for name in right}}
+    search = _FaultSearch(layers=layers, anchor=anchor, start=start, expected=expected)
+    left = {order: value for order, value in known.items() if order not in right.values()}
+    found = search.earliest([n for n in inner if n not in right], left, arrays)
+    tensor, value = found or (anchor.tensor, anchor.value)
+    culprit = _make_culprit(
+        layers, start, made[tensor], tensor, value, layers.fitted(tensor, arrays[value.order])
+    )
+    orders = {**dict.fromkeys(layers.probe.inputs, -1), **layers.orders, **right}
+    orders = {name: orders[name] for name in start if name in orders and name != tensor}
+    return replace(culprit, known=start, orders=orders)
+
+
+def _make_culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
+    layers: LayerComparer,
+    start: Mapping[str, Array],
+    made: Array,
+    tensor: str,
+    value: TracedTensor,
+    expected: Array,
+) -> Culprit:
+    kept = {name: array for name, array in start.items() if name != tensor}
+    nodes = layers.between(kept, tensor)
+    read = {name for node in nodes for name in node.inputs}
+    return Culprit(
+        nodes=nodes,
+        tensor=tensor,
+        value=value,
+        given={name: array for name, array in kept.items() if name in read},
+        made=made,
+        expected=expected,
+        inner=any(_is_unnamed(layers, value.module, node.module) for node in nodes),
+    )
+
+
+def _inner_tensors(
+    layers: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
+) -> list[str]:
+    """The tensors of a part that can be compared, in order, without its end."""
+    made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
+    forms = {name: layers.forms[name] for name in made if name in layers.forms}
+    return [n for n, form in forms.items() if form.floating or form.discrete][-_MAX_TENSORS:]
+
+
+def _candidate_values(
+    layers: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
+) -> dict[int, TracedTensor]:
+    """What eager computed in the modules of these nodes, up to the anchor's value.
+
+    Where the artifact keeps no scopes, anything that eager computed may be theirs.
+    """
+    modules = {anchor.value.module, *(node.module for node in nodes)}
+    modules |= {module for node in nodes for module in node.inside or ()}
+    if not layers.scoped:
+        modules = {value.module for value in layers.values}
+    fitting = [
+        value
+        for value in layers.values
+        if (value.floating or value.discrete)
+        and value.order < anchor.value.order
+        and (value.module in modules or _is_unnamed(layers, value.module, anchor.value.module))
+    ]
+    last = layers.within_limit(reversed(fitting[-_MAX_TENSORS:]))
+    return {value.order: value for value in reversed(last)}
+
+
+def _is_unnamed(layers: LayerComparer, module: str, other: str) -> bool:
+    """Whether a module lies inside another and no node is named after it, as in some scripts."""
+    inside = bool(other) and module.startswith(f"{other}.")
+    return inside and module not in layers.named
+
+
+def _find_matching_value(
+    layers: LayerComparer,
+    name: str,
+    made: Array,
+    known: Mapping[int, TracedTensor],
+    arrays: Mapping[int, Array],
+) -> int | None:
+    """The order of eager's value that a tensor equals, in whatever shape; None for none.
+
+    Integers and bools that are all one number equal too much to tell what they are.
+    """
+    form = layers.forms[name]
+    if form.discrete and (not made.size or bool((made == made.flat[0]).all())):
+        return None
+    for order, value in known.items():
+        array = arrays[order]
+        if array.size != made.size or not is_comparable(form, value):
+            continue
+        limit = math.inf if form.discrete else layers.scale.plain
+        if not is_below(finite_sqnr(array.reshape(made.shape), made), limit):
+            return order
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FaultSearch:
+    """Puts eager's values in place of the artifact's and looks at the end."""
+
+    layers: LayerComparer
+    anchor: Anchor
+    start: Mapping[str, Array]
+    expected: Array
+
+    def earliest(
+        self, tensors: list[str], left: Mapping[int, TracedTensor], arrays: Mapping[int, Array]
+    ) -> tuple[str, TracedTensor] | None:
+        """The first tensor that sets the end right with one of eager's values."""
+        trials = 0
+        for name in self._doubtful(tensors):
+            form = self.layers.forms[name]
+            for order, value in left.items():
+                if value.shape != form.shape or not is_comparable(form, value):
+                    continue
+                trials += 1
+                if trials > _MAX_TRIALS or not self.layers.more():
+                    return None
+                if self._right(name, arrays[order]):
+                    return name, value
+        return None
+
+    def _doubtful(self, tensors: list[str]) -> list[str]:
+        """Those between what is known to be right and the end."""
+        nodes = self.layers.between(self.start, self.anchor.tensor)
+        made = {out for node in nodes for out in node.outputs}
+        return [name for name in tensors if name in made]
+
+    def _right(self, name: str, array: Array) -> bool:
+        end = self.anchor.tensor
+        given = {**self.start, name: self.layers.fitted(name, array)}
+        made = self.layers.probe.part(given, [end])[end]
+        ratio = self.layers.gap(self.anchor.value, self.expected, made)
+        limit = NEARLY * self.layers.scale.plain
+        return not is_below(ratio, math.inf if self.anchor.value.discrete else limit)
+
+
+DEBUG_FOLDER = "debug"  # the folder beside the artifacts
+_MAX_NAME = 100  # characters of a folder's name
+_MAX_ABOUT = 2000  # characters
+
+_SCRIPT = '''"""Runs the part of {artifact} that implements {module}, and prints its error.
+
+{about}
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+{loader}
+
+HERE = Path(__file__).parent
+INPUTS = {inputs}
+OUTPUT = {output}
+
+
+def main() -> None:
+    held = np.load(HERE / "inputs.npz")
+    given = {{name: held[key] for key, name in INPUTS.items()}}
+    expected = np.load(HERE / "expected.npz")["expected"].astype(np.float64)
+    made = run(HERE / {model}, given, OUTPUT).astype(np.float64)
+    gap = np.abs(made - expected)
+    signal, noise = float(np.sum(expected**2)), float(np.sum(gap**2))
+    ratio = "exact" if noise == 0 else f"{{10 * np.log10(max(signal, 1e-300) / noise):.1f}} dB"
+    peak = np.abs(expected).max()
+    print(f"{{OUTPUT}}: SQNR {{ratio}}, largest error {{gap.max():.6g}} of {{peak:.6g}}")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def write_reproducer(
+    culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about: str
+) -> Path:
+    """Write model, inputs, expected result and script; returns their folder.
+
+    Args:
+        culprit: the part.
+        probe: the artifact.
+        folder: the run's output folder.
+        artifact: its file, for the script's first line.
+        about: what was found, in a line.
+    """
+    place = folder / DEBUG_FOLDER / _file_name(culprit.node.name)
+    refuse_links(folder, f"{DEBUG_FOLDER}/{place.name}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=place.parent) as name:
+        draft = Path(name) / place.name
+        draft.mkdir()
+        _write_files(draft, culprit, probe, artifact=artifact, about=about)
+        for path in draft.rglob("*"):
+            if path.is_file():
+                flush_file(path)
+        if place.exists():
+            shutil.rmtree(place)
+        draft.rename(place)
+    return place
+
+
+def _file_name(node: str) -> str:
+    """A node's name as that of a folder: a model may call its nodes `..`, or longer than a name."""
+    return re.sub(r"[^\w.-]+", "_", node)[:_MAX_NAME].strip(".") or "node"
+
+
+def _quote(text: str) -> str:
+    """Foreign text for the inside of a docstring: it may neither end it nor begin a line."""
+    return one_line(text, _MAX_ABOUT).replace("\\", "/").replace('"', "'")
+
+
+def _write_files(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: str) -> None:
+    import numpy as np
+
+    model = probe.extract(culprit.given, [culprit.tensor], place)
+    keys = {f"input_{i}": name for i, name in enumerate(culprit.given)}
+    inputs: dict[str, Any] = {key: culprit.given[name] for key, name in keys.items()}
+    np.savez(place / "inputs.npz", **inputs)
+    np.savez(place / "expected.npz", expected=culprit.expected)
+    text = _SCRIPT.format(
+        artifact=_quote(artifact),
+        module=_quote(culprit.module or "the model's own forward"),
+        about=_quote(about),
+        loader=probe.loader.strip(),
+        inputs=json.dumps(keys, indent=4),
+        output=json.dumps(culprit.tensor),
+        model=json.dumps(model),
+    )
+    (place / "reproduce.py").write_text(text, encoding="utf-8")

@@ -1,0 +1,161 @@
+"""Locates the guilty layer of an artifact that a run has just rejected, in limited time."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...core.contract import Target
+from ...core.errors import ModelcError, UsageError
+from ...core.findings import Layer, Localisation
+from ...core.manifest import Manifest
+from ...core.probe import Probed
+from ...core.records import Artifact
+from ...core.verdict import OutputVerdict, State, Verdict
+from ...sources.data_branches import shorten_path
+from ...validators.judge import ReferenceOutputs
+from ...validators.output_pairs import VALUES
+from ..eager_reference import EagerReference
+from ..manifest_file import write_manifest
+from ..run_progress import Progress
+from ..worst_feed import add_feed, read_feed
+from .locate_layer import SuspectArtifact, locate_layer
+
+LOCALISE_SECONDS = (
+    60.0  # seconds: as long as a validation of a BERT of 110 million parameters on two cores
+)
+_RUNS_PER_LOOK = 10  # of the whole model, that a look at one without suspects takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectionScene:
+    """Where an artifact was refused: eager, its held-out samples, the output folder, the stage.
+
+    `seconds` is how long may be looked; no run begins later than that. `written` are functions of
+    the user's by the operators that they wrote.
+    """
+
+    eager: EagerReference
+    progress: Progress
+    folder: Path
+    held_out: tuple[ReferenceOutputs, ...] = ()
+    seconds: float = LOCALISE_SECONDS
+    written: Mapping[str, str] = field(default_factory=dict)
+
+
+def add_guilty_layer(
+    manifest: Manifest, name: str, target: Target, scene: RejectionScene
+) -> Manifest:
+    """The manifest, written, with the guilty layer of the artifact of that name.
+
+    The same manifest where the artifact was not refused by its values, or cannot be looked into.
+    Whatever goes wrong on the way is a note: the verdict stands as it is.
+    """
+    artifact = next((one for one in manifest.artifacts if one.name == name), None)
+    verdict = manifest.verdict_of(name)
+    if artifact is None or verdict is None or not isinstance(target, Probed):
+        return manifest
+    if artifact.frozen and verdict.faults:
+        return manifest  # the branch that its capture froze is what is wrong, and is named already
+    wrong = outputs_wrong_by_value(verdict)
+    if not wrong:
+        return manifest
+    found = _localise_rejected(artifact, verdict, wrong, target, scene)
+    if found is None:
+        return manifest
+    others = tuple(one for one in manifest.localisations if one.artifact != name)
+    now = replace(manifest, localisations=(*others, found))
+    write_manifest(now, scene.folder)
+    return now
+
+
+def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
+    """What was judged wrong by its values, the worst first; empty where other things are wrong."""
+    if verdict.state is not State.FAILED:
+        return ()
+    wrong = [
+        one
+        for one in verdict.outputs
+        if not (one.passed or one.loose) and one.form_kind in ("", VALUES)
+    ]
+    return tuple(sorted(wrong, key=_output_margin))
+
+
+def _output_margin(output: OutputVerdict) -> float:
+    return -math.inf if output.headroom is None else output.headroom
+
+
+def _localise_rejected(
+    artifact: Artifact,
+    verdict: Verdict,
+    wrong: Sequence[OutputVerdict],
+    target: Probed,
+    scene: RejectionScene,
+) -> Localisation | None:
+    """What the look gives, told in a line; None where there is no look, told why."""
+    path = scene.folder / artifact.files[0].name
+    command = shlex.join(["modelc", "debug", str(path)])
+    once = verdict.seconds / max(len(verdict.feeds), 1)
+    if _RUNS_PER_LOOK * once > scene.seconds:
+        scene.progress.note(f"the guilty layer of {artifact.name} is looked for by {command}")
+        return None
+    suspect = SuspectArtifact(
+        name=artifact.name, path=path, target=target, precision=artifact.precision
+    )
+    end = time.monotonic() + scene.seconds
+    try:
+        eager, feed = _subject_on_worst(verdict, wrong, scene)
+        found = locate_layer(
+            suspect,
+            eager,
+            scene.progress,
+            feed=feed,
+            more=lambda: time.monotonic() < end,
+            written=scene.written,
+        )
+    except ModelcError as error:
+        scene.progress.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
+        return None
+    if not found.guilty:
+        whole = f": {found.whole}" if found.whole else ""
+        told = (f"no layer of {found.artifact} is wrong by itself{whole}", *found.notes)
+        scene.progress.note(f"{'; '.join(told)}; more: {command}", warning=True)
+    return found
+
+
+def _subject_on_worst(
+    verdict: Verdict, wrong: Sequence[OutputVerdict], scene: RejectionScene
+) -> tuple[EagerReference, str]:
+    """The eager reference with the worst feed among its references, and the feed's name.
+
+    Raises:
+        UsageError: the feed that a search found was not kept, or cannot be read.
+    """
+    worst = verdict.worst
+    references = {one.feed.name: one for one in (*scene.eager.references, *scene.held_out)}
+    for output in wrong:
+        if output.feed in references:
+            one = replace(scene.eager, references=(references[output.feed],))
+            return one, output.feed
+        if worst is not None and worst.feed == output.feed:
+            feed = read_feed(scene.folder / worst.file)
+            return add_feed(scene.eager, scene.held_out, feed, name=worst.feed)
+    raise UsageError(
+        f"none of the feeds it is wrong on was kept ({', '.join(one.feed for one in wrong)})",
+        hint="look with modelc debug",
+    )
+
+
+def describe_guilty(found: Localisation) -> str:
+    """The guilty layer with its class, line and cause in one line."""
+    layer = found.layers[0]
+    cause = found.cause or "the cause was not found"
+    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_layer_place(layer)}: {cause}"
+
+
+def _layer_place(layer: Layer) -> str:
+    return f" at {shorten_path(layer.file)}:{layer.line}" if layer.file else ""

@@ -1,0 +1,380 @@
+"""Infers why eager rejects a feed, by trying other sizes and values, and what fixes it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ..core.contract import Feed
+from ..core.dims import Relation
+from ..core.errors import CheckpointError, ErrorCode
+from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
+from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
+from ..sources.eager_model import Eager
+from ..validators.feeds import FeedDrawer
+from .stated_inputs import find_narrower_input
+
+_STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
+_LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
+_MAX_TRIAL_RUNS = 120  # runs of eager: enough for four dims
+_MAX_OTHER_FEEDS = 3  # times that values are drawn anew where eager rejects the first
+_SHORT_RANGE = 32  # sizes of a range that are all tried
+_NEAR_SIZES = 8  # sizes on either side of the opt that are tried in a longer one
+_RANGE_PARTS = 4  # of a range, at whose ends a size is looked for that runs
+_TIMES_LARGER = 4  # times the largest feed that is judged on
+_SMALL_FEED = 1 << 20  # elements: so many are never too many
+
+
+class EagerTrials:
+    """Runs eager at sizes, not too often; `seed` and `samples` as the feeds have them."""
+
+    def __init__(self, eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> None:
+        self.signature = signature
+        self.left = _MAX_TRIAL_RUNS
+        self._eager = eager
+        self._seed, self._samples = seed, samples
+        self._drawer = FeedDrawer.of(signature, seed, samples)
+        self._known: dict[tuple[tuple[str, int], ...], bool] = {}
+        self._other: dict[tuple[tuple[str, int], ...], bool] = {}
+
+    def runs(self, sizes: Sizes) -> bool:
+        """Whether eager takes a feed at these sizes; False beyond the number of runs."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            if self.left <= 0 or not self._fits(sizes):
+                return False
+            self.left -= 1
+            self._known[key] = self._try(dict(sizes))
+        return self._known[key]
+
+    def _fits(self, sizes: Sizes) -> bool:
+        """Whether there is such a size, and a feed of it is not far larger than the largest."""
+        most = {name: dim.high for name, dim in self.signature.free_dims.items()}
+        limit = max(_TIMES_LARGER * self._elements(most), _SMALL_FEED)
+        dims = self.signature.free_dims
+        least = all(size >= min(dims[name].low, 1) for name, size in sizes.items() if name in dims)
+        return least and self._elements(sizes) <= limit
+
+    def _elements(self, sizes: Sizes) -> int:
+        return sum(
+            math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
+        )
+
+    def _try(self, sizes: dict[str, int]) -> bool:
+        return self.takes(self._drawer.feed("relation", sizes).arrays)
+
+    def takes(self, arrays: Feed) -> bool:
+        """Whether eager takes this feed."""
+        try:
+            self._eager.run(arrays)
+        except CheckpointError:
+            return False
+        return True
+
+    def takes_others(self, sizes: Sizes) -> bool:
+        """Whether eager takes other values at these sizes: then they are not why it rejects."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._other:
+            self._other[key] = any(map(self.takes, self.others(dict(sizes))))
+        return self._other[key]
+
+    def takes_all(self, sizes: Sizes) -> bool:
+        """Whether eager takes whatever is drawn at these sizes."""
+        return all(map(self.takes, self.others(dict(sizes))))
+
+    def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
+        """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
+        feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_MAX_OTHER_FEEDS)]
+        yield from (feed.arrays for feed in feeds)
+        whole = [spec.name for spec in self.signature.inputs if spec.dtype not in FLOATS]
+        for names in (whole, *([name] for name in whole if len(whole) > 1)):
+            yield from self._drawer.at_ends(feeds[0], names)
+
+    def takes_sorted(self, sizes: Sizes) -> InputSpec | None:
+        """The first integer input that eager takes with values in order, and not without.
+
+        The other inputs are the same in both, in each feed that is drawn.
+        """
+        names = [f"in-order-{number}" for number in range(_MAX_OTHER_FEEDS)]
+        if all(self.takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
+            return None
+        whole = [s for s in self.signature.inputs if s.dtype not in FLOATS and s.dims]
+        for spec, order in itertools.product(whole, filter(None, RowOrder)):
+            if spec.values is None or spec.values.order:
+                continue
+            ordered = replace(spec, values=replace(spec.values, order=order))
+            inputs = tuple(ordered if one is spec else one for one in self.signature.inputs)
+            drawer = FeedDrawer.of(
+                replace(self.signature, inputs=inputs), self._seed, self._samples
+            )
+            if all(self.takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
+                return ordered
+        return None
+
+
+class RejectedSizesError(CheckpointError):
+    """Eager rejects sizes within the domain: `sizes` of its free dims."""
+
+    def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
+        super().__init__(message, hint=hint, option="input", code=ErrorCode.FEED_REJECTED)
+        self.sizes = dict(sizes)
+
+
+@contextmanager
+def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) -> Iterator[None]:
+    """Eager's rejection of a feed of these sizes, with what mends it.
+
+    Args:
+        trials: what runs eager at other sizes and on other values.
+        sizes: the free dims' sizes in the feed.
+        drawn: whether its values were drawn; the user's own are what they are.
+
+    Raises:
+        SizesError: the sizes are the cause, or eager takes some values at these sizes and all at
+            usual ones; the hint is the relation of dims, where one is found.
+        CheckpointError: eager takes some values at any sizes, or it is no rejection.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        if error.code is not ErrorCode.FEED_REJECTED:
+            raise
+        if drawn and trials.takes_others(sizes):
+            ordered = trials.takes_sorted(sizes)
+            hint = (
+                _suggest_other_values(trials, sizes)
+                if ordered is None
+                else _suggest_sorted(ordered)
+            )
+            usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
+            if sizes and trials.takes_all(usual):
+                raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
+            raise CheckpointError(
+                error.message, hint=hint, option="input", code=error.code
+            ) from error
+        if not sizes:
+            raise
+        found = infer_dim_constraints(error, trials, sizes)
+        if found is None:
+            if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
+                raise  # it is no matter of these sizes
+            hint = _suggest_narrower(trials.signature, error)
+            raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
+        told = f"{error.message}: {found.said}"
+        raise RejectedSizesError(told, hint=found.write, sizes=sizes) from error
+
+
+def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
+    """What to do where no relation of the dims is found."""
+    dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
+    if not dims:
+        return error.hint
+    return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
+
+
+def _suggest_other_values(trials: EagerTrials, sizes: Sizes) -> str:
+    """What to do where other values at the same sizes are taken."""
+    bounded = find_narrower_input(trials, sizes)
+    if bounded is not None and bounded.values is not None:
+        end = int(bounded.values.high)
+        return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
+    signature = trials.signature
+    whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
+    names = list(signature.dynamic_dims)
+    told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
+    return f"eager takes other values at these sizes: {told}give samples with --samples"
+
+
+def _suggest_sorted(spec: InputSpec) -> str:
+    """What to write for an input of which eager takes values in order."""
+    order = "" if spec.values is None else spec.values.order
+    return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
+
+
+def infer_dim_constraints(error: CheckpointError, trials: EagerTrials, sizes: Sizes) -> Fit | None:
+    """What the dims must be for eager to run, where it rejects a feed of these sizes.
+
+    Sizes are made equal, or made multiples, or moved into the range, or held at one, one after
+    another; a finding must run at its least, middle and greatest sizes, and break where it is not
+    kept.
+    """
+    if error.code is not ErrorCode.FEED_REJECTED or not sizes:
+        return None
+    for find in (_fit_line, _fit_multiple, _fit_end, _fit_single_size):
+        found = find(trials, sizes)
+        if found is not None:
+            return found
+    return None
+
+
+def _fit_line(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+    """A dim whose size follows from another's."""
+    dims = trials.signature.free_dims
+    for first, second in _iter_pairs(list(dims)):
+        for times, plus in _LINES:
+            relation = Relation(base=first, times=times, plus=plus)
+            places = ({**sizes, first: size} for size in _two_sizes(dims[first]))
+            if all(_holds_relation(trials, at, second, relation) for at in places) and all(
+                trials.runs({**sizes, first: size, second: relation.size(size)})
+                for size in _representative_sizes(dims[first])
+                if relation.size(size) >= 1
+            ):
+                return as_relation(trials.signature, second, relation)
+    return None
+
+
+def _representative_sizes(dim: Dim) -> tuple[int, ...]:
+    """The sizes at which what is said of a dim is looked at: the least, a middle, the greatest."""
+    return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
+
+
+def _iter_pairs(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs with the later dim following from the earlier, then the other way round."""
+    pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+    yield from pairs
+    yield from ((other, one) for one, other in pairs)
+
+
+def _two_sizes(dim: Dim) -> tuple[int, int]:
+    """Two sizes of a dim, apart from 1 where its range has them: 1 broadcasts."""
+    low = min(max(dim.low, 2), dim.high)
+    return low, max(min(dim.high, low + 1), low)
+
+
+def _holds_relation(trials: EagerTrials, sizes: Sizes, name: str, relation: Relation) -> bool:
+    """Whether eager runs where the relation is kept, and does not one or two beside it."""
+    size = relation.size(sizes[relation.base])
+    kept = trials.runs({**sizes, name: size})
+    return kept and not any(trials.runs({**sizes, name: size + by}) for by in (1, 2))
+
+
+def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+    """Dims that must be multiples of the same number."""
+    dims = trials.signature.free_dims
+    names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first counts rows, most often
+    for step in _STEPS:
+        odd = {name: max(dims[name].opt // step | 1, 3) for name in names}  # no multiple of 2*step
+        at = {**sizes, **{name: step * times for name, times in odd.items()}}
+        if not trials.runs(at):
+            continue
+        needed = [
+            name
+            for name in names
+            if not any(trials.runs({**at, name: at[name] + by}) for by in (1, step + 1))
+        ]
+        kept = [name for name in needed if trials.runs({**at, name: at[name] + 2 * step})]
+        if kept and kept == needed:
+            return _fit_step(trials, sizes, [dims[name] for name in kept], step)
+    return None
+
+
+def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fit | None:
+    """Multiples of the step within each range, with a name of its own for each factor.
+
+    None where one of them has none in its range, or where eager rejects some of them.
+    """
+    ends = {dim.name or "": _multiple_range(dim, step) for dim in dims}
+    if any(low > high for low, high in ends.values()):
+        return None
+    middles = {name: (low + high) // (2 * step) * step for name, (low, high) in ends.items()}
+    lows, highs = ({name: both[at] for name, both in ends.items()} for at in (0, 1))
+    if not all(trials.runs({**sizes, **at}) for at in (lows, middles, highs)):
+        return None
+    fits: list[Fit] = []
+    for dim in dims:
+        number, (low, high) = len(fits), ends[dim.name or ""]
+        if low == high:
+            return _single_size_fit(trials.signature, dim, low)
+        fits.append(multiples(trials.signature, dim, step=step, ends=(low, high), number=number))
+    return Fit(
+        said=" and ".join(one.said for one in fits),
+        write="write " + " and ".join(one.write.removeprefix("write ") for one in fits),
+    )
+
+
+def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
+    """The least and the greatest multiple in the range; of a dim without one, as it is drawn."""
+    if not dim.bounded:
+        return UNBOUNDED[0] * step, UNBOUNDED[-1] * step
+    return -(-dim.low // step) * step, dim.high // step * step
+
+
+def _fit_end(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+    """A dim that is below its least size, or above its greatest."""
+    for name, dim in trials.signature.free_dims.items():
+        runs = _runs_at(trials, sizes, name)
+        spread = (
+            dim.low + (dim.high - dim.low) * part // _RANGE_PARTS
+            for part in range(_RANGE_PARTS + 1)
+        )
+        others = (size for size in (dim.opt, *spread) if size != sizes[name])
+        start = next(filter(runs, others), None)
+        if start is None:
+            continue
+        low, high = (
+            end if runs(end) else _boundary(runs, start, end) for end in (dim.low, dim.high)
+        )
+        if low < high and all(map(runs, _sizes_within(low, high))):
+            return narrower(trials.signature, dim, low, high)
+    return None
+
+
+def _sizes_within(low: int, high: int) -> Iterable[int]:
+    """Sizes by which a range is known from some sizes in it: two neighbours at each end, a middle.
+
+    The middle is an odd size and an even one.
+    """
+    middle = (low + high) // 2
+    return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
+
+
+def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+    """A dim that has one size only: its opt, or the one that is found in a short range."""
+    for name, dim in trials.signature.free_dims.items():
+        runs = _runs_at(trials, sizes, name)
+        short = dim.bounded and dim.high - dim.low < _SHORT_RANGE
+        if not short and not runs(dim.opt):
+            continue
+        tried = range(dim.low, dim.high + 1) if short else _sizes_around(dim)
+        good = [size for size in tried if runs(size)]
+        telling = [size for size in good if size > 1] or good  # 1 broadcasts
+        if len(telling) == 1 and trials.left > 0 and runs(telling[0]):
+            return _single_size_fit(trials.signature, dim, telling[0])
+    return None
+
+
+def _sizes_around(dim: Dim) -> list[int]:
+    """Sizes of a long range that would run if others than the opt did."""
+    near = range(dim.opt - _NEAR_SIZES, dim.opt + _NEAR_SIZES + 1)
+    spread = range(dim.low, dim.high + 1, max((dim.high - dim.low) // _NEAR_SIZES, 1))
+    found = {*near, *spread, dim.high, 2 * dim.opt, 3 * dim.opt, dim.opt // 2}
+    return sorted(size for size in found if dim.low <= size <= dim.high)
+
+
+def _single_size_fit(signature: Signature, dim: Dim, size: int) -> Fit | None:
+    """A dim that has one size: `--static` where that is its opt, else the size itself."""
+    name = dim.name or ""
+    found = fixed(name, size)
+    if size == dim.opt:
+        return found
+    if name not in signature.dynamic_dims:
+        return None
+    return replace(found, write=f"write {size} for {name} wherever it stands")
+
+
+def _runs_at(trials: EagerTrials, sizes: Sizes, name: str) -> Callable[[int], bool]:
+    return lambda size: trials.runs({**sizes, name: size})
+
+
+def _boundary(runs: Callable[[int], bool], good: int, bad: int) -> int:
+    """The last size that runs on the way from one that does to one that does not, by halving."""
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        if runs(middle):
+            good = middle
+        else:
+            bad = middle
+    return good

@@ -1,0 +1,376 @@
+"""The eager reference of a run: checkpoint, signature, feeds and eager's outputs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..core.contract import Array, Feed, Outputs
+from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.findings import SIZED
+from ..core.grammar import parse_input
+from ..core.manifest import FeedPlan
+from ..core.names import unknown
+from ..core.records import Checkpoint
+from ..core.signature import Signature, ValueRange, resolve
+from ..core.typos import check_typos
+from ..sources.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
+from ..sources.checkpoint_loader import load_checkpoint
+from ..sources.eager_model import Eager, open_eager
+from ..sources.loaded_module import LoadedModule, merge_known_inputs
+from ..sources.sample_inputs import infer_specs
+from ..sources.weight_loading import find_nonfinite_weights
+from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
+from ..validators.feeds import (
+    LEAST_FEEDS,
+    OPT,
+    NamedFeed,
+    draw_example_feed,
+    draw_feeds,
+    find_unranged,
+)
+from ..validators.judge import ReferenceOutputs
+from ..validators.model_identity import Fingerprint, compute_fingerprint
+from ..validators.wide_integer_feeds import draw_wide_feeds
+from .dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
+from .domain_search import choose_dims
+from .order import Judging, Source
+from .recorded_run import check_checkpoint_trust
+from .run_progress import Progress
+from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
+from .size_probe import choose_mask_sense, describe_unverified_dims
+from .stated_inputs import check_input_specs, describe_static_dims
+from .user_samples import UserSamples, further_feeds, load_user_samples
+from .value_search import choose_and_report_values
+
+REFERENCE_STEP = "eager reference"
+_MAX_REJECTED = 3  # times that a domain is chosen anew because eager rejects a feed of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerReference:
+    """An opened checkpoint and what eager says on every feed, computed once.
+
+    `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
+    to it. `swept` is what it says on the feeds of a sweep, by digest; None where it
+    rejects one. `stamp` is of the checkpoint before it was loaded, `given` the user's own samples.
+    """
+
+    checkpoint: Checkpoint
+    signature: Signature
+    model: Eager
+    example: Feed
+    references: tuple[ReferenceOutputs, ...]
+    feeds: FeedPlan
+    notes: tuple[str, ...]
+    fingerprint: Fingerprint
+    exact: dict[str, Outputs] = field(default_factory=dict)
+    swept: dict[str, Outputs | None] = field(default_factory=dict)
+    stamp: ChangeGuard = NO_GUARD
+    given: UserSamples | None = None
+
+
+def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
+    """Identify and hash the checkpoint; no framework is loaded.
+
+    Raises:
+        UsageError: what the order says of its inputs is wrong.
+        CheckpointError: it is damaged, or a program that nobody trusts.
+    """
+    check_input_specs(source)
+    with progress.step("read checkpoint", log="checkpoint"):
+        checkpoint = identify(
+            source.checkpoint,
+            factory=source.model,
+            factory_args=source.model_args,
+            strict=source.strict,
+            allow_pickle=source.allow_pickle,
+            method=source.method,
+            drop_outputs=source.drop_outputs,
+            weights_key=source.weights_key,
+        )
+        check_checkpoint_trust(checkpoint, source)
+        return checkpoint
+
+
+def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known of it
+    source: Source,
+    checkpoint: Checkpoint,
+    judging: Judging,
+    progress: Progress,
+    signature: Signature | None = None,
+    *,
+    wanted: Callable[[NamedFeed], bool] | None = None,
+) -> EagerReference:
+    """Load the model, settle the signature, draw the feeds and run eager on each.
+
+    Args:
+        source: where everything is.
+        checkpoint: what `read_checkpoint` said of it.
+        judging: how many feeds, from which seed.
+        progress: where progress is told.
+        signature: taken as it is (from a manifest) instead of being worked out.
+        wanted: which feeds eager is run on; without all of them there is no fingerprint.
+    """
+    stamp = make_change_guard(checkpoint)
+    with progress.step("load model", log="checkpoint") as clock:
+        loaded = load_checkpoint(checkpoint)
+        clock.detail = checkpoint.kind
+    given = load_user_samples(source, loaded, judging, signature)
+    samples = None if given is None else given.first
+    settled = signature or _settle_signature(source, loaded, samples)
+    if not source.inputs and signature is None:
+        progress.note(f"inputs as {_values_source(source)}: {_signature_text(settled)}")
+    notes = (*loaded.notes, *(given.notes if given else ()))
+    for note in notes:
+        progress.note(note)
+    if source.static and signature is None:
+        progress.note(describe_static_dims(settled, source.static))
+        settled = settled.fixed_at_opt(source.static)
+    if signature is None:
+        settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
+
+    def subject_of(settled: Signature) -> EagerReference:
+        eager = EagerReference(
+            checkpoint=checkpoint,
+            signature=settled,
+            model=open_eager(loaded, settled),
+            example=draw_example_feed(settled, seed=judging.seed or 0, samples=samples),
+            references=(),
+            feeds=_make_feed_plan(given, judging),
+            notes=notes,
+            fingerprint={},
+            stamp=stamp,
+            given=given,
+        )
+        return _run_feeds(eager, progress, wanted=wanted)
+
+    eager = (
+        subject_of(settled)
+        if signature
+        else _open_on_chosen(loaded, settled, judging, given, progress, subject_of)
+    )
+    outputs = eager.signature.outputs
+    for name in judging.by_output:
+        if name not in outputs:
+            raise unknown("output in --tolerance or modelc.toml:", name, outputs)
+    return eager
+
+
+def _open_on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
+    loaded: LoadedModule,
+    signature: Signature,
+    judging: Judging,
+    given: UserSamples | None,
+    progress: Progress,
+    subject_of: Callable[[Signature], EagerReference],
+) -> EagerReference:
+    """The eager reference with bounds and values chosen where nobody states them.
+
+    Where eager rejects a feed of the domain that was chosen, one without its sizes is.
+    """
+    samples = None if given is None else given.first
+    rejected: list[dict[str, int]] = []
+    values: dict[str, ValueRange] = {}
+    while True:
+        settled = _choose_dim_bounds(
+            loaded, signature, judging.seed or 0, given, progress, rejected, values
+        )
+        settled = choose_and_report_values(loaded, settled, judging, samples, progress)
+        try:
+            return subject_of(settled)
+        except RejectedSizesError as error:
+            sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.named_dims()}
+            sizes = {**error.sizes, **sizes}
+            chosen = any(not dim.bounded for dim in signature.free_dims.values())
+            if not chosen or sizes in rejected or len(rejected) == _MAX_REJECTED:
+                raise
+            rejected.append(sizes)
+            values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
+
+
+def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
+    loaded: LoadedModule,
+    signature: Signature,
+    seed: int,
+    given: UserSamples | None,
+    progress: Progress,
+    rejected: Sequence[Mapping[str, int]] = (),
+    values: Mapping[str, ValueRange] | None = None,
+) -> Signature:
+    """The signature with bounds for the dims that nobody bounded, as eager accepts them."""
+    if all(dim.bounded for dim in signature.free_dims.values()):
+        return signature
+    with progress.step("choose dims", log="eager"):
+        found = choose_dims(
+            open_eager(loaded, signature),
+            signature,
+            seed=seed,
+            samples=None if given is None else given.first,
+            further=() if given is None else given.more,
+            rejected=[dict(one) for one in rejected],
+            values=values,
+        )
+    if found is not signature:
+        progress.note(describe_unverified_dims(found))
+    return found
+
+
+def _values_source(source: Source) -> str:
+    return "the samples say" if source.samples else "the checkpoint says"
+
+
+def _signature_text(signature: Signature) -> str:
+    return "  ".join(str(spec) for spec in signature.inputs)
+
+
+def _settle_signature(
+    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
+) -> Signature:
+    patterns = [parse_input(text) for text in source.inputs]
+    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
+    if not source.inputs and not known:
+        name = next(iter(loaded.parameters), "x")
+        raise UsageError(
+            f"nothing says what goes into {source.checkpoint}",
+            hint=Hint(
+                "give ",
+                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
+        )
+    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
+    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
+    check_typos(written, named)
+    return resolve(patterns, known)
+
+
+def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
+    count = LEAST_FEEDS if judging.feeds is None else judging.feeds
+    seed = judging.seed or 0
+    if samples is None:
+        return FeedPlan(count=count, seed=seed)
+    return FeedPlan(count=count, seed=seed, samples=samples.origin, samples_digest=samples.digest)
+
+
+def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) -> None:
+    if names != signature.outputs:
+        raise CheckpointError(
+            f"the model's outputs change with the feed: {', '.join(signature.outputs)} on the"
+            f" smallest, {', '.join(names)} on {feed.name}",
+            hint="return as many tensors for every input, for example stacked in one",
+        )
+
+
+def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+    """A warning on each integer input of which nothing says the values."""
+    return tuple(
+        f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
+        for name in find_unranged(signature, samples)
+    )
+
+
+def _fingerprint_outputs(
+    eager: EagerReference,
+    references: Sequence[ReferenceOutputs],
+    samples: Mapping[str, Array] | None,
+) -> Outputs:
+    """What eager gives on `opt` as it is drawn from seed 0 without samples, whatever was asked."""
+    if samples is None and eager.feeds.seed == 0:
+        return next(one.outputs for one in references if one.feed.name == OPT)
+    fixed = next(feed for feed in draw_feeds(eager.signature) if feed.name == OPT)
+    return eager.model.run(fixed.arrays)
+
+
+def _feed_size(feed: NamedFeed) -> int:
+    return sum(array.size for array in feed.arrays.values())
+
+
+def refer_within(eager: EagerReference, signature: Signature, progress: Progress) -> EagerReference:
+    """The eager side on feeds of a signature that is a part of the eager reference's own.
+
+    Samples of the user's that lie outside of it are left out.
+    """
+    given, seed = eager.given, eager.feeds.seed
+    try:
+        example = draw_example_feed(signature, seed, None if given is None else given.first)
+    except UsageError:
+        given, example = None, draw_example_feed(signature, seed)
+    narrow = replace(eager, signature=signature, example=example, given=given)
+    return _run_feeds(narrow, progress, wanted=None)
+
+
+def _run_feeds(
+    eager: EagerReference,
+    progress: Progress,
+    *,
+    wanted: Callable[[NamedFeed], bool] | None,
+) -> EagerReference:
+    """Run eager once on each feed that is wanted, after seeing that it answers the same twice."""
+    plan, seed, given = eager.feeds, eager.feeds.seed, eager.given
+    samples = None if given is None else given.first
+    basic = draw_feeds(eager.signature, count=plan.count, seed=seed, samples=samples)
+    real, misfits = further_feeds(given, eager.signature)
+    drawn = (
+        *draw_edge_case_feeds(eager.signature, seed=seed, samples=samples),
+        *draw_wide_feeds(eager.signature, seed=seed, samples=samples),
+    )
+    feeds = (*basic, *real, *drawn)
+    smallest = min(basic, key=_feed_size)
+    trials = EagerTrials(eager.model, eager.signature, seed, samples)
+    before = eager.model.before()
+    with progress.step(REFERENCE_STEP, log="eager") as clock:
+        with explain_rejection(trials, smallest.sizes, drawn=smallest.kind in SIZED):
+            names = tuple(eager.model.check_stable(smallest.arrays))
+        eager = replace(eager, signature=eager.signature.with_outputs(names))
+        if eager.model.asks_nonfinite(smallest.arrays):
+            feeds += draw_nonfinite_feeds(eager.signature, seed=seed, samples=samples)
+        found = run_reference(
+            feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
+            lambda feed: _reference_or_explain(eager, feed, trials),
+            lambda done, total: progress.advance(REFERENCE_STEP, done, total),
+        )
+        check_stateless(eager.model, before, found.references)
+        eager.model.check_outputs()
+        weights = find_nonfinite_weights(eager.model.module)
+        marks = {}
+        if wanted is None:
+            check_finite(found.references, weights)
+            marks = compute_fingerprint(_fingerprint_outputs(eager, found.references, samples))
+        clock.detail = f"{len(found.references)} feeds"
+    poor = _value_warnings(eager.signature, samples)
+    odd = note_nonfinite_weights(weights)
+    seen = (*misfits, *eager.model.notes, *odd, *poor, *filter(None, [found.warning]))
+    for note in (*seen, *filter(None, [found.note])):
+        progress.note(note, warning=True)
+    return replace(
+        eager,
+        references=found.references,
+        feeds=replace(plan, drawn=found.records),
+        fingerprint=marks,
+        notes=(*eager.notes, *seen),
+    )
+
+
+def _reference_or_explain(
+    eager: EagerReference, feed: NamedFeed, trials: EagerTrials
+) -> ReferenceOutputs:
+    """As `run_eager`; that a feed is rejected for its sizes is said with what mends it."""
+    if not feed.basic and feed.kind not in SIZED:
+        return run_eager(eager, feed)  # hard values, or samples: their sizes are others' too
+    with explain_rejection(trials, feed.sizes, drawn=feed.kind in SIZED):
+        return run_eager(eager, feed)
+
+
+def run_eager(eager: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
+    """What eager says on one feed.
+
+    Raises:
+        CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
+            done with hard values after many steps.
+    """
+    outputs = eager.model.run_reference(feed.arrays, far=not feed.basic)
+    _check_names(eager.signature, tuple(outputs), feed)
+    return ReferenceOutputs(feed=feed, outputs=outputs)

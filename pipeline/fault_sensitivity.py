@@ -1,0 +1,295 @@
+"""The sensitivity of a verdict: how many faults planted in copies the same feeds detect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..converters.framework_errors import call_framework
+from ..core.contract import Array, Outputs, Runner
+from ..core.errors import CheckpointError, ConversionError, RunnerError
+from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
+from ..core.precision import Precision
+from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
+from ..core.verdict import Verdict
+from ..sources.run_limits import flops_exceed
+from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+from ..validators.output_pairs import find_sample
+from .eager_reference import run_eager
+from .judge_artifact import Candidate, JudgeCase
+from .reply_evidence import Evidence, reply_to
+from .rounding_ties import judge_with_ties
+
+if TYPE_CHECKING:
+    from .eager_reference import EagerReference
+    from .order import Judging
+    from .run_progress import Progress
+
+DEFAULT_FAULTS = 8  # faults that are planted where nobody says how many, and a run is cheap
+_CHEAP_FLOPS = 10**10  # of the largest feed: about a second of one core
+_CHEAP_BYTES = 1 << 28  # of the model file, which is copied for each fault
+_MAX_TRIES = 3  # faults planted for each that is asked for: not all of them change an output
+_DENSE_FEEDS = 24  # further feeds on which a fault that was not found is looked at
+_CERTAIN_CHANGE = 2e-2  # of the peak: no limit of FP32 allows half of it
+
+
+def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
+    verdict: Verdict,
+    candidate: Candidate,
+    eager: EagerReference,
+    judging: Judging,
+    progress: Progress,
+    *,
+    held_out: tuple[ReferenceOutputs, ...] = (),
+) -> Verdict:
+    """The verdict with how many planted faults the same feeds and limits would have found.
+
+    Nothing is planted in what did not pass, in a format whose files cannot be altered, where 0
+    faults are asked for, or, without a number, where a copy takes long to open or eager does more
+    than 10^10 floating point operations on the largest feed.
+
+    A fault is found where its copy does not pass. Of those that pass, a fault is equivalent where
+    the copy's outputs stay within the limits of the artifact's own, on the same feeds and on 24
+    more over the domain, and one where the fault acts. Other faults are planted in place of these,
+    up to three for each that was asked for.
+    """
+    target, title = candidate.target, f"plant faults in {candidate.name}"
+    wanted = DEFAULT_FAULTS if judging.sensitivity is None else judging.sensitivity
+    if not wanted or not verdict.passed or not isinstance(target, Plantable):
+        return verdict
+    if judging.sensitivity is None and not _is_cheap(candidate, target, eager):
+        return verdict
+    step = progress.step(title, log=candidate.name.replace("/", "-"))
+    with step as clock, eager.model.cache_answers():
+        case = JudgeCase.of(candidate, eager, judging, progress, held_out=held_out)
+        evidence = case.ask()
+        if not judge_with_ties(evidence, eager)[1].passed:
+            return (
+                verdict  # it passed with what is not repeated here, as a narrower range of values
+            )
+        trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
+        faults: list[FaultRecord] = []
+        for fault in trial.plant(target, wanted * _MAX_TRIES):
+            faults += filter(None, [trial.record(*fault)])
+            counted = _count_outcome(faults, FaultOutcome.FOUND) + _count_outcome(
+                faults, FaultOutcome.MISSED
+            )
+            progress.advance(title, counted, wanted)
+            if counted == wanted:
+                break
+        found = _summarize(faults, eager.feeds.seed)
+        clock.detail = f"{found.found} of {found.planted} found"
+    return replace(verdict, sensitivity=found)
+
+
+def _count_outcome(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
+    return sum(one.outcome is outcome for one in faults)
+
+
+def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
+    found, missed = (
+        _count_outcome(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED)
+    )
+    return Sensitivity(
+        planted=found + missed,
+        found=found,
+        equivalent=_count_outcome(faults, FaultOutcome.EQUIVALENT),
+        seed=seed,
+        faults=tuple(faults),
+    )
+
+
+def _is_cheap(candidate: Candidate, target: Plantable, eager: EagerReference) -> bool:
+    """Whether eager's work on the largest feed, and the model file, are small."""
+    if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _CHEAP_BYTES:
+        return False
+    largest = max(eager.references, key=_count_elements).feed.arrays
+    return not flops_exceed(lambda: eager.model.run(largest), _CHEAP_FLOPS)
+
+
+def _count_elements(reference: ReferenceOutputs) -> int:
+    return sum(array.size for array in reference.feed.arrays.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FaultTrial:
+    """An artifact that passed, with its own replies, and the limits for what a fault may move.
+
+    `dense` are further feeds with the artifact's replies, filled when a fault first needs them.
+    """
+
+    case: JudgeCase
+    clean: tuple[ArtifactOutputs, ...]
+    verdict: Verdict
+    dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
+
+    def plant(self, target: Plantable, most: int) -> Iterator[tuple[FaultKind, PlantedFault]]:
+        """Copies with a fault each, the kinds by turns; a copy is gone when the next is made."""
+        kinds, known = list(FaultKind), set()
+        for number in range(most):
+            if not kinds:
+                return
+            kind = kinds[number % len(kinds)]
+            random = Random(f"{self.case.eager.feeds.seed} {number}")
+            with TemporaryDirectory(prefix="fault-", dir=self.case.candidate.aside) as folder:
+                signature, path = self.case.eager.signature, self.case.candidate.path
+                plant = partial(target.plant_fault, path, kind, random, signature, Path(folder))
+                try:
+                    fault = call_framework("planting a fault", plant)
+                except ConversionError:  # a framework may not write what it reads
+                    fault = None
+                if fault is None:
+                    kinds.remove(kind)
+                elif (fault.place, fault.change, fault.where) not in known:
+                    known.add((fault.place, fault.change, fault.where))
+                    yield kind, fault
+
+    def record(self, kind: FaultKind, fault: PlantedFault) -> FaultRecord | None:
+        """Whether the fault is found; None where the runtime does not open the copy."""
+        copy = replace(self.case, candidate=replace(self.case.candidate, path=fault.path))
+        try:
+            with copy.open() as runner:
+                outcome, error = self._outcome(copy, runner, fault)
+        except RunnerError:
+            return None
+        return FaultRecord(
+            kind=kind,
+            place=fault.place,
+            change=fault.change,
+            where=fault.where,
+            outcome=outcome,
+            error=error,
+        )
+
+    def _outcome(
+        self, copy: JudgeCase, runner: Runner, fault: PlantedFault
+    ) -> tuple[FaultOutcome, float | None]:
+        replies: dict[int, ArtifactOutputs] = {}
+        references = self.case.references
+        for index in sorted(range(len(references)), key=lambda i: _count_elements(references[i])):
+            replies[index] = reply_to(runner, references[index])
+            if self._is_certain(references[index], replies[index], self.clean[index]):
+                return FaultOutcome.FOUND, None
+        ordered = [replies[index] for index in range(len(references))]
+        evidence = copy.evidence(ordered, runner.inputs)
+        looks = (_keep_one_failure(evidence), evidence)
+        if any(not judge_with_ties(one, self.case.eager)[1].passed for one in looks):
+            return FaultOutcome.FOUND, None
+        both = zip(self.clean, ordered, strict=True)
+        pairs = [
+            (one.outputs, other.outputs)
+            for one, other in both
+            if one.outputs is not None and other.outputs is not None
+        ]
+        for feed, outputs in self._dense_at(fault.sizes):
+            reply = reply_to(runner, ReferenceOutputs(feed=feed, outputs=outputs))
+            if reply.outputs is None:
+                return FaultOutcome.MISSED, None
+            pairs.append((outputs, reply.outputs))
+        ratios = [self._ratio(*pair) for pair in pairs]
+        missed = any(ratio > 1 for ratio, _ in ratios)
+        error = max((error for _, error in ratios), default=0.0)
+        outcome = FaultOutcome.MISSED if missed else FaultOutcome.EQUIVALENT
+        return outcome, error if error < float("inf") else None
+
+    def _is_certain(
+        self, reference: ReferenceOutputs, reply: ArtifactOutputs, clean: ArtifactOutputs
+    ) -> bool:
+        """Whether FP32's limits cannot allow what one usual feed shows; others need not run."""
+        import numpy as np
+
+        if self.case.candidate.precision is not Precision.FP32 or clean.outputs is None:
+            return False
+        if self.case.tolerance.floor_factor is None or not reference.feed.basic:
+            return False
+        if reply.outputs is None:
+            return True
+        for name, wanted in clean.outputs.items():
+            given = reply.outputs.get(name)
+            if given is None or given.shape != wanted.shape:
+                return True
+            if wanted.dtype.kind == "f" and np.isfinite(wanted).all() and wanted.size:
+                with np.errstate(all="ignore"):
+                    off = np.abs(given.astype(np.float64) - wanted).max()
+                if not off <= _CERTAIN_CHANGE * np.abs(wanted).max():
+                    return True
+        return False
+
+    def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
+        """Further feeds that eager takes, with the artifact's replies; the last at these sizes."""
+        eager = self.case.eager
+        sample = find_sample(eager.references)
+        drawer = FeedDrawer.of(eager.signature, eager.feeds.seed + 1, sample)
+        with self.case.open() as runner:
+            if not self.dense:
+                feeds = (
+                    drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE_FEEDS + 1)
+                )
+                self.dense.extend(_run_both(feeds, eager, runner))
+            yield from self.dense
+            if sizes:
+                opt = {name: dim.opt for name, dim in eager.signature.free_dims.items()}
+                feed = drawer.feed("dense-at", {**opt, **sizes})
+                yield from _run_both([feed], eager, runner)
+
+    def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
+        """The relative L2 error of a copy's outputs over its limit, and by itself, the largest."""
+        found = [(0.0, 0.0)]
+        for name, wanted in clean.items():
+            error = _relative_distance(wanted, other.get(name))
+            found.append((error / self._limit(name), error))
+        return max(found)
+
+    def _limit(self, output: str) -> float:
+        """The relative L2 error that the verdict allows: by the noise floor, or by the SQNR."""
+        limits = self.case.tolerance.of(output)
+        floors = [o.floor for o in self.verdict.outputs if o.output == output and o.floor]
+        if limits.floor_factor is not None and floors:
+            return limits.floor_factor * max(floors)
+        return float(10 ** (-limits.min_sqnr / 20))
+
+
+def _keep_one_failure(evidence: Evidence) -> Evidence:
+    """The evidence without most of the feeds that failed: the smallest of usual values stays.
+
+    A look at one is cheap. Where it still fails, so does the copy, whatever the others show.
+    """
+    failed = evidence.find_failed()
+    wrong = [one for one in evidence.references if one.feed.name in failed]
+    wrong.sort(key=lambda one: (one.feed.kind == "value", _count_elements(one)))
+    left_out = {one.feed.name for one in wrong[1:]}
+    return evidence.of([pair for pair in evidence.pairs if pair[0].feed.name not in left_out])
+
+
+def _run_both(
+    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], eager: EagerReference, runner: Runner
+) -> Iterator[tuple[NamedFeed, Outputs]]:
+    for feed in feeds:
+        with suppress(CheckpointError):  # eager need not take every size that is drawn
+            reply = reply_to(runner, run_eager(eager, feed))
+            if reply.outputs is not None:
+                yield feed, reply.outputs
+
+
+def _relative_distance(wanted: Array, given: Array | None) -> float:
+    """The relative L2 distance; infinite where they differ in form, in NaN or in an integer."""
+    import numpy as np
+
+    if given is None or given.shape != wanted.shape:
+        return float("inf")
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(wanted, given) else float("inf")
+    finite = np.isfinite(wanted)
+    if not np.array_equal(finite, np.isfinite(given)):
+        return float("inf")
+    signal = wanted[finite].astype(np.float64)
+    error = float(np.linalg.norm(given[finite].astype(np.float64) - signal))
+    peak = float(np.linalg.norm(signal))
+    return error / peak if peak else float("inf") if error else 0.0

@@ -1,0 +1,144 @@
+"""Carries out the pending steps of a folder from another host; digests are checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from ..converters.registry import TARGETS
+from ..core.contract import Target
+from ..core.events import Noted, Tell, silence
+from ..core.manifest import Failure, Manifest, Pending
+from ..core.pace import unhurried_gc
+from ..core.records import Artifact
+from .branch_coverage import accept_recorded, update_branches
+from .eager_reference import open_subject, read_checkpoint
+from .held_out import load_samples, refer_held_out
+from .manifest_file import write_manifest
+from .order import Order, ResumeState
+from .output_folder import OutputFolder, open_folder
+from .plan import Step, plan_pending
+from .recorded_run import (
+    FinishRequest,
+    apply_recorded_judging,
+    check_same,
+    describe_changed_file,
+    load_manifest,
+    source_from_record,
+)
+from .run_context import RunContext
+from .run_order import add_labelled, execute_step, make_context
+from .run_progress import Progress
+
+_CHANGED_EXIT_CODE = 1  # as a verdict that failed
+
+
+def finish_pending(
+    asked: FinishRequest,
+    tell: Tell = silence,
+    *,
+    targets: tuple[Target, ...] = TARGETS,
+    begun: Callable[[Manifest], object] | None = None,
+) -> Manifest:
+    """Carry out the pending steps of an output folder.
+
+    Args:
+        asked: the folder, and what is said of it today.
+        tell: listens to progress.
+        targets: the table of formats.
+        begun: is given the record that the run begins with, before its first step.
+
+    Raises:
+        ModelcError: the folder or the checkpoint cannot be used.
+    """
+    manifest, folder = load_manifest(asked.out), asked.out
+    if not manifest.pending:
+        return _check_finished(manifest, folder, tell)
+    source = source_from_record(manifest, folder, asked.moved)
+    judging = accept_recorded(apply_recorded_judging(asked.judging, manifest), manifest)
+    plan = plan_pending(manifest.pending, targets)
+    with unhurried_gc(), ExitStack() as held, open_folder(folder) as place:
+        place.own(file.name for file in manifest.files)
+        place.claim(step.file for step in plan)
+        progress = Progress(tell=tell, logs=place.logs)
+        now = read_checkpoint(source, progress)
+        check_same(now, manifest, source)
+        order = Order(
+            source=source,
+            wanted=tuple(step.wanted for step in plan),
+            out=folder,
+            judging=judging,
+            signature=manifest.signature,
+            cache=asked.cache,
+            measuring=asked.measuring,
+        )
+        eager = open_subject(source, now, judging, progress, manifest.signature)
+        done = update_branches(manifest, eager, judging.accept, progress)
+        done = _resume_pending(done, plan, asked.resume)
+        if begun is not None:
+            begun(done)
+        context = add_labelled(make_context(order, eager, place, progress), held)
+        for step, pending in zip(plan, manifest.pending, strict=True):
+            if step.name not in asked.resume.done:
+                settings = {**pending.settings, **asked.settings}
+                done = _finish_step(step, pending, done, _override_settings(context, settings))
+        return done
+
+
+def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
+    """The record where nothing is pending, with every digest checked; nothing is run or written."""
+    tell(Noted(text=f"nothing is pending in {folder}: only digests were checked"))
+    faults = [
+        Failure(
+            step=artifact.name,
+            message=fault,
+            hint="make it again, or see what is wrong: modelc validate",
+            exit_code=_CHANGED_EXIT_CODE,
+        )
+        for artifact in manifest.artifacts
+        if (fault := describe_changed_file(artifact, folder))
+    ]
+    names = [artifact.step for artifact in manifest.artifacts]
+    steps = (*names, *(failure.step for failure in manifest.failures))
+    return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
+
+
+def _resume_pending(manifest: Manifest, plan: Sequence[Step], resume: ResumeState) -> Manifest:
+    """The record to begin with: of this run's steps, what was done before ended as it did."""
+    names = (*sorted(resume.done), *(step.name for step in plan))
+    return replace(manifest, steps=tuple(dict.fromkeys(names)), failures=resume.failures)
+
+
+def _override_settings(context: RunContext, settings: Mapping[str, str]) -> RunContext:
+    return replace(context, order=replace(context.order, settings=settings))
+
+
+def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunContext) -> Manifest:
+    """The manifest with the step carried out, if what it is made from is as it was proven."""
+    parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
+    reason = _describe_altered(pending, parent, context.folder)
+    if parent is None or reason:
+        failure = Failure(
+            step=step.name,
+            message=f"not built: {reason}",
+            hint="prepare it again from the checkpoint",
+            exit_code=_CHANGED_EXIT_CODE,
+        )
+        done = replace(manifest, failures=(*manifest.failures, failure))
+        write_manifest(done, context.folder.path)
+        return done
+    feeds = load_samples(parent, context.folder.path)
+    held_out = refer_held_out(feeds, context.eager, context.progress) if feeds else ()
+    return execute_step(
+        step, manifest, replace(context, held_out=held_out, record=parent.calibration)
+    )
+
+
+def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:
+    if parent is None:
+        return f"{pending.made_from}, which it is made from, is no longer in the record"
+    if parent.digest != pending.parent:
+        return f"{pending.made_from} was made anew since this step was prepared"
+    return describe_changed_file(parent, folder.path)

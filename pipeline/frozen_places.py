@@ -1,0 +1,98 @@
+"""The places where a capture froze tensor data, also found by a second capture."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.capture import Capture
+from ..sources.data_branches import are_library_shortcuts, shorten_path, symbol_places
+from ..sources.taint import watch_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..core.contract import Branch
+    from ..sources.data_branches import DataBranch
+    from .branch_coverage import BranchCoverage
+    from .eager_reference import EagerReference
+
+
+def find_frozen_places(
+    capture: Capture | None,
+    warned: Sequence[Branch],
+    branches: BranchCoverage,
+    eager: EagerReference,
+    second: RepeatableCapture,
+) -> tuple[str, ...]:
+    """The places where a capture froze tensor data, `file:line`.
+
+    What the tracer warned of and eager does with sizes alone is none. A branch that no feed took
+    otherwise is frozen whatever was said of it: a trace and torch.export run one arm at most, and
+    none where the code asks whether it is captured. Those in scripted submodules are kept, and
+    values that torch.export follows: a second capture shows them. Known shortcuts of libraries are
+    no arms at all.
+
+    Args:
+        capture: how the artifact was captured; a script keeps its branches.
+        warned: where the tracer saw a tensor become a Python value.
+        branches: what was seen in eager.
+        eager: the eager side.
+        second: captures once more, and says what was scripted.
+    """
+    if capture is Capture.SCRIPT:
+        return ()
+    watched = branches.watched
+    places = {(branch.file, branch.line) for branch in warned}
+    frozen = [one for one in watched.found if one.places & places]
+    known = frozenset(place for one in frozen for place in one.places) | watched.idle
+    left = places - known
+    if left and not watched.incomplete:
+        left -= eager.model.find_reached_lines(eager.example, left)  # with sizes, then
+    silent = [
+        one for one in watched.found if one not in frozen and not are_library_shortcuts(one.places)
+    ]
+    doubt = [one for one in silent if one.record.untested]
+    frozen += [one for one in doubt if not _is_kept(one, capture, second)]
+    told = [one.record.place for one in frozen]
+    return tuple(dict.fromkeys([*told, *(f"{shorten_path(f)}:{line}" for f, line in sorted(left))]))
+
+
+def _is_kept(found: DataBranch, capture: Capture | None, second: RepeatableCapture) -> bool:
+    """Whether a capture that said nothing of a branch or a value has it all the same."""
+    if capture is Capture.MIXED:
+        return any(_is_within(found.record.module, path) for path in second.scripted)
+    # torch._dynamo reads the code and runs none of it: there is nothing to watch
+    if capture is not Capture.EXPORT or found.record.kind != "value":
+        return False
+    return bool(found.places & second.symbolic_places)
+
+
+def _is_within(module: str, path: str) -> bool:
+    return not path or module == path or module.startswith(f"{path}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatableCapture:
+    """A capture that can be done again to be watched: `again` captures into a folder.
+
+    `scripted` are the paths of the submodules that keep their branches.
+    """
+
+    again: Callable[[Path], object]
+    scripted: tuple[str, ...] = ()
+
+    @cached_property
+    def symbolic_places(self) -> frozenset[tuple[str, int]]:
+        """Where it makes symbols of tensor data, which it follows; captured when first asked."""
+        with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
+            try:
+                with watch_capture() as seen:
+                    self.again(Path(folder))
+            except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
+                return frozenset()
+        return symbol_places(seen)

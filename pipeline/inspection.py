@@ -1,0 +1,145 @@
+"""What a model file or checkpoint contains, without running it, and API calls as data.
+
+A call as data can be performed here or in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ..converters.registry import target_for
+from ..core.contract import Inspection, Program, Target
+from ..core.errors import Hint, ModelcError, UsageError
+from ..core.events import Tell, silence
+from ..sources.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
+from .manifest_file import read_manifest
+from .recorded_run import check_program_trust, record_beside
+
+if TYPE_CHECKING:
+    from ..core.findings import Localisation
+    from ..core.manifest import Manifest
+    from ..core.verdict import Verdict
+
+
+def inspect_checkpoint(path: str | Path) -> CheckpointContents:
+    """What a checkpoint of weights holds: its sets of weights, their sizes and distances.
+
+    Raises:
+        UsageError: the file is no checkpoint of weights.
+        CheckpointError: it cannot be read, or is a pickle of objects.
+    """
+    place = Path(path)
+    kind = weights_kind(place)
+    if not kind:
+        raise UsageError(
+            f"{place} is no checkpoint of weights",
+            hint="give a file that torch.save or safetensors wrote",
+        )
+    return CheckpointContents(
+        kind=kind, size=place.stat().st_size, sets=describe_weight_sets(place)
+    )
+
+
+def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
+    """What a converted model says of itself, and what the manifest beside it says.
+
+    Args:
+        path: a model file.
+        trust: open one that is a program, though no manifest beside it records it.
+
+    Raises:
+        ModelcError: the file is no artifact, or cannot be read.
+    """
+    place = Path(path)
+    _refuse_folder(place)
+    target = target_for(place)
+    if isinstance(target, Program) and target.INSPECT_OPENS:
+        check_program_trust(place, target, trust=trust)
+    beside = record_beside(place)
+    size = place.stat().st_size
+    lineage: tuple[tuple[str, str], ...] = ()
+    if beside is not None:
+        manifest, artifact = beside
+        verdict = manifest.verdict_of(artifact.name)
+        size = artifact.size
+        lineage = (
+            ("made from", f"{artifact.made_from} sha256 {artifact.parent[:12]}…"),
+            ("checkpoint file", manifest.checkpoint.path),
+            ("verdict", "not judged" if verdict is None else str(verdict.state)),
+        )
+    return InspectedFile(inspection=_inspect_model(place, target), size=size, lineage=lineage)
+
+
+def _inspect_model(place: Path, target: Target) -> Inspection:
+    """What the model says of itself; nothing is logged, so no hint may name a log."""
+    try:
+        return target.inspect(place)
+    except ModelcError as error:
+        if not error.advice.names_log:
+            raise
+        hint = Hint("it is damaged, or made by another version of its library: make it again")
+        raise error.at(error.place, hint=hint) from error
+
+
+def _refuse_folder(place: Path) -> None:
+    """A folder of artifacts is none itself; the hint is one that is there."""
+    manifest = read_manifest(place) if place.is_dir() else None
+    for artifact in () if manifest is None else manifest.artifacts:
+        file = place / artifact.files[0].name
+        if file.exists():
+            raise UsageError(
+                f"{place} is an output folder, not one artifact",
+                hint=f"modelc inspect {file}; of all of them: modelc report {place}",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedFile:
+    """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
+
+    inspection: Inspection
+    size: int
+    lineage: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointContents:
+    """What `inspect` found in a checkpoint of weights: its kind, its bytes, its sets of weights."""
+
+    kind: str
+    size: int
+    sets: tuple[WeightSetSummary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCall:
+    """One function of `pipeline/api.py`, with its keyword arguments."""
+
+    function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+CallValue: TypeAlias = "Manifest | Verdict | Localisation | InspectedFile | CheckpointContents"
+
+
+def perform_call(call: ApiCall, tell: Tell = silence) -> CallValue:
+    """Call the function in this process.
+
+    Raises:
+        ModelcError: what the function raises.
+    """
+    from . import api
+
+    arguments: dict[str, Any] = dict(call.arguments)
+    match call.function:
+        case "inspect":
+            return api.inspect(**arguments)
+        case "inspect_checkpoint":
+            return api.inspect_checkpoint(**arguments)
+        case "localise":
+            return api.localise(**arguments, tell=tell)
+        case "validate":
+            return api.validate(**arguments, tell=tell)

@@ -1,0 +1,370 @@
+"""Accuracy on labelled data: eager's answers, computed once, and an artifact's beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
+from ..core.contract import Advance, Array, Outputs, Runner, unheard
+from ..core.errors import Hint, Option, RunnerError, UsageError
+from ..core.findings import Accuracy, Answer
+from ..core.names import unknown
+from ..core.signature import Signature
+from ..sources.factory import import_object
+from ..validators.accuracy_text import metric_text
+from ..validators.confidence_intervals import CONFIDENCE
+from ..validators.paired_answers import (
+    ModelAnswers,
+    check_defined,
+    compare_answers,
+    explain_near_chance,
+    find_differing_samples,
+    find_metric,
+    find_newly_broken,
+)
+from ..validators.task_metrics import NO_CLASS, LabelFaultError, TopK
+from .limit_text import Measuring
+
+if TYPE_CHECKING:
+    from .eager_reference import EagerReference
+    from .run_progress import Progress
+
+MAX_NAMED_SAMPLES = 100  # disagreeing samples that are named
+
+
+class BrokenAnswerError(RunnerError):
+    """The artifact answers labelled samples with NaN or Inf where eager does not."""
+
+
+def measure_accuracy(
+    runner: Runner,
+    labelled: LabelledFeeds,
+    *,
+    max_drop: float | None = None,
+    advance: Advance = unheard,
+) -> Accuracy:
+    """Run the labelled samples through an opened model and compare it with eager.
+
+    Args:
+        runner: any opened model of the eager reference's inputs and outputs.
+        labelled: the samples with eager's answers.
+        max_drop: the gate that `Accuracy.passed` holds to; None is the order's own.
+        advance: told how many samples are done.
+
+    Raises:
+        RunnerError: the runtime refused a batch, or answers are NaN or Inf where eager's are not.
+        UsageError: the data changed, or the user's metric raised.
+    """
+    answers = ModelAnswers(labelled.eager.metric)
+    noted = _NotableSamples(labelled=labelled, answers=answers)
+    for batch in labelled.batches():
+        outputs = runner.run(batch.feed)
+        start = len(answers)
+        try:
+            answers.add(_predictions(outputs, labelled.output, batch), batch.labels)
+        except LabelFaultError as error:
+            raise RunnerError(
+                f"its answer to {batch.names[error.row]} cannot be scored: it {error.reason}",
+                hint="see the verdict on its outputs",
+            ) from error
+        except UsageError:
+            noted.find_broken(batch, start)  # the user's metric may well raise on NaN
+            noted.refuse_broken()
+            raise
+        noted.take(batch, start)
+        advance(len(answers), len(labelled))
+    noted.refuse_broken()
+    gate = labelled.measuring.max_drop if max_drop is None else max_drop
+    return _build_accuracy(labelled, answers, tuple(noted.told), gate)
+
+
+def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
+    if output not in outputs:
+        raise RunnerError(f"the artifact has no output {output!r}", hint="convert it again")
+    try:
+        return rows_of(outputs[output], output, batch)
+    except UsageError as error:  # eager's had its rows
+        raise RunnerError(error.message, hint="convert it again") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NotableSamples:
+    """The samples worth a name, found while they are at hand."""
+
+    labelled: LabelledFeeds
+    answers: ModelAnswers
+    told: list[Answer] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def take(self, batch: LabelledBatch, start: int) -> None:
+        """Look at the batch whose first sample is number `start`."""
+        self.find_broken(batch, start)
+        eager, stop = self.labelled.eager, len(self.answers)
+        for place in find_differing_samples(eager, self.answers, start, stop)[
+            : MAX_NAMED_SAMPLES - len(self.told)
+        ]:
+            label = int(batch.labels[place - start].reshape(-1)[0])
+            self.told.append(
+                Answer(
+                    sample=batch.names[place - start],
+                    label=self._class(label),
+                    eager=self._classes(eager, place),
+                    artifact=self._classes(self.answers, place),
+                )
+            )
+
+    def find_broken(self, batch: LabelledBatch, start: int) -> None:
+        """Look for NaN and Inf in the batch whose first sample is number `start`."""
+        places = find_newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
+        self.broken.extend(batch.names[place - start] for place in places)
+
+    def _classes(self, answers: ModelAnswers, place: int) -> str:
+        top = answers.top_of(place, place + 1)
+        return "" if top is None else ", ".join(self._class(int(one)) for one in top[0])
+
+    def _class(self, number: int) -> str:
+        names = self.labelled.samples.classes
+        if number == NO_CLASS:
+            return "NaN"
+        return names[number] if names else str(number)
+
+    def refuse_broken(self) -> None:
+        """NaN where eager has none is wrong, whatever a metric makes of it."""
+        if not self.broken:
+            return
+        count = len(self.broken)
+        raise BrokenAnswerError(
+            f"NaN or Inf on {count:,} of {len(self.answers):,} labelled samples where eager has "
+            f"fewer or none, the first {self.broken[0]}",
+            hint="values may overflow in its precision: keep layers in floating point",
+        )
+
+
+def _build_accuracy(
+    labelled: LabelledFeeds, answers: ModelAnswers, told: tuple[Answer, ...], gate: float | None
+) -> Accuracy:
+    metric, pair = labelled.eager.metric, compare_answers(labelled.eager, answers)
+    if not (math.isfinite(answers.value) and math.isfinite(pair.drop)):
+        raise RunnerError(
+            f"its {metric.name} is {answers.value}, eager's is {labelled.eager.value:.5g}",
+            hint="see the verdict on its outputs",
+        )
+    return Accuracy(
+        metric=metric.name,
+        higher_is_better=metric.higher_is_better,
+        samples=len(answers),
+        eager=labelled.eager.value,
+        artifact=answers.value,
+        drop=pair.drop,
+        low=pair.interval.low,
+        high=pair.interval.high,
+        confidence=CONFIDENCE,
+        method=pair.interval.method,
+        disagreements=pair.differing,
+        disagreeing=tuple(answer.sample for answer in told),
+        max_drop=gate,
+        data=labelled.samples.source,
+        relative=metric.relative,
+        output=labelled.output,
+        answers=told,
+        digest=labelled.digest,
+        preprocess=labelled.samples.preprocess,
+    )
+
+
+_STABLE_FILES_HINT = "run again, with files that stay as they are"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledFeeds:
+    """An opened labelled set and what eager answers on it, computed once.
+
+    `signature` is the subject's. `output` is what the metric reads, `digests` has one a batch,
+    `digest` is over all.
+    """
+
+    samples: LabelledSet
+    signature: Signature
+    measuring: Measuring
+    output: str
+    eager: ModelAnswers
+    digests: tuple[bytes, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.eager)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 over samples and labels as they were fed."""
+        return hashlib.sha256(b"".join(self.digests)).hexdigest()
+
+    def batches(self) -> Iterator[LabelledBatch]:
+        """Every batch, read anew.
+
+        Raises:
+            UsageError: the data is not what eager was fed.
+        """
+        count = 0
+        for count, batch in enumerate(self.samples, start=1):
+            if count > len(self.digests) or batch.digest != self.digests[count - 1]:
+                raise UsageError(
+                    f"{batch.names[0]} changed while it was in use", hint=_STABLE_FILES_HINT
+                )
+            yield batch
+        if count != len(self.digests):
+            raise UsageError(
+                f"{self.samples.source} shrank while it was in use", hint=_STABLE_FILES_HINT
+            )
+
+
+@contextmanager
+def open_labelled(
+    measuring: Measuring, eager: EagerReference, progress: Progress
+) -> Iterator[LabelledFeeds]:
+    """Open the data and run eager on all of it; what a loader left on disk goes at the end.
+
+    Raises:
+        UsageError: the data, its labels or the metric cannot be used; told in one line.
+    """
+    metric = find_metric(measuring.metric, lambda spec: import_object(spec, "--metric"))
+    with progress.step("open labelled data", log="labelled"):
+        samples = open_labelled_set(
+            measuring.data, eager.signature, lambda spec: import_object(spec, "--data")
+        )
+    with samples:
+        labelled = _run_eager_on_labels(samples, ModelAnswers(metric), measuring, eager, progress)
+        for note in samples.notes:
+            progress.note(f"labelled data: {note}")
+        for note in labelled.notes:
+            progress.note(note, warning=True)
+        yield labelled
+
+
+def enter_labelled(
+    measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
+) -> LabelledFeeds | None:
+    """The labelled data open for as long as `held` is; None where nothing is measured."""
+    if measuring is None:
+        return None
+    return held.enter_context(open_labelled(measuring, eager, progress))
+
+
+def _run_eager_on_labels(
+    samples: LabelledSet,
+    scores: ModelAnswers,
+    measuring: Measuring,
+    eager: EagerReference,
+    progress: Progress,
+) -> LabelledFeeds:
+    """Run eager on every sample."""
+    title = "eager on labelled data"
+    digests: list[bytes] = []
+    output = ""
+    with progress.step(title, log="labelled") as clock:
+        for batch in samples:
+            outputs = eager.model.run(batch.feed)
+            output = output or _choose_output(outputs, measuring.output)
+            _score_batch(scores, outputs, output, batch, samples)
+            digests.append(batch.digest)
+            progress.advance(title, len(scores), max(len(scores), samples.places))
+        broken = int((scores.count_nonfinite(0, len(scores)) > 0).sum())
+        if not math.isfinite(scores.value):
+            raise UsageError(
+                f"eager's own {measuring.metric} is {scores.value}, with NaN or Inf in its answers "
+                f"to {broken:,} of {len(scores):,} labelled samples",
+                hint=Hint(
+                    "remove samples that the model cannot answer, or name another ",
+                    Option("metric-output"),
+                ),
+                option="metric-output",
+            )
+        check_defined(scores)
+        value = metric_text(measuring.metric, scores.value)
+        clock.detail = f"{measuring.metric} {value} on {len(scores):,} samples"
+    return LabelledFeeds(
+        samples=samples,
+        signature=eager.signature,
+        measuring=measuring,
+        output=output,
+        eager=scores,
+        digests=tuple(digests),
+        notes=_eager_warnings(scores, broken),
+    )
+
+
+def _eager_warnings(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
+    """What looks wrong with eager's own answers."""
+    nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
+    return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
+
+
+def _choose_output(outputs: Outputs, given: str | None) -> str:
+    """The name of the output that the metric reads.
+
+    Raises:
+        UsageError: there is no such output, or no float one.
+    """
+    if given is not None:
+        if given not in outputs:
+            raise unknown("--metric-output", given, list(outputs))
+        return given
+    floats = [name for name, array in outputs.items() if array.dtype.kind == "f"]
+    if not floats:
+        raise UsageError(
+            f"no output of the model is of floats: {', '.join(outputs)}",
+            hint=Hint(
+                "name what the metric reads: ", Option("metric-output", f"{next(iter(outputs))}")
+            ),
+            option="metric-output",
+        )
+    return floats[0]
+
+
+def _score_batch(
+    answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
+) -> None:
+    """Score a batch of eager's; a fault is the labels', and named by the sample."""
+    predictions = rows_of(outputs[output], output, batch)
+    _check_classes(predictions, samples, answers)
+    try:
+        answers.add(predictions, batch.labels)
+    except LabelFaultError as error:
+        name = batch.names[error.row]
+        raise UsageError(
+            f"labelled data {samples.source}: {name} {error.reason}", hint=error.hint
+        ) from error
+
+
+def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
+    """That there are as many classes as outputs, for metrics of classes."""
+    classes = samples.classes
+    if not classes or not isinstance(answers.metric, TopK):
+        return
+    outputs = predictions[0].size
+    if outputs != len(classes):
+        raise UsageError(
+            f"{samples.source} has {len(classes)} classes, the model's output has {outputs}",
+            hint=f"name all {outputs}, one a line, in {samples.source}/classes.txt",
+        )
+
+
+def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:
+    """The rows of the samples, without what fills the batch up."""
+    if not batch.axis:
+        return array[None]
+    rows = next(iter(batch.feed.values())).shape[0]
+    if not array.ndim or array.shape[0] != rows:
+        shape = "x".join(map(str, array.shape)) or "a number"
+        raise UsageError(
+            f"the output {output!r} is {shape} for {rows} samples: it has no row a sample",
+            hint=Hint("name another with ", Option("metric-output", "NAME")),
+            option="metric-output",
+        )
+    return array[: len(batch.names)]

@@ -1,0 +1,261 @@
+"""The quantization noise of each layer, measured on calibration samples and cached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from shutil import rmtree
+from typing import TypeVar
+
+from ..converters.quantizers.layer_switches import Switchboard, can_switch, open_switchboard
+from ..converters.quantizers.quantized_layers import QuantizedLayer
+from ..converters.quantizers.quantizer_registry import quantizers_for
+from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
+from ..core.digest import sha256_of
+from ..core.errors import ConversionError
+from ..core.whole import write_whole
+from ..validators.judge import ReferenceOutputs
+from ..validators.metrics import is_numeric, measure_arrays
+from .attempt import Recipe, Trial
+from .layer_search import MAX_NOISE, Noise, Ranking, measure_noises, rank_by_noise
+from .plan import Step
+from .quantization import QuantizationTask, make_quantization, quantization_key, quantize_parent
+from .run_context import Parent, RunContext
+from .run_progress import Clock
+
+NOISE_SAMPLES = (
+    4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedLayers:
+    """The layers in the order of the graph, and their ranking by index."""
+
+    layers: tuple[QuantizedLayer, ...]
+    ranking: Ranking
+
+
+def rank_layers(
+    step: Step, plain: Trial, parent: Parent, run: RunContext, *, most: int
+) -> RankedLayers:
+    """Measure the noise of each layer alone in 8 bits, from the cache what is known.
+
+    Args:
+        step: whose layers.
+        plain: its INT8 trial; where its quantizer's result has no Q/DQ to switch, those of another
+            quantizer for the same target stand in.
+        parent: the float model.
+        run: with the samples.
+        most: how many measurements it may make; those from the cache count.
+
+    Raises:
+        ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
+    """
+    work, result = _reference_quantization(step, plain, parent, run)
+    store = open_tradeoff_store(run.order.cache)
+    key = digest_texts(("ranking", quantization_key(work), str(NOISE_SAMPLES)))
+    title = f"rank layers of {step.name}"
+    with run.progress.step(title, log=f"rank-{step.name}") as clock:
+        with _open_switchboard(step, work, result, run) as board:
+            if len(board.layers) == 0:
+                raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")
+            feeds = _sample_evenly(run)
+            runs = _BlockMeter(
+                board, feeds, store, key, lambda n: run.progress.advance(title, n, n)
+            )
+            gate = run.order.judging.min_sqnr or 0.0
+            found = measure_noises(
+                len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most
+            )
+        _report_ranking(board, runs, clock, run)
+    return RankedLayers(layers=board.layers, ranking=rank_by_noise(found))
+
+
+def _report_ranking(board: Switchboard, runs: _BlockMeter, clock: Clock, run: RunContext) -> None:
+    clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
+    if runs.taken:
+        clock.detail += f", {runs.taken} from the cache"
+    if board.unknown:
+        text = f"{len(board.unknown)} nodes in 8 bits are not in the float model and not ranked"
+        run.progress.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
+
+
+class _BlockMeter:
+    """Measures blocks of layers on the feeds; keeps what is measured."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        feeds: Sequence[Feed],
+        store: TradeOffStore,
+        key: str,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._board, self._feeds, self._advance = board, feeds, advance
+        self._store, self._key = store, key
+        self._known = store.take(key, dict[str, Noise]) or {}
+        self._exact: list[Outputs] = []
+        self.made = self.taken = 0
+
+    def noise(self, layers: tuple[int, ...]) -> Noise:
+        """Noise over signal with these layers in 8 bits, an entry for each sample and output."""
+        name = f"{layers[0]}-{layers[-1]}"
+        found = self._known.get(name)
+        if found is not None:
+            self.taken += 1
+            return found
+        if not self._exact:
+            self._exact = [self._board.run(feed, ()) for feed in self._feeds]
+        found = tuple(
+            entry
+            for feed, exact in zip(self._feeds, self._exact, strict=True)
+            for entry in _noise_ratios(exact, self._board.run(feed, layers))
+        )
+        self.made += 1
+        self._advance(self.made + self.taken)
+        self._known[name] = found
+        self._store.keep(self._key, self._known)
+        return found
+
+
+def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
+    """Of each float output, of each numeric one where there is none."""
+    floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
+    for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
+        found = measure_arrays(exact[name], rounded[name])
+        if found.nonfinite_mismatch:
+            yield MAX_NOISE
+        elif found.noise == 0:
+            yield 0.0
+        else:
+            yield min(found.noise / found.signal, MAX_NOISE) if found.signal else MAX_NOISE
+
+
+def _sample_evenly(run: RunContext) -> tuple[Feed, ...]:
+    """A few calibration samples from all over the set."""
+    if run.calibration is None:
+        raise RuntimeError("layers are to be ranked without samples")
+    step = max(1, len(run.calibration) // NOISE_SAMPLES)
+    return tuple(islice(run.calibration, 0, step * NOISE_SAMPLES, step))
+
+
+def _reference_quantization(
+    step: Step, plain: Trial, parent: Parent, run: RunContext
+) -> tuple[QuantizationTask, Quantized]:
+    """A quantizer's result that switches can be made of: the trial's own, else another's."""
+    others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
+    own = [plain.recipe.quantizer] if plain.switchable and plain.recipe.quantizer else []
+    for quantizer in (*own, *(one for one in others if one is not plain.recipe.quantizer)):
+        work = make_quantization(step, Recipe(quantizer=quantizer), parent, run)
+        if work.method not in (None, *quantizer.METHODS[step.target.NAME]):
+            work = replace(work, method=None)
+        place = run.folder.workplace(f"{step.name}-ranked")
+        result = quantize_parent(work, place, run.cache, run.progress)
+        if can_switch(result.path):
+            return work, result
+        rmtree(place)
+    raise ConversionError(
+        f"no quantizer for {step.target.NAME} gives a model whose layers can be looked at",
+        hint="pip install onnxruntime",
+    )
+
+
+@contextmanager
+def _open_switchboard(
+    step: Step, work: QuantizationTask, result: Quantized, run: RunContext
+) -> Iterator[Switchboard]:
+    """The opened switchboard; its files and the quantizer's go at the end."""
+    place = run.folder.workplace(f"{step.name}-switched")
+    job = QuantizeJob(
+        parent=work.parent,
+        consumer=work.consumer,
+        signature=work.signature,
+        calibration=work.calibration,
+        folder=place,
+    )
+    try:
+        yield open_switchboard(job, result.path)
+    finally:
+        rmtree(place, ignore_errors=True)
+        rmtree(result.path.parent, ignore_errors=True)
+
+
+StoredValue = TypeVar("StoredValue")
+_MAX_STORED = 4096  # files, of about a kilobyte; what was written longest ago goes first
+_CODE_ROOT = Path(__file__).parents[1]
+_CODE_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+
+
+class TradeOffStore:
+    """A folder of measurements by key; None for a folder keeps nothing."""
+
+    def __init__(self, folder: Path | None, most: int = _MAX_STORED) -> None:
+        self._folder = folder
+        self._most = most
+
+    def take(self, key: str, kind: type[StoredValue]) -> StoredValue | None:
+        """What is kept under the key; None where nothing is, or it cannot be read."""
+        import msgspec
+
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def keep(self, key: str, value: object) -> None:
+        """Keep a value; where the folder cannot be written, it is not."""
+        import msgspec
+
+        if self._folder is None:
+            return
+        with suppress(OSError):  # a read-only home, a full disk
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._folder / f"{key}.json", msgspec.json.encode(value))
+            self._shrink()
+
+    def _shrink(self) -> None:
+        if self._folder is None:
+            return
+        files = list(self._folder.iterdir())
+        if len(files) > self._most:
+            files.sort(key=lambda file: file.stat().st_mtime)
+            for file in files[: len(files) - self._most]:
+                file.unlink(missing_ok=True)
+
+
+def open_tradeoff_store(cache: Path | None) -> TradeOffStore:
+    """The store of a user's cache folder; without one nothing is kept."""
+    return TradeOffStore(None if cache is None else cache / "tradeoffs")
+
+
+def digest_texts(parts: Iterable[str]) -> str:
+    """SHA-256 over texts, and over our own code: between two releases it changes unseen."""
+    return hashlib.sha256("\x1f".join((_own_code_digest(), *parts)).encode()).hexdigest()
+
+
+def digest_references(references: Iterable[ReferenceOutputs]) -> str:
+    """SHA-256 over feeds and what eager gave on them: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for reference in references:
+        for arrays in (reference.feed.arrays, reference.outputs):
+            for name, array in arrays.items():
+                digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+                digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _own_code_digest() -> str:
+    digest = hashlib.sha256()
+    for room in _CODE_PACKAGES:
+        for file in sorted((_CODE_ROOT / room).rglob("*.py")):
+            digest.update(f"{file.relative_to(_CODE_ROOT)} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""Limits as users write them: `--tolerance`, and `--max-drop` with the other accuracy options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from ..calibration.calibration_options import LabelledOptions
+from ..core.errors import UsageError
+from ..core.names import unknown
+
+LIMIT_FIELDS = {
+    "atol": "atol",
+    "rtol": "rtol",
+    "min-sqnr": "min_sqnr",
+    "floor-factor": "floor_factor",
+    "min-cosine": "min_cosine",
+    "min-agreement": "min_agreement",
+}
+
+
+def parse_limits(text: str) -> tuple[str, dict[str, float]]:
+    """`logits:min-sqnr=60,atol=1e-3`, or the same without an output.
+
+    Raises:
+        UsageError: an unknown key, or a value that is no number.
+    """
+    head, colon, rest = text.rpartition(":")
+    values = {}
+    for part in (rest if colon else text).split(","):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(
+                f"--tolerance {text}: {part!r} is not KEY=VALUE",
+                hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
+                option="tolerance",
+            )
+        values[limit_field(key.strip())] = parse_limit_number(value.strip(), f"--tolerance {text}")
+    return head, values
+
+
+def limit_field(text: str, noun: str = "tolerance") -> str:
+    """The field of `Limits` that goes by this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if text not in LIMIT_FIELDS:
+        raise unknown(noun, text, list(LIMIT_FIELDS))
+    return LIMIT_FIELDS[text]
+
+
+def parse_limit_number(value: object, where: str) -> float:
+    """The number, as a file or an option says it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    try:
+        return float(given)
+    except (ValueError, OverflowError):  # an integer of 400 digits in a file
+        hint = "write it as 60 or 1e-3"
+        raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None
+
+
+DEFAULT_METRIC = "top1"
+_PLAIN_LIMIT = 0.1  # a plain number above it was more likely meant in percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How accuracy is measured on labelled data.
+
+    `metric` is `top1`, `top5`, `mse` or `package.module:function`. `output` names what it reads;
+    None is the first float output. `max_drop` is the most that an artifact may lose: of shares a
+    difference (0.005 is half a percentage point), of relative metrics a part of eager's value.
+    """
+
+    data: LabelledOptions
+    metric: str = DEFAULT_METRIC
+    output: str | None = None
+    max_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_drop is not None and not 0 <= self.max_drop < float("inf"):
+            raise UsageError(
+                f"--max-drop {self.max_drop} is no limit",
+                hint="for example 0.5%",
+                option="max-drop",
+            )
+
+    def summary(self) -> dict[str, str]:
+        """What the manifest keeps of it."""
+        return {
+            "data": self.data.source,
+            "metric": self.metric,
+            "metric_output": self.output or "",
+            "max_drop": "" if self.max_drop is None else repr(self.max_drop),
+        }
+
+
+def parse_drop(text: str) -> float:
+    """Read `0.5%` or `0.005`: both are 0.005. A plain number above 0.1 is refused as ambiguous.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    plain = text.strip().removesuffix("%").strip()
+    percent = text.strip().endswith("%")
+    try:
+        value = Decimal(plain)
+    except InvalidOperation as error:
+        raise UsageError(
+            f"--max-drop {text!r} is no number", hint="write 0.5% or 0.005", option="max-drop"
+        ) from error
+    if not value.is_finite() or value < 0:
+        raise UsageError(
+            f"--max-drop {text} is no limit", hint="write 0.5% or 0.005", option="max-drop"
+        )
+    if percent:
+        return float(value / 100)
+    if value > _PLAIN_LIMIT:
+        raise UsageError(
+            f"--max-drop {text} would be {float(value * 100):g} %: that is hardly meant",
+            hint=f"write {plain}% where you mean {plain} of a hundred",
+            option="max-drop",
+        )
+    return float(value)

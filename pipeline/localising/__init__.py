@@ -1,1 +1,0 @@
-"""Which layer of an artifact first leaves eager, and why."""

@@ -1,0 +1,383 @@
+"""The output folder: work is done in a temporary folder, and only passed artifacts are named."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.digest import record_of
+from ..core.errors import UsageError
+from ..core.interrupts import held_back
+from ..core.manifest import Manifest
+from ..core.names import fits_a_file
+from ..core.records import REJECTED, FileRecord
+from ..core.system_errors import hint_of, is_users
+from ..core.whole import drafts_in
+from .manifest_file import (
+    COMMIT_FOLDER,
+    MANIFEST_FILE,
+    FileMove,
+    FolderCommit,
+    commit,
+    finish_commit,
+)
+
+REPLACED_FOLDER = "replaced"
+LOGS_FOLDER = "logs"
+WORST_FOLDER = "worst"
+FOLDER_LOCK = ".modelc.lock"
+_WORK_PREFIX = ".work-"
+_STAGED_FOLDER = "staged"
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[OutputFolder]:
+    """Make the folder, check that it can be written, and clear the work away at the end.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
+    check_output_path(path)
+    made = not path.exists()
+    try:
+        with translate_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            _check_links(path)
+            with _lock_folder(path):
+                _check_form(path)
+                finish_commit(path)
+                _sweep_leftovers(path)
+                work = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-", dir=path))
+                try:
+                    yield OutputFolder(path, work)
+                except Exception as error:
+                    made = made or not work.is_dir()
+                    _raise_if_gone(path, work, error)
+                    raise
+                finally:
+                    with held_back():
+                        shutil.rmtree(work, ignore_errors=True)
+    finally:
+        with held_back():
+            if made and path.is_dir():
+                _remove_empty(path)
+
+
+def _raise_if_gone(path: Path, work: Path, error: Exception) -> None:
+    """Tell in one line that the folder was removed, where that is what an error comes of.
+
+    It may be there again: whoever writes into a folder of ours makes that first.
+
+    Raises:
+        UsageError: the work in the folder is gone, and the error says nothing better.
+    """
+    if not work.is_dir() and not (isinstance(error, OSError) and is_users(error)):
+        raise _folder_gone_error(path) from error
+
+
+def _folder_gone_error(path: Path) -> UsageError:
+    return UsageError(
+        f"the output folder {path} is gone: it was removed while modelc worked in it",
+        hint="run it again, and leave the folder there",
+    )
+
+
+@contextmanager
+def translate_write_errors(path: Path) -> Iterator[None]:
+    """Tell a full disk or a folder that may not be written in one line."""
+    try:
+        yield
+    except OSError as error:
+        if is_users(error):
+            raise UsageError(
+                f"cannot write to the output folder {path}: {error.strerror}",
+                hint=hint_of(error),
+            ) from error
+        if path.is_dir():
+            raise
+        raise _folder_gone_error(path) from error
+
+
+def check_output_path(path: Path) -> None:
+    """Check that a folder is at the path, or can be made there.
+
+    Raises:
+        UsageError: a name in it is too long, or a file is in the way.
+    """
+    long = next((part for part in path.parts if not fits_a_file(part)), None)
+    if long is not None:
+        raise UsageError(
+            f"no folder can have the name {long[:40]}…: it is longer than the system allows",
+            hint="give a shorter -o",
+        )
+    for place in (path, *path.parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            raise UsageError(
+                f"cannot write to the output folder {path}: {place} is a file",
+                hint="give another -o",
+            )
+
+
+@contextmanager
+def _lock_folder(path: Path) -> Iterator[None]:
+    """Hold the folder for one run; the lock ends with the process, however that ends."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path / FOLDER_LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UsageError(
+            f"another modelc is writing to {path}", hint="wait for it, or use another folder"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # a disk that may only be read by now
+            if os.name == "posix":  # while it is held: whoever comes after makes a file anew
+                (path / FOLDER_LOCK).unlink(missing_ok=True)
+        lock.release()
+
+
+def _check_links(path: Path) -> None:
+    """That nothing of ours is a link: what is written to it would be written elsewhere."""
+    for name in (
+        LOGS_FOLDER,
+        REJECTED,
+        REPLACED_FOLDER,
+        WORST_FOLDER,
+        MANIFEST_FILE,
+        FOLDER_LOCK,
+        COMMIT_FOLDER,
+    ):
+        refuse_links(path, name)
+
+
+def _check_form(path: Path) -> None:
+    """That our folders' names are not taken by files."""
+    for name in (LOGS_FOLDER, REJECTED, REPLACED_FOLDER, WORST_FOLDER):
+        if (path / name).exists() and not (path / name).is_dir():
+            raise UsageError(
+                f"{path / name} is a file, and modelc keeps a folder of that name",
+                hint="move it away, or use another folder",
+            )
+
+
+def refuse_links(folder: Path, name: str) -> None:
+    """That neither a file nor a folder above it, below the output folder, is a link.
+
+    Raises:
+        UsageError: one is.
+    """
+    place = folder / name
+    for one in (place, *place.parents):
+        if one == folder:
+            return
+        if one.is_symlink():
+            raise UsageError(
+                f"{one} is a link, and modelc writes through none",
+                hint="remove it, or use another folder",
+            )
+
+
+def settle_commit(path: Path) -> None:
+    """Finish the commit that a killed run left in a folder, unless a run is in it now.
+
+    Raises:
+        UsageError: the folder cannot be written, or what is there is no commit of ours.
+    """
+    if (path / COMMIT_FOLDER).is_dir():
+        _check_links(path)
+        with translate_write_errors(path), _lock_folder(path):
+            finish_commit(path)
+
+
+def clear_leftovers(path: Path, *, made: bool = False) -> None:
+    """As `settle_commit`, with all that a killed run left; the run is known to be dead.
+
+    Raises:
+        UsageError: another run is in the folder, or it cannot be written.
+    """
+    if path.is_dir():
+        with held_back():
+            with open_folder(path):
+                pass
+            if made:  # by the run that is dead
+                _remove_empty(path)
+
+
+def _sweep_leftovers(path: Path) -> None:
+    """Remove what runs that are no more left: the lock says that no other is at work here."""
+    for left in path.glob(f"{_WORK_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for draft, owner in drafts_in(path):  # a report may just be written, outside of the lock
+        if not _is_running(owner):
+            draft.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether the process is there; where that cannot be asked harmlessly, it counts as there."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove_empty(path: Path) -> None:
+    """Take back a folder that this run made and left without a result."""
+    if {entry.name for entry in path.iterdir()} <= {LOGS_FOLDER, FOLDER_LOCK, WORST_FOLDER}:
+        shutil.rmtree(path)
+
+
+class OutputFolder:
+    """An output folder during one run.
+
+    Only files that its record names may be replaced, and never what the run reads.
+    """
+
+    def __init__(self, path: Path, work: Path) -> None:
+        self.path = path
+        self._work = work
+        self._owned: set[str] = set()
+        self._staged = work / _STAGED_FOLDER
+        self._moves: list[FileMove] = []
+        self._removals: list[str] = []
+        self._read: frozenset[Path] = frozenset()
+
+    def own(self, names: Iterable[str]) -> None:
+        """Say which files the record names."""
+        self._owned.update(names)
+
+    def reads(self, paths: Iterable[Path]) -> None:
+        """Say which files the run reads: checkpoint, samples, parent."""
+        self._read = frozenset(path.resolve() for path in paths)
+
+    def claim(self, names: Iterable[str]) -> None:
+        """Make sure that the files may be written.
+
+        Raises:
+            UsageError: one is read by this run, is there and not ours, or lies behind a link.
+        """
+        for name in names:
+            path = self.path / name
+            if path.resolve() in self._read:
+                raise UsageError(
+                    f"{path} is read by this run and would be replaced", hint="give another -o"
+                )
+            refuse_links(self.path, name)
+            if path.exists() and name not in self._owned:
+                raise UsageError(
+                    f"{path} is there, and no manifest in {self.path} knows it",
+                    hint="move it away, or give another -o",
+                )
+
+    @property
+    def logs(self) -> Path:
+        """Where the last run's logs are."""
+        return self.path / LOGS_FOLDER
+
+    def workplace(self, name: str) -> Path:
+        """A new empty folder beside the results, on the same file system."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._work))
+
+    def accept(self, files: Iterable[FileRecord], workplace: Path) -> None:
+        """Have proven files take their names with the next commit, the model last."""
+        files = tuple(files)
+        self.claim(file.name for file in files)
+        for file in reversed(files):
+            self.put(workplace / file.name, file.name)
+            if f"{REJECTED}/{file.name}" in self._owned:
+                self.remove(f"{REJECTED}/{file.name}")
+
+    def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
+        """Have refused files go to `rejected/`: nothing wrong stands under a target name."""
+        moved = [
+            (file.name, replace(file, name=f"{REJECTED}/{Path(file.name).name}")) for file in files
+        ]
+        self.claim(file.name for _, file in moved)
+        for name, file in moved:
+            self.put(workplace / name, file.name)
+        return tuple(file for _, file in moved)
+
+    def set_aside(self, files: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
+        """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
+
+        Returns:
+            What was moved, by the new names: the files as they are, whatever their record says.
+
+        Raises:
+            UsageError: this run reads one of them.
+        """
+        here = [file for file in files if (self.path / file.name).is_file()]
+        self.claim(file.name for file in here)
+        place = self._fresh(REPLACED_FOLDER)
+        moved = []
+        for file in here:
+            source, name = self.path / file.name, f"{place}/{file.name}"
+            moved.append(record_of(source, name=name, role=file.role))
+            self.put(source, name)
+        return tuple(moved)
+
+    def _fresh(self, name: str) -> str:
+        """The name of a folder that is not there yet."""
+        names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
+        return next(one for one in names if not (self.path / one).exists())
+
+    def put(self, source: Path, name: str) -> None:
+        """Have a file of the folder or of a workplace take a name with the next commit.
+
+        Raises:
+            UsageError: the name lies behind a link.
+        """
+        refuse_links(self.path, name)
+        if source.resolve().is_relative_to(self._work.resolve()):
+            self._staged.mkdir(exist_ok=True)
+            staged = f"{len(self._moves)}-{source.name}"
+            source.replace(self._staged / staged)
+            self._moves.append(FileMove(source=f"{COMMIT_FOLDER}/{staged}", name=name))
+            return
+        inside = source.resolve().relative_to(self.path.resolve()).as_posix()
+        if inside != name:
+            self._moves.append(FileMove(source=inside, name=name))
+
+    def remove(self, name: str) -> None:
+        """Have a file go with the next commit, unless another takes its name."""
+        self._removals.append(name)
+
+    def forget(self) -> None:
+        """Take back what was put and removed since the last commit."""
+        for move in self._moves:
+            (self._work / _STAGED_FOLDER / Path(move.source).name).unlink(missing_ok=True)
+        self._moves.clear()
+        self._removals.clear()
+
+    def commit(self, manifest: Manifest, no_longer: Iterable[FileRecord] = ()) -> None:
+        """Do at once what was put and removed, and write the record that holds then.
+
+        Raises:
+            OSError: the disk does not take it; the folder is as it was.
+        """
+        taken = {move.name for move in self._moves}
+        gone = dict.fromkeys((*self._removals, *(file.name for file in no_longer)))
+        changes = FolderCommit(
+            moves=tuple(self._moves),
+            removals=tuple(name for name in gone if name not in taken),
+        )
+        self.own(file.name for file in manifest.files)
+        self._staged.mkdir(exist_ok=True)
+        commit(self.path, self._staged, manifest, changes)
+        self._moves.clear()
+        self._removals.clear()

@@ -1,0 +1,272 @@
+"""Checks of one artifact (files, metadata, lineage, verdict, seal), and their records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ...converters.registry import target_named
+from ...core.carrying import Carrying
+from ...core.contract import Target
+from ...core.digest import sha256_of
+from ...core.errors import RunnerError, UsageError
+from ...core.manifest import Manifest
+from ...core.precision import Precision
+from ...core.records import Artifact, FileRecord
+from .seals import (
+    CAPTURE_KEY,
+    CHECKPOINT_KEY,
+    JUDGING_KEY,
+    MODELC_KEY,
+    PARENT_KEY,
+    PRECISION_KEY,
+    QUANTIZER_KEY,
+    SIGNATURE_KEY,
+    STATED_KEYS,
+    bond_digest,
+    capture_method,
+    digest_terms,
+    signature_digest,
+)
+
+VERIFICATION_SCHEMA_VERSION = 1
+
+
+class CheckOutcome(StrEnum):
+    """How one thing was found. Only FAILED says that something is wrong."""
+
+    HOLDS = "holds"
+    FAILED = "failed"
+    LACKING = "lacking"  # an older modelc did not write it
+    UNCHECKED = "unchecked"  # what it would be compared with is not here, or was not asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvenanceCheck:
+    """One thing that was looked at: of an artifact, of the `manifest` or of the `checkpoint`."""
+
+    of: str
+    what: str
+    found: CheckOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderVerification:
+    """All that was looked at in a folder of one model."""
+
+    folder: str
+    checks: tuple[ProvenanceCheck, ...]
+    name: str = ""  # of the model in a run of several
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return not list_failed_checks(self.checks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What `modelc verify` found: by model, and of the run itself where it is one of several."""
+
+    models: tuple[FolderVerification, ...]
+    run: tuple[ProvenanceCheck, ...] = ()
+    passed: bool = False
+    schema_version: int = VERIFICATION_SCHEMA_VERSION
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing is wrong, 1 something is."""
+        return 0 if self.passed else 1
+
+
+def list_failed_checks(checks: Sequence[ProvenanceCheck]) -> tuple[ProvenanceCheck, ...]:
+    """Those that say that something is wrong."""
+    return tuple(check for check in checks if check.found is CheckOutcome.FAILED)
+
+
+def make_verification(
+    models: Sequence[FolderVerification], run: Sequence[ProvenanceCheck] = ()
+) -> Verification:
+    """The whole, and whether it holds: without a model nothing does."""
+    well = bool(models) and all(model.passed for model in models) and not list_failed_checks(run)
+    return Verification(models=tuple(models), run=tuple(run), passed=well)
+
+
+HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
+_MAX_SHOWN = 12  # of a digest's characters
+
+
+@dataclass(frozen=True)
+class VerifiedRecord:
+    """A folder with its manifest, as records and as the JSON that it is."""
+
+    folder: Path
+    manifest: Manifest
+    raw: dict[str, Any]
+    targets: tuple[Target, ...]
+
+
+def check_artifact(artifact: Artifact, record: VerifiedRecord) -> Iterator[ProvenanceCheck]:
+    """Files first: of a file that is another, nothing else is read."""
+    wrong = tuple(filter(None, (describe_change(file, record.folder) for file in artifact.files)))
+    found = FAILED if wrong else HOLDS
+    names = f"{len(artifact.files)} as recorded"
+    yield ProvenanceCheck(
+        of=artifact.name, what="files", found=found, detail="; ".join(wrong) or names
+    )
+    if wrong:
+        detail = "its files are not the recorded ones"
+        yield ProvenanceCheck(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
+    else:
+        yield _check_metadata(artifact, record)
+    yield _check_lineage(artifact, record.manifest)
+    yield _check_verdict(artifact, record.manifest)
+    yield _check_seal(artifact, record)
+
+
+def resolve_links(path: Path) -> Path:
+    """Where a path leads to; a circle of links leads to itself (`Path.resolve` raises there)."""
+    return Path(os.path.realpath(path))
+
+
+def describe_change(file: FileRecord, folder: Path) -> str:
+    """What is wrong with a file on disk; empty where it is as recorded."""
+    path = folder / file.name
+    if not resolve_links(path).is_relative_to(folder.resolve()):
+        return f"{file.name} leads out of the folder"
+    if not path.is_file():
+        return "" if file.role == "debug" else f"{file.name} is missing"
+    if path.stat().st_size != file.size or sha256_of(path) != file.sha256:
+        return f"{file.name} is not the recorded file"
+    return ""
+
+
+def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
+    """What the file says of itself, beside what the manifest says of it."""
+    name = artifact.name
+    try:
+        target = target_named(artifact.target, record.targets)
+    except UsageError as error:
+        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=error.message)
+    if not isinstance(target, Carrying):
+        detail = f"{target.NAME} carries nothing"
+        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=detail)
+    try:
+        stated = target.read_metadata(record.folder / artifact.files[0].name)
+    except RunnerError as error:
+        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail=error.message)
+    expected = _make_expected_metadata(artifact, record.manifest)
+    wrong = [
+        f"it says {key} {stated[key][:_MAX_SHOWN]}, the manifest {value[:_MAX_SHOWN]}"
+        for key, value in expected.items()
+        if key in stated and stated[key] != value
+    ]
+    if wrong:
+        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
+    unknown = {CAPTURE_KEY} - set(expected)  # where the chain leads out of the folder
+    lacking = [key for key in STATED_KEYS if key not in stated and key not in unknown]
+    if lacking:
+        detail = f"it does not say {', '.join(lacking)}"
+        return ProvenanceCheck(of=name, what="inside", found=LACKING, detail=detail)
+    return ProvenanceCheck(
+        of=name, what="inside", found=HOLDS, detail=_describe_stated(stated, artifact, record)
+    )
+
+
+def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
+    """What a file must say, where it says it at all."""
+    capture = capture_method(artifact, manifest)
+    quantizer = artifact.capture if artifact.precision is Precision.INT8 else None
+    return {
+        CHECKPOINT_KEY: manifest.checkpoint.digest,
+        SIGNATURE_KEY: signature_digest(manifest.signature),
+        PARENT_KEY: artifact.parent,
+        PRECISION_KEY: str(artifact.precision),
+        **({CAPTURE_KEY: capture} if capture else {}),
+        **({QUANTIZER_KEY: quantizer} if quantizer else {}),
+    }
+
+
+def _describe_stated(stated: Mapping[str, str], artifact: Artifact, record: VerifiedRecord) -> str:
+    """By which modelc, and whether it was judged as the file says that it would be."""
+    by = f"by modelc {stated[MODELC_KEY]}"
+    raw = _raw_record(record.raw, "artifacts", "name", artifact.name)
+    terms = digest_terms(record.raw.get("feeds", {}), raw.get("tolerance") or {})
+    if artifact.judged_as is not None or terms == stated[JUDGING_KEY]:
+        return by
+    return f"{by}; judged since on other feeds or within other limits than when it was made"
+
+
+def _check_lineage(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
+    """Its parents, by digest, to the checkpoint."""
+    end = _first_unknown_digest(artifact, manifest)
+    if end == manifest.checkpoint.digest:
+        return ProvenanceCheck(of=artifact.name, what="chain", found=HOLDS)
+    if not end:
+        detail = "its parents go in a circle"
+        return ProvenanceCheck(of=artifact.name, what="chain", found=FAILED, detail=detail)
+    detail = f"what it was made from ({end[:_MAX_SHOWN]}…) is not in this folder"
+    return ProvenanceCheck(of=artifact.name, what="chain", found=UNCHECKED, detail=detail)
+
+
+def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
+    """The first digest upwards that is no artifact's here; empty where there is a circle."""
+    seen: set[str] = set()
+    digest = artifact.parent
+    while digest not in seen:
+        seen.add(digest)
+        parent = next((a for a in manifest.artifacts if a.digest == digest), None)
+        if parent is None or digest == manifest.checkpoint.digest:
+            return digest
+        digest = parent.parent
+    return ""
+
+
+def _check_verdict(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
+    """What stands under a target's name has passed; what was refused does not claim to."""
+    verdict = manifest.verdict_of(artifact.name)
+    name = artifact.name
+    if artifact.rejected:
+        well = verdict is None or not verdict.passed
+        detail = "refused: not claimed" if well else "refused, and its verdict says that it passed"
+        return ProvenanceCheck(
+            of=name, what="verdict", found=UNCHECKED if well else FAILED, detail=detail
+        )
+    if verdict is None:
+        return ProvenanceCheck(of=name, what="verdict", found=FAILED, detail="it was never judged")
+    if not verdict.passed:
+        return ProvenanceCheck(
+            of=name, what="verdict", found=FAILED, detail=verdict.reason or verdict.state
+        )
+    return ProvenanceCheck(
+        of=name, what="verdict", found=HOLDS, detail=f"passed on {verdict.device}"
+    )
+
+
+def _check_seal(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
+    """Files and verdict are those that were bound to each other."""
+    verdict = _raw_record(record.raw, "verdicts", "artifact", artifact.name)
+    if not artifact.seal:
+        detail = "nothing binds its verdict to its files"
+        return ProvenanceCheck(of=artifact.name, what="seal", found=LACKING, detail=detail)
+    seal = bond_digest(
+        (file.sha256 for file in artifact.files if file.role != "debug"),
+        verdict=verdict,
+        checkpoint=record.manifest.checkpoint.digest,
+        signature=signature_digest(record.manifest.signature),
+    )
+    if seal == artifact.seal:
+        return ProvenanceCheck(of=artifact.name, what="seal", found=HOLDS)
+    detail = "its verdict, files or model are not those that were bound to each other"
+    return ProvenanceCheck(of=artifact.name, what="seal", found=FAILED, detail=detail)
+
+
+def _raw_record(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:
+    """The first record of a list in the manifest whose `key` is `value`."""
+    found: dict[str, Any] = next((one for one in raw.get(part, ()) if one[key] == value), {})
+    return found

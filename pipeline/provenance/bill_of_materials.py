@@ -1,0 +1,284 @@
+"""A CycloneDX 1.6 bill of materials: artifacts, their checkpoint, packages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+
+from ...core.contract import EAGER
+from ...core.distribution import DISTRIBUTION, hint_for_extra
+from ...core.errors import MissingError, UsageError
+from ...core.manifest import Manifest
+from ...core.records import Artifact, FileRecord
+from ...core.whole import write_whole
+from ..recorded_run import load_manifest
+from .artifact_checks import list_failed_checks
+from .seals import capture_method, signature_digest, verdict_digest
+from .verify_folder import verify_folder
+
+if TYPE_CHECKING:
+    from cyclonedx.model import Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component
+
+
+def make_bill(folder: Path) -> bytes:
+    """The bill of a folder whose files and record are as they were written.
+
+    Raises:
+        UsageError: there is no manifest, or something is not as recorded: a bill with its digests
+            would name other files than those that are there.
+        MissingError: the package that writes it is not here.
+    """
+    manifest = load_manifest(folder)
+    wrong = list_failed_checks(verify_folder(folder).checks)
+    if wrong:
+        first = wrong[0]
+        raise UsageError(
+            f"{folder} is not as it was recorded: {first.of}, {first.what}: {first.detail}",
+            hint=f"see modelc verify {folder}, and export again",
+        )
+    return make_sbom(manifest)
+
+
+def write_bill(bill: bytes, path: Path) -> Path:
+    """Write a bill, whole or not at all, in place of nothing else than a bill.
+
+    Raises:
+        UsageError: another file is there, or it cannot be written.
+    """
+    hint = "give another -o"
+    try:
+        if path.exists() and not _is_bill(path):
+            raise UsageError(f"{path} is there and no bill of materials", hint=hint)
+        return write_whole(path, bill)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
+
+
+def _is_bill(path: Path) -> bool:
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("bomFormat") == "CycloneDX"
+
+
+_NOT_PACKAGES = ("python", "platform")  # of what the environment names
+_SOURCE_REF = "checkpoint"
+
+
+def make_sbom(manifest: Manifest) -> bytes:
+    """The document, the same for the same manifest.
+
+    Raises:
+        MissingError: the package that writes it is not here.
+    """
+    if find_spec("cyclonedx") is None:
+        raise MissingError(
+            "CycloneDX needs the package cyclonedx-python-lib", hint=hint_for_extra("sbom")
+        )
+    from cyclonedx.output.json import JsonV1Dot6
+
+    document = json.loads(JsonV1Dot6(_make_bom(manifest)).output_as_string())
+    cards = {
+        _artifact_ref(artifact): _model_card(artifact, manifest)
+        for artifact in _iter_shipped(manifest)
+    }
+    for component in document["components"]:
+        if component["bom-ref"] in cards:
+            component["modelCard"] = cards[component["bom-ref"]]
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _iter_shipped(manifest: Manifest) -> Iterator[Artifact]:
+    """What stands under a target's name; what was refused is no part of anything."""
+    return (artifact for artifact in manifest.artifacts if not artifact.rejected)
+
+
+def _artifact_ref(artifact: Artifact) -> str:
+    return f"artifact:{artifact.name}"
+
+
+def _make_bom(manifest: Manifest) -> Bom:
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.tool import ToolRepository
+
+    source, packages = _source_component(manifest), list(_package_components(manifest))
+    artifacts = {a.name: _model_component(a, manifest, source) for a in _iter_shipped(manifest)}
+    bill = Bom(
+        components=[source, *artifacts.values(), *packages],
+        metadata=BomMetaData(
+            timestamp=datetime.fromisoformat(manifest.created),
+            tools=ToolRepository(components=[_package_component(DISTRIBUTION, manifest.modelc)]),
+        ),
+        serial_number=uuid5(NAMESPACE_URL, f"modelc:{_bom_identity(manifest)}"),
+    )
+    by_name = {package.name: package for package in packages}
+    for artifact in _iter_shipped(manifest):
+        parent = artifacts.get(artifact.made_from)
+        used = (by_name[_normalize_name(name)] for name in sorted(artifact.versions))
+        bill.register_dependency(artifacts[artifact.name], [parent or source, *used])
+    return bill
+
+
+def _bom_identity(manifest: Manifest) -> str:
+    """What tells this bill from others: the artifacts, and when the record was begun."""
+    return " ".join([manifest.created, *(artifact.digest for artifact in _iter_shipped(manifest))])
+
+
+def _source_component(manifest: Manifest) -> Component:
+    """The checkpoint, as the model that the artifacts descend from."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    checkpoint = manifest.checkpoint
+    name = checkpoint.path.rpartition("/")[2]
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=name,
+        version=checkpoint.digest,
+        bom_ref=_SOURCE_REF,
+        hashes=_hash_list(checkpoint.digest) if len(checkpoint.files) == 1 else None,
+        components=_file_components(checkpoint.files, _SOURCE_REF)
+        if len(checkpoint.files) > 1
+        else None,
+        properties=_make_properties(
+            {"kind": checkpoint.kind, "factory": checkpoint.factory, "digest": checkpoint.digest}
+        ),
+    )
+
+
+def _model_component(artifact: Artifact, manifest: Manifest, source: Component) -> Component:
+    from cyclonedx.model.component import Component, ComponentType, Pedigree
+
+    verdict = manifest.verdict_of(artifact.name)
+    told = {
+        "format": artifact.target,
+        "precision": str(artifact.precision),
+        "capture": capture_method(artifact, manifest),
+        "parent": artifact.parent,
+        "parent is": "the checkpoint" if artifact.made_from == EAGER else artifact.made_from,
+        "signature_digest": signature_digest(manifest.signature),
+        "verdict": "" if verdict is None else str(verdict.state),
+        "verdict_digest": "" if verdict is None else verdict_digest(verdict),
+    }
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=artifact.files[0].name,
+        version=artifact.digest,
+        bom_ref=_artifact_ref(artifact),
+        hashes=_hash_list(artifact.digest),
+        components=_file_components(artifact.files[1:], _artifact_ref(artifact)),
+        pedigree=Pedigree(ancestors=[_ancestor_component(source)], notes=_history_text(artifact)),
+        properties=_make_properties(told),
+    )
+
+
+def _ancestor_component(source: Component) -> Component:
+    """The checkpoint once more, by its digest: a reference may stand once in a document."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=source.name,
+        version=source.version,
+        hashes=source.hashes,
+    )
+
+
+def _history_text(artifact: Artifact) -> str:
+    how = f" by {artifact.capture}" if artifact.capture else ""
+    origin = "the checkpoint" if artifact.made_from == EAGER else artifact.made_from
+    return f"{artifact.target} in {artifact.precision}, made from {origin}{how}"
+
+
+def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]:
+    """The files that belong to a model, each with its digest."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    return [
+        Component(
+            type=ComponentType.FILE,
+            name=file.name,
+            bom_ref=f"{owner}/{file.name}",
+            hashes=_hash_list(file.sha256),
+            properties=_make_properties({"role": file.role}),
+        )
+        for file in files
+    ]
+
+
+def _package_components(manifest: Manifest) -> Iterator[Component]:
+    """The packages that took part, by the versions of the record."""
+    found: dict[str, str] = {}
+    kept = {n: v for n, v in manifest.environment.items() if n not in _NOT_PACKAGES}
+    for one in (manifest.needs.packages, kept, *(a.versions for a in _iter_shipped(manifest))):
+        found |= {_normalize_name(name): version.partition(" ")[0] for name, version in one.items()}
+    yield from (_package_component(name, version) for name, version in sorted(found.items()))
+
+
+def _normalize_name(name: str) -> str:
+    """The name of a distribution as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _package_component(name: str, version: str) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=name,
+        version=version,
+        bom_ref=f"package:{name}",
+        purl=PackageURL(type="pypi", name=name, version=version),
+    )
+
+
+def _hash_list(digest: str) -> list[Any]:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    return [HashType(alg=HashAlgorithm.SHA_256, content=digest)]
+
+
+def _make_properties(told: Mapping[str, str | None]) -> list[Property]:
+    from cyclonedx.model import Property
+
+    return [Property(name=f"modelc:{name}", value=value) for name, value in told.items() if value]
+
+
+def _model_card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
+    """Inputs, outputs, precision, and the verdict as measures."""
+    spec = manifest.signature
+    return {
+        "modelParameters": {
+            "inputs": [{"format": str(one)} for one in spec.inputs],
+            "outputs": [{"format": name} for name in spec.outputs],
+        },
+        "quantitativeAnalysis": {
+            "performanceMetrics": list(_model_card_metrics(artifact, manifest))
+        },
+        "properties": [{"name": "modelc:precision", "value": str(artifact.precision)}],
+    }
+
+
+def _model_card_metrics(artifact: Artifact, manifest: Manifest) -> Iterator[dict[str, str]]:
+    """The verdict, its worst figures, and accuracy where labelled data was given."""
+    verdict, accuracy = manifest.verdict_of(artifact.name), artifact.accuracy
+    if verdict is not None:
+        beside = f"{len(verdict.feeds)} feeds, beside eager"
+        told = {"verdict": str(verdict.state), "max_abs": verdict.max_abs, "sqnr_db": verdict.sqnr}
+        for name, value in told.items():
+            if value is not None:
+                yield {"type": name, "value": str(value), "slice": beside}
+    if accuracy is not None:
+        labelled = f"{accuracy.samples} labelled samples"
+        for name in ("eager", "artifact", "drop"):
+            value = str(getattr(accuracy, name))
+            yield {"type": f"{accuracy.metric}_{name}", "value": value, "slice": labelled}

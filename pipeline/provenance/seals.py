@@ -1,0 +1,185 @@
+"""Digests of records: seals in a manifest, and keys of an artifact's embedded metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...core.manifest import FeedPlan, Manifest
+from ...core.records import Artifact
+from ...core.signature import Signature
+from ...core.verdict import Tolerance, Verdict
+
+_EMPTY_SEAL = b'"seal": ""'
+_SEAL_PATTERN = re.compile(rb'"seal": "([0-9a-f]{64})"(\n}\n)\Z')
+_LOCATION_KEYS = ("artifact", "worst")  # of a verdict: where things lie, which moves change
+
+
+def bind_manifest(manifest: Manifest) -> Manifest:
+    """The manifest with every judged artifact bound to its verdict, where it was not before."""
+    artifacts = (_bind_artifact(artifact, manifest) for artifact in manifest.artifacts)
+    return replace(manifest, artifacts=tuple(artifacts))
+
+
+def _bind_artifact(artifact: Artifact, manifest: Manifest) -> Artifact:
+    verdict = manifest.verdict_of(artifact.name)
+    if artifact.seal or verdict is None:
+        return artifact
+    return replace(artifact, seal=_seal_of(artifact, verdict, manifest))
+
+
+def is_bound(artifact: Artifact, manifest: Manifest) -> bool:
+    """Whether its verdict is the one that it was bound to; what was never bound is as it is."""
+    verdict = manifest.verdict_of(artifact.name)
+    if not artifact.seal or verdict is None:
+        return not artifact.seal
+    return artifact.seal == _seal_of(artifact, verdict, manifest)
+
+
+def _seal_of(artifact: Artifact, verdict: Verdict, manifest: Manifest) -> str:
+    return bond_digest(
+        (file.sha256 for file in artifact.files if file.role != "debug"),
+        verdict=plain_json(verdict),
+        checkpoint=manifest.checkpoint.digest,
+        signature=signature_digest(manifest.signature),
+    )
+
+
+def unbind_artifact(manifest: Manifest, name: str) -> Manifest:
+    """The manifest with that artifact to be bound anew: it was judged again."""
+    artifacts = (replace(a, seal="") if a.name == name else a for a in manifest.artifacts)
+    return replace(manifest, artifacts=tuple(artifacts))
+
+
+def bond_digest(
+    files: Iterable[str], *, verdict: Mapping[str, Any], checkpoint: str, signature: str
+) -> str:
+    """SHA-256 over digests: of an artifact's files, its verdict and what it was held to."""
+    return canonical_digest(
+        {
+            "files": sorted(files),
+            "verdict": verdict_digest(verdict),
+            "checkpoint": checkpoint,
+            "signature": signature,
+        }
+    )
+
+
+def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
+    """SHA-256 over a verdict, as a record or as JSON, but for the places where its files lie."""
+    told = plain_json(verdict) if isinstance(verdict, Verdict) else verdict
+    return canonical_digest(
+        {key: value for key, value in told.items() if key not in _LOCATION_KEYS}
+    )
+
+
+def seal_document(text: bytes) -> bytes:
+    """A JSON document that ends with an empty `seal`, with the SHA-256 of itself in that place."""
+    if not text.endswith(_EMPTY_SEAL + b"\n}\n"):
+        raise RuntimeError("what is to be sealed has no place for it")
+    seal = hashlib.sha256(text).hexdigest().encode()
+    return text[: -len(_EMPTY_SEAL) - 3] + b'"seal": "' + seal + b'"\n}\n'
+
+
+def seal_holds(text: bytes) -> bool | None:
+    """Whether a document is as it was when it was sealed; None where it never was."""
+    found = _SEAL_PATTERN.search(text)
+    if found is None:
+        return None
+    blank = text[: found.start()] + _EMPTY_SEAL + found.group(2)
+    return hashlib.sha256(blank).hexdigest().encode() == found.group(1)
+
+
+CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, JUDGING_KEY = (
+    "checkpoint",
+    "signature_digest",
+    "parent",
+    "judging",
+)
+DOMAIN_KEY = "domain"  # the inputs as `--input` reads them, with their bounds
+MODELC_KEY, PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = (
+    "modelc",
+    "precision",
+    "capture",
+    "quantizer",
+)
+STATED_KEYS = (
+    MODELC_KEY,
+    CHECKPOINT_KEY,
+    SIGNATURE_KEY,
+    PARENT_KEY,
+    CAPTURE_KEY,
+    PRECISION_KEY,
+    JUDGING_KEY,
+)
+
+
+def signature_digest(signature: Signature) -> str:
+    """SHA-256 of the inputs as `--input` reads them and the outputs' names, in their order."""
+    return canonical_digest(
+        {"inputs": [str(spec) for spec in signature.inputs], "outputs": list(signature.outputs)}
+    )
+
+
+def digest_judging(feeds: FeedPlan, tolerance: Tolerance) -> str:
+    """SHA-256 of how it is judged: how many feeds from which seed and samples, within what."""
+    return digest_terms(
+        {"count": feeds.count, "seed": feeds.seed, "samples_digest": feeds.samples_digest},
+        plain_json(tolerance),
+    )
+
+
+def digest_terms(feeds: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
+    """As `judging_digest`, of the two as a manifest has them in JSON."""
+    kept = {name: feeds.get(name) for name in ("count", "seed", "samples_digest")}
+    return canonical_digest({"feeds": kept, "tolerance": tolerance})
+
+
+def capture_method(artifact: Artifact, manifest: Manifest) -> str:
+    """How it, or what it was made from, was taken from eager; empty where nobody knows."""
+    seen: set[str] = set()
+    one: Artifact | None = artifact
+    while one is not None and one.name not in seen:
+        if one.parent == manifest.checkpoint.digest:
+            return one.capture or ""
+        seen.add(one.name)
+        origin = one.parent
+        one = next((a for a in manifest.artifacts if a.digest == origin), None)
+    return ""
+
+
+def plain_json(record: object) -> Any:
+    """A record as it stands in a manifest's JSON."""
+    import msgspec
+
+    return json.loads(msgspec.json.encode(record))
+
+
+def canonical_digest(value: Any) -> str:
+    """SHA-256 over a JSON value: keys in order, without what is empty.
+
+    What is empty is left out because a later modelc adds fields, which are empty in older records.
+    A whole number is one text, whether it was written as 1 or 1.0.
+    """
+    text = json.dumps(
+        _without_empty(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_empty(value: Any) -> Any:
+    """Without the values of keys that are null, false, zero or empty: all that JSON has of false.
+
+    A verdict has thousands of values, and a warm run digests each: hence no abstract classes.
+    """
+    if isinstance(value, dict):
+        return {key: told for key, item in value.items() if (told := _without_empty(item))}
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

@@ -1,0 +1,268 @@
+"""Finds model files in an output folder that no record claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...converters.registry import BUILT_IN, TARGETS
+from ...core.digest import sha256_of
+from ..manifest_file import MANIFEST_FILE
+from ..plan import MODEL_STEM
+from .artifact_checks import CheckOutcome, ProvenanceCheck, resolve_links
+
+# Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
+_NOT_MODEL_SUFFIXES = (
+    ".py",
+    ".pyi",
+    ".json",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".md",
+    ".txt",
+    ".log",
+    ".html",
+)
+# Further files that modelc writes without a record of them: feeds, reports, signatures, locks.
+_IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
+# Formats of runtimes that modelc does not know.
+_FOREIGN_SUFFIXES = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
+_MODEL_SUFFIXES = (
+    *(one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES),
+    *_FOREIGN_SUFFIXES,
+)
+_MAX_FILES_SHOWN = 3  # names of files that are no models
+_BEGINNING = 1024  # bytes of a file that are looked at
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has them; logs are coloured
+_ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
+_ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the root of an IR
+_LATEST = 64
+_SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
+
+_UNKNOWN_DETAIL = "no record names it, so nothing says that it was ever judged: remove it"
+_LINK_OUT_DETAIL = "a link out of the folder, behind which nothing was checked: remove it"
+_LINK_PART_DETAIL = "a link to what is no folder with a record of its own: remove it"
+_UNREAD_DETAIL = "the folder cannot be read, so nothing in it was checked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedFiles:
+    """What records account for: files by their places, as `real_place` gives them, and by digest.
+
+    `read` are ends of links to what an order only reads, as a checkpoint that a link leads to;
+    `apart` are folders that answer for themselves.
+    """
+
+    places: Collection[Path] = ()
+    apart: Collection[Path] = ()
+    read: Collection[Path] = ()
+    digests: Collection[str] = field(default=(), repr=False)
+
+
+NOTHING_CLAIMED = ClaimedFiles()
+
+
+def real_place(path: Path) -> Path:
+    """Where a file is, its own name not followed: a link is claimed by its name, not by its end."""
+    return path.parent.resolve() / path.name
+
+
+def folders_with(name: str, root: Path) -> tuple[Path, ...]:
+    """All folders below `root`, and itself, that hold a file of that name; links are not followed.
+
+    A folder that cannot be read holds nothing here; `check_unclaimed` says so.
+    """
+    return tuple(Path(place) for place, _, names in _walk_sorted(root, []) if name in names)
+
+
+def manifest_folders(root: Path) -> tuple[Path, ...]:
+    """Folders with a manifest that is not of another program: a page has a `manifest.json` too."""
+    return tuple(
+        one for one in folders_with(MANIFEST_FILE, root) if one == root or _has_record(one)
+    )
+
+
+def check_unclaimed(
+    root: Path, claimed: ClaimedFiles = NOTHING_CLAIMED, *, signed: bool = False
+) -> Iterator[ProvenanceCheck]:
+    """A failed check for each model file that nothing claims, and what was not looked into.
+
+    Args:
+        root: what is searched, without the folders that answer for themselves.
+        claimed: what is accounted for.
+        signed: whether the records must be signed: models by other names than `model.*` fail then.
+    """
+    unread: list[OSError] = []
+    others: list[Path] = []
+    for place, folders, names in _walk_sorted(root, unread):
+        here = Path(place)
+        yield from _check_links(here, folders, root)
+        folders[:] = [one for one in folders if here / one not in claimed.apart]
+        models = [here / one for one in folders if _has_model_suffix(one)]
+        yield from (_check_renamed(one, root, signed) for one in models if not one.is_symlink())
+        files = [one for one in (here / name for name in names) if not _is_claimed(one, claimed)]
+        named = [one for one in files if _is_manifest_name(one)]
+        yield from (
+            _make_failed_check(one, root, CheckOutcome.FAILED, _UNKNOWN_DETAIL) for one in named
+        )
+        for path in (one for one in files if one not in named):
+            if not _looks_like_a_model(path):
+                others.append(path)
+            elif not _is_known(path, claimed):
+                yield _check_renamed(path, root, signed)
+    for error in unread:
+        yield _make_failed_check(
+            Path(error.filename or root), root, CheckOutcome.FAILED, _UNREAD_DETAIL, what="files"
+        )
+    yield from _check_uninspected(others, root)
+
+
+def _is_claimed(path: Path, claimed: ClaimedFiles) -> bool:
+    return real_place(path) in claimed.places or resolve_links(path) in claimed.read
+
+
+def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[ProvenanceCheck]:
+    """One line for all files that are neither models nor of the kinds that modelc writes."""
+    usual = (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
+    strange = [
+        path.relative_to(root).as_posix()
+        for path in paths
+        if not _normalize_text(path.name).endswith(usual)
+    ]
+    if strange:
+        shown = ", ".join(strange[:_MAX_FILES_SHOWN]) + (
+            ", ..." if len(strange) > _MAX_FILES_SHOWN else ""
+        )
+        detail = f"{len(strange)} that no record names and that do not look like models: {shown}"
+        yield ProvenanceCheck(
+            of="other files", what="files", found=CheckOutcome.UNCHECKED, detail=detail
+        )
+
+
+def _walk_sorted(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk, in a stable order."""
+    for place, folders, names in os.walk(root, onerror=unread.append):
+        folders.sort()
+        yield place, folders, sorted(names)
+
+
+def _has_record(folder: Path) -> bool:
+    """Whether a folder answers for what is in it; a broken manifest is looked at as one."""
+    path = folder / MANIFEST_FILE
+    if folder.is_symlink() or path.is_dir() or not (path.is_symlink() or path.exists()):
+        return False
+    try:
+        document = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return True
+    return not isinstance(document, dict) or not {"modelc", "artifacts"}.isdisjoint(document)
+
+
+def _check_links(here: Path, folders: list[str], root: Path) -> Iterator[ProvenanceCheck]:
+    """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
+    for path in (here / name for name in folders if (here / name).is_symlink()):
+        if not resolve_links(path).is_relative_to(root.resolve()):
+            yield _make_failed_check(
+                path, root, CheckOutcome.FAILED, _LINK_OUT_DETAIL, what="files"
+            )
+        elif not (path / MANIFEST_FILE).is_file() and resolve_links(path) != root.resolve():
+            yield _make_failed_check(
+                path, root, CheckOutcome.FAILED, _LINK_PART_DETAIL, what="files"
+            )
+
+
+def _check_renamed(path: Path, root: Path, signed: bool) -> ProvenanceCheck:
+    return _make_failed_check(
+        path, root, CheckOutcome.FAILED if signed else CheckOutcome.UNCHECKED, _UNKNOWN_DETAIL
+    )
+
+
+def _normalize_text(name: str) -> str:
+    """A name as it looks: one case, one form of each letter, nothing that is not seen."""
+    seen = (one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
+    return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
+
+
+def _is_manifest_name(path: Path) -> bool:
+    """Whether a file has the name of an artifact: also one that only its name makes a document."""
+    plain = _normalize_text(path.name)
+    if plain != MODEL_STEM and not plain.startswith(f"{MODEL_STEM}."):
+        return False
+    return (
+        not _is_document(path)
+        if plain.endswith(_NOT_MODEL_SUFFIXES) or plain == MODEL_STEM
+        else True
+    )
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file begins as text that is no OpenVINO IR, or as the arrays that its name says."""
+    start = _beginning(path)
+    arrays = next((mark for end, mark in _ARRAYS.items() if path.name.endswith(end)), None)
+    if arrays is not None:
+        return start.startswith(arrays)
+    return _CONTROLS.isdisjoint(start) and _IR not in start
+
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file; none of what is no file, or cannot be read."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return b""
+        with path.open("rb") as stream:
+            return stream.read(_BEGINNING)
+    except OSError:
+        return b""
+
+
+def _is_disguised(path: Path) -> bool:
+    """Whether a file begins as a model does, whatever its name says."""
+    start = _beginning(path)
+    if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
+        return False
+    if start[:1] == _ONNX and start[1:2] and start[1] <= _LATEST:
+        return True
+    return _normalize_text(path.name).endswith(
+        (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
+    ) and not _is_document(path)
+
+
+def _has_model_suffix(name: str) -> bool:
+    return _normalize_text(name).endswith(_MODEL_SUFFIXES)
+
+
+def _looks_like_a_model(path: Path) -> bool:
+    """By its name, by that of what it leads to as a link, or by what it begins with."""
+    if path.name != path.name.casefold() and _normalize_text(path.name).endswith(_IGNORED_SUFFIXES):
+        return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
+    try:
+        if path.is_symlink() and (end := resolve_links(path)).name != path.name:
+            return (
+                _has_model_suffix(path.name) or _is_manifest_name(end) or _looks_like_a_model(end)
+            )
+        if _has_model_suffix(path.name) or _is_disguised(path):
+            return True
+        return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
+    except OSError:  # it leads nowhere, or in a circle
+        return _has_model_suffix(path.name)
+
+
+def _is_known(path: Path, claimed: ClaimedFiles) -> bool:
+    """Whether a record says what a file of any name is: a parent that was given, a checkpoint."""
+    return bool(claimed.digests) and path.is_file() and sha256_of(path) in claimed.digests
+
+
+def _make_failed_check(
+    path: Path, root: Path, found: CheckOutcome, detail: str, *, what: str = "verdict"
+) -> ProvenanceCheck:
+    try:
+        name = path.relative_to(root).as_posix()
+    except ValueError:
+        name = str(path)
+    return ProvenanceCheck(of=name, what=what, found=found, detail=detail)

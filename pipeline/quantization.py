@@ -1,0 +1,332 @@
+"""Calibration data of a run, and quantizers: run on a parent model or found in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..calibration.calibration_options import CalibrationOptions
+from ..calibration.calibration_report import CalibrationReport, SampleSeverity
+from ..calibration.calibration_set import CalibrationSet, open_calibration, survey_samples
+from ..calibration.feed_form import FeedForm
+from ..calibration.sample_reader import LoaderHooks
+from ..converters.onnx_guard import list_model_files
+from ..converters.onnx_origins import debug_sidecar_path, match_nodes
+from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJob, Quantizer
+from ..core.digest import record_of, sha256_of
+from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.events import Tell
+from ..core.grammar import parse_input
+from ..core.precision import Precision
+from ..core.records import Coverage
+from ..core.signature import Signature, resolve
+from ..sources.factory import import_object
+from ..sources.sample_inputs import infer_specs
+from ..validators.feed_values import check_samples, distribution_of, make_generator
+from ..validators.feeds import SAMPLE, draw_feeds
+from .cache.environment import describe_machine, packages
+from .cache.file_digests import FileDigests, digest_of_code
+from .cache.result_store import ResultStore
+from .cache.store_layout import CachedQuantization, CacheEntry
+from .eager_reference import EagerReference
+from .plan import Step
+from .run_progress import Progress
+from .user_samples import sample_without_model
+
+if TYPE_CHECKING:
+    from .attempt import Recipe
+    from .run_context import Parent, RunContext
+
+
+CALIBRATION_STEP = "calibration samples"
+
+
+def prepare_calibration(
+    options: CalibrationOptions,
+    eager: EagerReference,
+    progress: Progress,
+    *,
+    root: Path | None = None,
+) -> CalibrationSet:
+    """The samples to quantize the eager reference with. To be closed when it is done.
+
+    Args:
+        options: which samples.
+        eager: whose inputs they are, with the feeds that it is judged on.
+        progress: where progress and findings are told.
+        root: the manifest's folder, which the record's source is relative to.
+
+    Raises:
+        UsageError: there are no samples, or a calibration with them would be wrong.
+    """
+    usual = (one.feed for one in eager.references if not one.feed.beyond)
+    feeds = {feed.name: feed.arrays for feed in usual}
+    lent = LoaderHooks(
+        load=_load_samples,
+        draw=_sample_drawer(eager.signature, options.seed, feeds.get(SAMPLE)),
+        validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
+        own=SAMPLE in feeds,
+    )
+    with progress.step(CALIBRATION_STEP, log="calibration") as clock:
+        found = open_calibration(
+            options,
+            eager.signature,
+            lent,
+            root=root,
+            advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
+        )
+        clock.detail = f"{found.report.used} of {found.report.found}"
+    for finding in found.report.findings:
+        progress.note(f"calibration: {finding}", warning=finding.severity is SampleSeverity.WARNING)
+    return found
+
+
+def preview_calibration(
+    options: CalibrationOptions,
+    inputs: tuple[str, ...],
+    samples: Path | None,
+    tell: Tell,
+    *,
+    thorough: bool = False,
+) -> CalibrationReport:
+    """What a calibration would read, without a model.
+
+    Args:
+        options: which samples.
+        inputs: the `--input` texts.
+        samples: a sample file that completes these, and whose values are what is normal.
+        tell: where progress is told.
+        thorough: whether to read every sample on disk, not only those that would be used.
+
+    Raises:
+        UsageError: nothing says what the inputs are, or there are no samples.
+    """
+    signature, own = _describe_inputs(inputs, samples)
+    lent = LoaderHooks(
+        load=_load_samples,
+        draw=_sample_drawer(signature, options.seed, own),
+        validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
+        own=own is not None,
+    )
+    with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
+        progress = Progress(tell=tell, logs=Path(logs))
+        with progress.step(CALIBRATION_STEP, log="calibration") as clock:
+            report = survey_samples(
+                options,
+                signature,
+                lent,
+                thorough=thorough,
+                advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
+            )
+            clock.passed, clock.detail = not report.errors, f"{report.read} read"
+    return report
+
+
+def _load_samples(spec: str) -> object:
+    return import_object(spec, "--calib")
+
+
+def _describe_inputs(
+    inputs: tuple[str, ...], samples: Path | None
+) -> tuple[Signature, dict[str, Array] | None]:
+    """The signature, and the user's sample checked against it."""
+    patterns = [parse_input(text) for text in inputs]
+    if samples is None and not patterns:
+        raise UsageError(
+            "nothing says what goes into the model",
+            hint=Hint(
+                "give ",
+                Option("input", '"x:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
+        )
+    if samples is None:
+        return resolve(patterns, {}), None
+    found = sample_without_model(samples, [pattern.name for pattern in patterns])
+    signature = resolve(patterns, infer_specs(found))
+    return signature, check_samples(signature, found)[0]
+
+
+def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Callable[[int], Feed]:
+    """Draws sample i at the smallest batch and the opt sizes, with values as validation feeds have.
+
+    Masks are padded, as most are in use.
+    """
+    known = sample or {}
+    values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
+    form = FeedForm.of(signature)
+
+    def draw(index: int) -> Feed:
+        drawn: dict[str, Array] = {}
+        for spec in signature.inputs:
+            shape = [dim.opt for dim in spec.dims]
+            if spec.name in form.batched and form.per_feed:
+                shape[0] = form.per_feed
+            generator = make_generator(seed, "calibration", index, spec.name)
+            one = values[spec.name]
+            drawn[spec.name] = (
+                one.draw_mask(spec, shape, generator, "example")
+                if one.masks(spec)
+                else one.draw(shape, generator)
+            )
+        return drawn
+
+    return draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationTask:
+    """What one quantizer is to do for one step; `keep` are names of the parent's nodes."""
+
+    quantizer: Quantizer
+    consumer: str
+    parent: Path
+    signature: Signature
+    calibration: CalibrationFeeds
+    method: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+def quantize_parent(
+    work: QuantizationTask, folder: Path, cache: CalibrationCache | None, progress: Progress
+) -> Quantized:
+    """Quantize in `folder`; the parent's debug sidecar is laid beside the result.
+
+    Raises:
+        ConversionError: the quantizer refused the model.
+    """
+    title = f"quantize {work.consumer} ({work.quantizer.NAME})"
+    key = None if cache is None else quantization_key(work)
+    with progress.step(
+        title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}", attempt=True
+    ) as clock:
+        found = None if cache is None or key is None else cache.take(key, folder)
+        if found is None:
+            result = work.quantizer.quantize(
+                QuantizeJob(
+                    parent=work.parent,
+                    consumer=work.consumer,
+                    signature=work.signature,
+                    calibration=work.calibration,
+                    folder=folder,
+                    method=work.method,
+                    keep=work.keep,
+                    advance=lambda done, total: progress.advance(title, done, total),
+                )
+            )
+            if cache is not None and key is not None:
+                cache.keep(key, result, title)
+        else:
+            result = found
+            clock.detail = "from the cache"
+        sidecar = debug_sidecar_path(work.parent)
+        if sidecar.exists():
+            shutil.copyfile(sidecar, debug_sidecar_path(result.path))
+    return result
+
+
+def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
+    """That INT8 is INT8: an artifact without an 8-bit layer is none, whatever it is called."""
+    if step.wanted.precision is not Precision.INT8:
+        return
+    if coverage is None:
+        raise ConversionError(
+            f"what the layers of {step.name} compute in cannot be read, so it cannot pass as int8",
+            hint="see the log of this step",
+        )
+    if not coverage.layers.get("int8"):
+        found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
+        raise ConversionError(
+            f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
+            hint=Hint(
+                "keep fewer layers with ",
+                Option("keep-fp"),
+                ", or give another ",
+                Option("quantizer"),
+            ),
+            option="keep-fp",
+        )
+
+
+def quantization_key(work: QuantizationTask) -> str:
+    """SHA-256 over the model, the samples, the options and the versions of all that took part."""
+    parts = [
+        __version__,
+        digest_of_code(FileDigests(None)),
+        describe_machine(),
+        *(f"{name}={version}" for name, version in sorted(packages().items())),
+        *(f"{file.name}:{sha256_of(file)}" for file in list_model_files(work.parent)),
+        *(str(spec) for spec in work.signature.inputs),
+        work.quantizer.NAME,
+        work.consumer,
+        str(work.method),
+        *sorted(work.keep),
+        work.calibration.record.digest,
+    ]
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+class CalibrationCache:
+    """Quantizers' results by key. `model` is whose they are, as `modelc cache ls` shows it."""
+
+    def __init__(self, store: ResultStore, model: str = "") -> None:
+        self._store = store
+        self._model = model
+
+    def take(self, key: str, folder: Path) -> Quantized | None:
+        """Copy the entry's model into `folder`; None where there is no entry that is right."""
+        for stored in self._store.entries(key):
+            found = stored.entry.calibrated
+            if found is not None and self._store.take(stored, folder):
+                return Quantized(
+                    path=folder / found.model,
+                    versions=found.versions,
+                    options=found.options,
+                    notes=found.notes,
+                )
+        return None
+
+    def keep(self, key: str, result: Quantized, what: str = "") -> None:
+        """Store a result; where the folder cannot be written, it is not."""
+        files = list_model_files(result.path)
+        calibrated = CachedQuantization(
+            model=result.path.name,
+            versions=dict(result.versions),
+            options=dict(result.options),
+            notes=result.notes,
+        )
+        entry = CacheEntry(
+            key=key,
+            model=self._model,
+            artifact=what,
+            files=tuple(record_of(file) for file in files),
+            calibrated=calibrated,
+        )
+        self._store.put(entry, {file.name: file for file in files})
+
+
+def make_quantization(
+    step: Step, recipe: Recipe, parent: Parent, run: RunContext
+) -> QuantizationTask:
+    """What the way's quantizer is to do for the step."""
+    if recipe.quantizer is None or parent.path is None or run.calibration is None:
+        raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
+    lowering = run.order.lowering
+    patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
+    return QuantizationTask(
+        quantizer=recipe.quantizer,
+        consumer=step.target.NAME,
+        parent=parent.path,
+        signature=run.eager.signature,
+        calibration=run.calibration,
+        method=lowering.method,
+        keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
+    )

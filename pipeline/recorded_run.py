@@ -1,0 +1,280 @@
+"""The eager side of an earlier run, found again from its manifest.
+
+Also consent to open foreign programs, and the request to finish a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from ..core.capture import Capture
+from ..core.contract import Program, Target
+from ..core.digest import sha256_of
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.loading import is_loader
+from ..core.manifest import Manifest
+from ..core.records import REJECTED, Artifact, Checkpoint
+from ..core.verdict import Tolerance
+from ..sources.sniff import PT2, TORCHSCRIPT
+from .limit_text import Measuring
+from .manifest_file import MANIFEST_FILE, read_manifest
+from .order import Judging, Order, ResumeState, Source
+from .output_folder import settle_commit
+
+_MAX_NAMED = 3  # models of a project that a hint names
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """The manifest of an output folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not folder.exists():
+        raise UsageError(f"no such folder: {folder}", hint="give what modelc export -o wrote")
+    settle_commit(folder)
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise UsageError(f"{folder} has no {MANIFEST_FILE}", hint=_folder_hint(folder))
+    return manifest
+
+
+def _folder_hint(folder: Path) -> str:
+    """What to give in place of a folder without a manifest; of a project one of its models."""
+    models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
+    if models:
+        return f"it holds those of several models: give {' or '.join(models)}"
+    return "give what modelc export -o wrote, or a model file"
+
+
+def drop_keys(manifest: Manifest) -> Manifest:
+    """The manifest without keys of steps: who judges anew may judge otherwise than was ordered."""
+    return replace(manifest, artifacts=tuple(replace(a, key="") for a in manifest.artifacts))
+
+
+def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
+    """The manifest in the file's folder and its record of this very file, if there is one."""
+    manifest = read_manifest(path.parent)
+    if manifest is None:
+        return None
+    named = [a for a in manifest.artifacts if a.files[0].name == path.name and not a.rejected]
+    if not named or describe_changed_file(named[0], path.parent):
+        return None
+    return manifest, named[0]
+
+
+def record_of_rejected(path: Path) -> tuple[Manifest, Artifact] | None:
+    """As `record_beside`, of a file in `rejected/` by the manifest above it."""
+    folder = path.parent.parent
+    manifest = read_manifest(folder) if path.parent.name == REJECTED else None
+    if manifest is None:
+        return None
+    name = f"{REJECTED}/{path.name}"
+    named = [a for a in manifest.artifacts if a.files[0].name == name and a.rejected]
+    if not named or describe_changed_file(named[0], folder):
+        return None
+    return manifest, named[0]
+
+
+def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
+    """Whether it is a trace, or made from one, and nothing says what that froze."""
+    seen: set[str] = set()
+    one: Artifact | None = artifact
+    while one is not None and one.frozen is None and one.name not in seen:
+        if one.capture in (Capture.TRACE, Capture.MIXED):
+            return True
+        seen.add(one.name)
+        made_from = one.parent
+        one = next((a for a in manifest.artifacts if a.digest == made_from), None)
+    return False
+
+
+def describe_changed_file(artifact: Artifact, folder: Path) -> str:
+    """What is wrong with the artifact's files on disk; empty when they are as recorded.
+
+    The debug sidecar may stay behind.
+    """
+    for file in artifact.files:
+        path = folder / file.name
+        if not path.exists():
+            if file.role == "debug":
+                continue
+            return f"{file.name} is missing"
+        if sha256_of(path) != file.sha256:
+            return f"{file.name} was changed after it was proven: its digest is another"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Where the files of an earlier run are now; pickles must be allowed anew.
+
+    `trust` allows programs that no manifest records as they are.
+    """
+
+    checkpoint: Path | None = None
+    samples: Path | None = None
+    allow_pickle: bool = False
+    trust: bool = False
+
+
+def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+    """The eager side as the manifest in `folder` records it, with its files found again.
+
+    Raises:
+        CheckpointError: the checkpoint is not where it was.
+        ConsentError: a pickle must be allowed again.
+    """
+    recorded = manifest.checkpoint
+    path = moved.checkpoint or folder / recorded.path
+    if not path.exists():
+        raise CheckpointError(
+            f"the checkpoint {path} is not there",
+            hint=Hint(
+                "say where it is now: ",
+                Option("checkpoint", "PATH"),
+                " (validate), --against PATH (debug)",
+            ),
+            option="checkpoint",
+        )
+    if recorded.allow_pickle and not moved.allow_pickle:
+        raise ConsentError(
+            f"{folder} was made from a full pickle, which can run code when it is read",
+            hint=Hint("add ", Option("allow-pickle"), " if you trust its maker"),
+            option="allow-pickle",
+        )
+    then = manifest.feeds.samples
+    return Source(
+        checkpoint=path,
+        model=recorded.factory,
+        model_args=recorded.factory_args,
+        strict=recorded.strict,
+        allow_pickle=recorded.allow_pickle,
+        method=recorded.method,
+        drop_outputs=recorded.drop_outputs,
+        weights_key=recorded.weights_key,
+        trust=moved.trust,
+        recorded=recorded.digest,
+        samples=None if then is None else moved.samples or _find_samples(then, folder),
+    )
+
+
+def _find_samples(then: str, folder: Path) -> Path:
+    """Where the recorded samples are: a loader is no file, and nowhere but in the user's code."""
+    return Path(then) if is_loader(then) else folder / then
+
+
+def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
+    """The number of feeds and the seed of the record, where none are asked for now."""
+    return replace(
+        judging,
+        feeds=manifest.feeds.count if judging.feeds is None else judging.feeds,
+        seed=manifest.feeds.seed if judging.seed is None else judging.seed,
+    )
+
+
+def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
+    """That the checkpoint and the samples are byte for byte the recorded ones.
+
+    Raises:
+        CheckpointError: one of them is not.
+    """
+    then = manifest.checkpoint.digest
+    if now.digest != then:
+        raise CheckpointError(
+            f"{source.checkpoint} is not the recorded checkpoint: "
+            f"sha256 {now.digest[:12]}… instead of {then[:12]}…",
+            hint=Hint(
+                "give the right one (validate: ",
+                Option("checkpoint"),
+                ", debug: --against), or export again",
+            ),
+            option="checkpoint",
+        )
+    samples = manifest.feeds.samples_digest
+    if source.samples is None or samples is None or is_loader(str(source.samples)):
+        return  # what a loader gives is looked at when it is fed
+    if not source.samples.exists() or sha256_of(source.samples) != samples:
+        raise CheckpointError(
+            f"the samples {source.samples} are gone or changed since the export",
+            hint=Hint("say where they are now: ", Option("samples", "FILE")),
+            option="samples",
+        )
+
+
+def apply_exported_tolerances(judging: Judging, then: Tolerance | None) -> Judging:
+    """The tolerances of the export, where none are asked for now and the record is trusted."""
+    return replace(judging, recorded=then if judging.trusts_record else None)
+
+
+TRUST_HINT = "add --trust, only if you trust its maker"
+_PROGRAMS = {TORCHSCRIPT: "a TorchScript program", PT2: "an exported program"}
+
+
+def check_program_trust(path: Path, target: Target, *, trust: bool) -> None:
+    """Before a converted model is opened.
+
+    Raises:
+        ConsentError: it is a program that no manifest records as it is, and nobody trusts it.
+    """
+    if trust or not isinstance(target, Program):
+        return
+    if record_beside(path) is None and record_of_rejected(path) is None:
+        raise _trust_error(path, target.PROGRAM)
+
+
+def is_foreign_program(kind: str) -> bool:
+    """Whether checkpoints of this kind are programs."""
+    return kind in _PROGRAMS
+
+
+def check_checkpoint_trust(checkpoint: Checkpoint, source: Source) -> None:
+    """Before a checkpoint is opened.
+
+    Raises:
+        ConsentError: it is a program, neither recorded by this digest nor trusted.
+    """
+    check_kind_trust(checkpoint.kind, source, checkpoint.digest)
+
+
+def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
+    """As `check_checkpoint_trust`, of what is not hashed yet where there is no digest.
+
+    Raises:
+        ConsentError: it is a program, neither recorded nor trusted.
+    """
+    if source.trust or kind not in _PROGRAMS or (digest and digest == source.recorded):
+        return
+    if record_beside(source.checkpoint) is None and record_of_rejected(source.checkpoint) is None:
+        raise _trust_error(source.checkpoint, _PROGRAMS[kind])
+
+
+def _trust_error(path: Path, what: str) -> ConsentError:
+    return ConsentError(
+        f"{path} is {what}, and opening it runs code of whoever made it", hint=TRUST_HINT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishRequest:
+    """One run that carries out the pending steps of an output folder.
+
+    `moved` says where checkpoint and samples are now. What is not given in `judging` is as
+    recorded, `settings` of the target stand in place of those that were prepared with. `cache` is a
+    folder for what later runs may use again; None does without. `measuring` is what is measured on
+    labelled data. `resume` is what was carried out of it before.
+    """
+
+    out: Path
+    moved: Moved = field(default_factory=Moved)
+    judging: Judging = field(default_factory=Judging)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cache: Path | None = None
+    measuring: Measuring | None = None
+    resume: ResumeState = field(default_factory=ResumeState)
+
+
+AnyRequest: TypeAlias = Order | FinishRequest

@@ -1,0 +1,327 @@
+"""Restricts artifacts that are wrong on wide integers alone to the values they are right for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.contract import Runner, unheard
+from ..core.errors import CheckpointError
+from ..core.signature import InputSpec, Signature, ValueRange
+from ..core.verdict import ReasonCode, State, Verdict
+from ..validators.edge_case_feeds import draw_few_rows
+from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.output_pairs import find_sample
+from ..validators.wide_integer_feeds import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
+from .eager_reference import EagerReference, run_eager
+from .reply_evidence import Evidence, reply_to
+from .rounding_ties import mark_undecided_replies
+from .run_reference import finite_part, run_reference
+
+if TYPE_CHECKING:
+    from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+
+# Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
+# them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
+# quotients lie from a whole number. Two of 30 bits have a difference of 31.
+_VALUE_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
+_FP32_UNIT = 2.0**-24
+_LUCK_FACTOR = 8.0  # times as far as eager's own draws move: no roundoff explains more
+_MAX_WRONG_PAIRS = 3
+_NOISE_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
+
+
+def restrict_values(
+    evidence: Evidence,
+    verdict: Verdict,
+    eager: EagerReference,
+    opened: Callable[[], Runner],
+    *,
+    narrow: bool,
+) -> tuple[Evidence, Verdict]:
+    """The verdict; where an artifact is wrong on wide integers alone, that on narrower ones.
+
+    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
+    that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
+    there. Where not even small numbers are right, and where the user stated the range, it is
+    rejected: the reason names the input and a value at which it is wrong.
+    """
+    specs = find_wide_inputs(eager.signature)
+    if verdict.state is not State.FAILED or not specs:
+        return evidence, verdict
+    plain = _drop_wide_feeds(evidence)
+    stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
+    chosen = [spec for spec in specs if spec not in stated]
+    if not stated and not plain.verdict().passed:
+        return evidence, verdict
+    with opened() as runner:
+        trial = _RangeTrial(evidence=evidence, eager=eager, runner=runner)
+        for spec in stated:
+            verdict = trial.find_wrong_ranges(spec, verdict)
+        if stated or not _has_wide_failure(verdict):
+            return evidence, verdict
+        return _judge_narrowed(trial, chosen, plain, verdict, evidence)
+
+
+def _judge_narrowed(
+    trial: _RangeTrial,
+    specs: Sequence[InputSpec],
+    plain: Evidence,
+    verdict: Verdict,
+    asked: Evidence,
+) -> tuple[Evidence, Verdict]:
+    ranges: dict[str, tuple[int, int]] = {}
+    for spec in specs:
+        found = trial.widest(spec)
+        if found is None:
+            return asked, trial.find_wrong_ranges(spec, verdict)
+        ranges[spec.name] = found
+    for together in _narrower_together(ranges, specs):
+        pairs = trial.pairs(together) or ()
+        held = replace(
+            plain,
+            references=(*plain.references, *(one for one, _ in pairs)),
+            replies=(*plain.replies, *(reply for _, reply in pairs)),
+        )
+        now = held.verdict()
+        if now.passed:
+            break
+    else:
+        return asked, verdict
+    whole = {spec.name: spec.values for spec in specs if spec.values is not None}
+    kept = {n: r for n, r in together.items() if r != (int(whole[n].low), int(whole[n].high))}
+    notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
+    return held, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+
+
+def _narrower_together(
+    ranges: Mapping[str, tuple[int, int]], specs: Sequence[InputSpec]
+) -> Iterator[dict[str, tuple[int, int]]]:
+    """The ranges, each the widest for its input alone; then without negative values; then narrower.
+
+    Differences of two inputs leave what a format holds where each input alone does not.
+    """
+    yield dict(ranges)
+    if len(ranges) == 1:
+        return
+    usual = {spec.name: _usual_range(spec.values) for spec in specs if spec.values is not None}
+    floors = {name: max(low, min(usual[name][0], 0)) for name, (low, _) in ranges.items()}
+    above = {name: (floors[name], high) for name, (_, high) in ranges.items()}
+    if above != ranges:
+        yield above
+    for bound in _VALUE_BOUNDS:
+        held = {
+            name: (max(low, min(-bound, floors[name])), min(high, max(bound, usual[name][1])))
+            for name, (low, high) in ranges.items()
+        }
+        if held != ranges:
+            yield held
+
+
+def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
+    """The eager side with other ranges of the wide inputs: all but the wide feeds are the same."""
+    signature = replace(eager.signature, inputs=tuple(inputs))
+    seed, given = eager.feeds.seed, eager.given
+    samples = None if given is None else given.first
+    within = replace(eager, signature=signature)
+    wide = run_reference(
+        draw_wide_feeds(signature, seed=seed, samples=samples),
+        lambda feed: run_eager(within, feed),
+        unheard,
+    )
+    usual = (one for one in eager.references if one.feed.kind != WIDE)
+    return replace(within, references=(*usual, *wide.references))
+
+
+def restrict_inputs(
+    inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
+) -> tuple[InputSpec, ...]:
+    """The inputs with these ranges in place of the chosen ones."""
+
+    def within(spec: InputSpec) -> InputSpec:
+        if spec.values is None or spec.name not in ranges:
+            return spec
+        low, high = ranges[spec.name]
+        return replace(spec, values=replace(spec.values, low=low, high=high))
+
+    return tuple(map(within, inputs))
+
+
+def _drop_wide_feeds(evidence: Evidence) -> Evidence:
+    return evidence.of([pair for pair in evidence.pairs if pair[0].feed.kind != WIDE])
+
+
+def _has_wide_failure(verdict: Verdict) -> bool:
+    return any(name.startswith(f"{WIDE}-") for name in verdict.feeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RangeTrial:
+    """Tries ranges on eager and on the artifact, which is open."""
+
+    evidence: Evidence
+    eager: EagerReference
+    runner: Runner
+
+    def widest(self, spec: InputSpec) -> tuple[int, int] | None:
+        """The largest range in which the artifact is right, all other inputs at usual values.
+
+        First the upper end is found without negative values, then the lower one. The usual values
+        alone are left to a model of which eager itself is unsteady on small numbers.
+        """
+        if spec.values is None:
+            return None
+        low, high = int(spec.values.low), int(spec.values.high)
+        least, most = _usual_range(spec.values)
+        floor = max(low, min(least, 0))
+        highs = [high, *(b for b in _VALUE_BOUNDS if most <= b < high)]
+        upper = next((b for b in highs if self._right({spec.name: (floor, b)})), None)
+        if upper is None:
+            return (least, most) if self._is_unsteady(spec) else None
+        lows = [low, *(-b for b in _VALUE_BOUNDS if low < -b < floor)]
+        lower = (b for b in lows if -b <= upper or b == low)
+        found = next((b for b in lower if self._right({spec.name: (b, upper)})), floor)
+        return found, upper
+
+    def find_wrong_ranges(self, spec: InputSpec, verdict: Verdict) -> Verdict:
+        """The verdict with a small value of the input at which the artifact is wrong, if it is.
+
+        Another may be smaller: where quotients are rounded, right values lie between wrong ones.
+        """
+        value = self._wrong_value(spec)
+        if value is None:
+            return verdict
+        text = f"input {spec.name!r}: wrong at the value {value}"
+        return verdict.with_fault(ReasonCode.WIDE_VALUES, text)
+
+    def pairs(
+        self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
+    ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
+        """The wide feeds within these ranges with both answers; None where eager rejects one."""
+        signature = _restrict_signature(self.eager.signature, ranges)
+        samples = find_sample(self.evidence.references)
+        feeds = draw_wide_feeds(signature, seed=self.eager.feeds.seed + draw, samples=samples)
+        found = [self._run(feed) for feed in feeds]
+        pairs = [pair for pair in found if pair is not None]
+        return pairs if len(pairs) == len(found) else None
+
+    def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether it is right in these ranges, on several draws: in wider ones it is wrong."""
+        drawn = (self.pairs(ranges, draw=draw) for draw in range(_NOISE_DRAWS))
+        return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
+
+    def _run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
+        try:
+            found = finite_part(run_eager(self.eager, feed), ())
+        except CheckpointError:
+            return None
+        if found is None:
+            return None
+        reference = found
+        if any(one.exact is not None for one in self.evidence.references):
+            exact = self.eager.model.run_exact(feed.arrays)
+            reference = replace(reference, exact=exact)
+        reply = reply_to(self.runner, reference)
+        precision = self.evidence.precision
+        return reference, mark_undecided_replies([reference], [reply], precision, self.eager)[0]
+
+    def _is_unsteady(self, spec: InputSpec) -> bool:
+        """Whether eager moves as far as the artifact is off where its floats are off by a rounding.
+
+        Then the input's small numbers are none that the model makes sense of: a mask as floats.
+        """
+        values = spec.values
+        if values is None:
+            return False
+        least = _usual_range(values)[0]
+        if least > SMALL:  # a sample of large numbers alone, as timestamps are: they make sense
+            return False
+        pairs = self.pairs({spec.name: (least, min(SMALL, int(values.high)))})
+        return bool(pairs) and all(self._explains(*pair) for pair in pairs or ())
+
+    def _explains(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> bool:
+        import numpy as np
+
+        if self.evidence.of([(reference, reply)]).wide_faults() == ():
+            return True
+        draws = list(
+            self.eager.model.draw_perturbed(
+                reference.feed.arrays, _FP32_UNIT, pairs=_MAX_WRONG_PAIRS
+            )
+        )
+        for name, eager in reference.outputs.items():
+            answer = (reply.outputs or {}).get(name)
+            if answer is None or answer.shape != eager.shape:
+                return False
+            error = float(np.abs(answer.astype(np.float64) - eager).max(initial=0.0))
+            moved = [np.abs(one[name].astype(np.float64) - eager).max(initial=0.0) for one in draws]
+            if error > _LUCK_FACTOR * max(moved, default=0.0):
+                return False
+        return True
+
+    def _wrong_value(self, spec: InputSpec) -> int | None:
+        """A value of small magnitude, found by halving, at which the artifact is wrong.
+
+        The input is full of it; upwards first, then downwards.
+        """
+        if spec.values is None:
+            return None
+        low, high = int(spec.values.low), int(spec.values.high)
+        start = max(low, min(high, 0))
+        for end in (high, low):
+            good, bad = start, end
+            if good == bad or self._is_right_at(spec, end):
+                continue
+            for step in _value_steps(start, end):
+                if not self._is_right_at(spec, step):
+                    bad = step
+                    break
+                good = step
+            while abs(bad - good) > 1:
+                middle = (good + bad) // 2
+                if self._is_right_at(spec, middle):
+                    good = middle
+                else:
+                    bad = middle
+            return bad
+        return None
+
+    def _is_right_at(self, spec: InputSpec, value: int) -> bool:
+        import numpy as np
+
+        drawer = FeedDrawer.of(
+            _restrict_signature(self.eager.signature, {}),
+            self.eager.feeds.seed,
+            find_sample(self.evidence.references),
+        )
+        base = draw_few_rows(drawer)
+        array = np.full_like(base.arrays[spec.name], value)
+        feed = replace(base, name=WIDE, kind=WIDE, arrays={**base.arrays, spec.name: array})
+        pair = self._run(feed)
+        return pair is None or self.evidence.of([pair]).wide_faults() == ()
+
+
+def _value_steps(start: int, end: int) -> Iterator[int]:
+    """Where values begin to be wrong, from the start outward."""
+    sign = 1 if end > start else -1
+    for bound in (*reversed(_VALUE_BOUNDS), end * sign):
+        if min(start, end) <= sign * bound <= max(start, end):
+            yield sign * bound
+
+
+def _usual_range(values: ValueRange) -> tuple[int, int]:
+    low, high = values.usual or (values.low, values.high)
+    return int(low), int(high)
+
+
+def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
+    """The signature with wide inputs in these ranges; those without one at their usual values."""
+
+    def narrow(spec: InputSpec) -> InputSpec:
+        if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
+            return spec
+        low, high = ranges.get(spec.name, _usual_range(spec.values))
+        return replace(spec, values=replace(spec.values, low=low, high=high))
+
+    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))

@@ -1,0 +1,336 @@
+"""Differences that roundoff or eager's fast paths decide: ties, thresholds, padding rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError
+from ..core.precision import Precision
+from ..core.verdict import Verdict
+from ..validators.edge_case_values import EMPTY_MASK
+from ..validators.masked_rows import count_padded_positions, drop_masked_row
+from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
+from .float64_reference import add_exact
+from .reply_evidence import Evidence, redraw_and_judge
+
+if TYPE_CHECKING:
+    from ..core.contract import Array, Outputs
+    from .eager_reference import EagerReference
+
+_TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores, as the note says it
+_ROUGH_TOLERANCE = 1e-4  # of the signal: 80 dB
+
+
+def judge_with_ties(evidence: Evidence, eager: EagerReference) -> tuple[Evidence, Verdict]:
+    """The verdict; where eager's luck, a tie or a fast path may have refused it, that without."""
+    return judge_with_plain_paths(*settle_ties(*redraw_and_judge(evidence, eager), eager), eager)
+
+
+def settle_ties(
+    asked: Evidence, verdict: Verdict, eager: EagerReference
+) -> tuple[Evidence, Verdict]:
+    """The verdict; where an artifact was refused for its choice among equal scores, that without.
+
+    On each feed that it failed, eager is run again taking the first, and the last, of scores that
+    are equal but for roundoff, wherever torch leaves that open. If the artifact is eager's equal
+    so, within all limits, that answer stands there as eager's own: any other choice is refused as
+    before. Some other feed must show the same choices without a tie.
+    """
+    evidence, failed = asked, _find_failed_feeds(verdict)
+    for last in _TIE_ORDERS:
+        settled = _settle_feeds(evidence, failed, eager, last=last)
+        if settled is not None:
+            right = failed - _find_failed_feeds(settled.verdict())
+            evidence = _take_settled(evidence, settled, right)
+            failed -= right
+    both = zip(asked.references, evidence.references, strict=True)
+    chosen = [new for old, new in both if new is not old]
+    if not chosen or not _is_shown_elsewhere(evidence, eager):
+        return asked, verdict
+    evidence, verdict = redraw_and_judge(evidence, eager)
+    return evidence, replace(verdict, notes=(*verdict.notes, *_tie_notes(chosen)))
+
+
+def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
+    """The feeds that count and on which an output is beyond its limits."""
+    return frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
+
+
+def _settle_feeds(
+    evidence: Evidence, feeds: Collection[str], eager: EagerReference, *, last: bool
+) -> Evidence | None:
+    """The evidence with eager's other choice on these feeds; None where there is no other."""
+    known = any(one.exact is not None for one in evidence.references)
+    others = {
+        one.feed.name: _reference_with_order(one, eager, last=last, known=known)
+        for one in evidence.references
+        if one.feed.name in feeds
+    }
+    if not any(others.values()):
+        return None
+    told = tuple(others.get(one.feed.name) or one for one in evidence.references)
+    return replace(evidence, references=told)
+
+
+def _reference_with_order(
+    reference: ReferenceOutputs, eager: EagerReference, *, last: bool, known: bool
+) -> ReferenceOutputs | None:
+    """Eager with its ties so; None where that changes nothing, or float64 chooses otherwise.
+
+    `known` says that the artifact is held to float64.
+    """
+    outputs = _run_with_order(reference, eager, last=last, exact=False)
+    if outputs is None or _is_same_outputs(outputs, reference.outputs):
+        return None
+    exact = None
+    if known:
+        exact = _run_with_order(reference, eager, last=last, exact=True)
+        if exact is None or _is_apart(outputs, exact):
+            return None  # a floor as high as that would pass anything
+    return ReferenceOutputs(
+        feed=reference.feed, outputs=outputs, exact=exact, settled=_TIE_ORDERS[last]
+    )
+
+
+def _run_with_order(
+    reference: ReferenceOutputs, eager: EagerReference, *, last: bool, exact: bool
+) -> Outputs | None:
+    try:
+        found = eager.model.run_with_tie_order(reference.feed.arrays, last=last, exact=exact)
+    except CheckpointError:
+        return None
+    return found if found is not None and tuple(found) == tuple(reference.outputs) else None
+
+
+def _is_same_outputs(one: Outputs, other: Outputs) -> bool:
+    import numpy as np
+
+    return all(
+        one[name].shape == other[name].shape
+        and bool(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind in "fc"))
+        for name in one
+    )
+
+
+def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
+    """Whether float64 is further from float32 than roundoff: it settled some tie otherwise."""
+    import numpy as np
+
+    for name, array in outputs.items():
+        if array.shape != exact[name].shape:
+            return True
+        if array.dtype.kind == "f":
+            truth = np.nan_to_num(exact[name].astype(np.float64))
+            error = np.nan_to_num(array.astype(np.float64)) - truth
+            if np.linalg.norm(error) > _ROUGH_TOLERANCE * np.linalg.norm(truth):
+                return True
+    return False
+
+
+def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str]) -> Evidence:
+    """The evidence with the settled references of these feeds alone."""
+    both = zip(evidence.references, settled.references, strict=True)
+    found = tuple(new if old.feed.name in feeds else old for old, new in both)
+    return replace(evidence, references=found)
+
+
+def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
+    """Whether a feed that counts makes the same kind of choice with nothing left open."""
+    return any(
+        not one.settled and one.feed.name not in evidence.loose and _is_decided(one, eager)
+        for one in evidence.references
+    )
+
+
+def _is_decided(reference: ReferenceOutputs, eager: EagerReference) -> bool:
+    for last in _TIE_ORDERS:
+        outputs = _run_with_order(reference, eager, last=last, exact=False)
+        if outputs is None or not _is_same_outputs(outputs, reference.outputs):
+            return False
+    return True
+
+
+def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
+    """One line for each order: on which feeds, and what the artifact was held to there."""
+    told = []
+    for order in _TIE_ORDERS.values():
+        feeds = [one.feed.name for one in chosen if one.settled == order]
+        if feeds:
+            told.append(
+                f"equal scores tie in topk or sort on {', '.join(feeds)}: held there to eager "
+                f"taking {order} of them, as torch leaves that open"
+            )
+    return tuple(told)
+
+
+PLAIN_PATH = "plain path"
+
+
+def judge_with_plain_paths(
+    asked: Evidence, verdict: Verdict, eager: EagerReference
+) -> tuple[Evidence, Verdict]:
+    """The verdict; where an artifact was refused for what a fast path fills in, that without.
+
+    On each feed that it failed, eager is run again without fast paths of attention. If the artifact
+    is eager's equal so on the whole feed, within all limits, and the two paths differ in padded
+    positions alone, the plain path stands there as eager's own, with a note. Wherever the two
+    agree it is held to both.
+    """
+    failed = frozenset() if verdict.passed else asked.find_failed()
+    plain = {
+        one.feed.name: found
+        for one in asked.references
+        if one.feed.name in failed and not one.settled and (found := _plain_reference(one, eager))
+    }
+    if not plain:
+        return asked, verdict
+    evidence = _use_plain_references(asked, plain, eager)
+    wrong = evidence.find_failed()
+    kept = {name: one for name, one in plain.items() if name not in wrong}
+    both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
+    judged = [[_select_judged_outputs(one, asked.references) for one in pair] for pair in both]
+    positions = count_padded_positions([(old, new) for old, new in judged])
+    if not kept:
+        return asked, verdict
+    if not positions:
+        return asked, replace(verdict, notes=(*verdict.notes, _leak_text([*kept])))
+    evidence, verdict = redraw_and_judge(_use_plain_references(asked, kept, eager), eager)
+    return evidence, replace(verdict, notes=(*verdict.notes, _plain_path_note(positions, [*kept])))
+
+
+def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> ReferenceOutputs | None:
+    """Eager's plain path; None where it does not run, or gives nothing else."""
+    try:
+        found = eager.model.run_plain_attention(reference.feed.arrays)
+    except CheckpointError:
+        return None
+    shapes = {name: array.shape for name, array in reference.outputs.items()}
+    if {name: array.shape for name, array in found.items()} != shapes:
+        return None
+    if count_padded_positions([(reference.outputs, found)]) == 0:
+        return None
+    return ReferenceOutputs(feed=reference.feed, outputs=found)
+
+
+def _select_judged_outputs(
+    reference: ReferenceOutputs, references: Sequence[ReferenceOutputs]
+) -> Outputs:
+    """The outputs; without a row that a mask hides altogether, as nothing is judged there."""
+    if reference.feed.name != EMPTY_MASK:
+        return reference.outputs
+    shown = drop_masked_row(reference, ArtifactOutputs(outputs=reference.outputs), references)
+    return reference.outputs if shown is None else shown[0].outputs
+
+
+def _use_plain_references(
+    evidence: Evidence, plain: dict[str, ReferenceOutputs], eager: EagerReference
+) -> Evidence:
+    """The evidence with the plain path on these feeds: eager as it runs says nothing of its noise.
+
+    Float64 takes it by itself; where it does not, it is another function, which is seen.
+    """
+    others = tuple(plain.values())
+    if any(one.exact is not None for one in evidence.references):
+        others = add_exact(others, plain, eager)
+    told = {one.feed.name: replace(one, settled=PLAIN_PATH) for one in others}
+    references = (told.get(one.feed.name, one) for one in evidence.references)
+    return replace(evidence, references=tuple(references))
+
+
+def _leak_text(feeds: Sequence[str]) -> str:
+    return (
+        f"on feed {feeds[0]}{_more(feeds)} the artifact is eager's equal without its fast path of "
+        "attention, whose fill reaches more than padded positions: mask what comes after, or call "
+        "torch.backends.mha.set_fastpath_enabled(False) where the model is made"
+    )
+
+
+def _more(feeds: Sequence[str]) -> str:
+    return f" and {len(feeds) - 1} more" if len(feeds) > 1 else ""
+
+
+def _plain_path_note(positions: int, feeds: Sequence[str]) -> str:
+    return (
+        f"eager's fast path of attention fills {positions} padded positions on feed {feeds[0]}"
+        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere "
+        "what both give"
+    )
+
+
+# Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
+PAIRS = 4
+# What weights and inputs are off by, as a share of themselves: about what each precision's
+# rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves;
+# 8 bits leave some 20 dB).
+SHARES = {
+    Precision.FP32: 2e-6,
+    Precision.FP16: 1e-3,
+    Precision.BF16: 8e-3,
+    Precision.INT8: 0.1,
+}
+
+
+def mark_undecided_replies(
+    references: Sequence[ReferenceOutputs],
+    replies: Sequence[ArtifactOutputs],
+    precision: Precision,
+    eager: EagerReference,
+) -> list[ArtifactOutputs]:
+    """The replies, those with integers that are not eager's with marks on what roundoff decides.
+
+    Ties in an argmax or a topk, and thresholds that are just met: there eager itself gives another
+    answer when its weights and inputs are off by as much as the precision rounds, or in float64.
+    """
+    known = any(one.exact is not None for one in references)
+    told = []
+    for reference, reply in zip(references, replies, strict=True):
+        names = [n for n in reference.outputs if _has_other_integers(reference, reply, n)]
+        if names:
+            exactly = add_exact([reference], [reference.feed.name] if known else [], eager)
+            answers = {name: (reply.outputs or {})[name] for name in names}
+            marks = _mark_outputs(exactly[0], answers, SHARES[precision], eager)
+            told.append(replace(reply, undecided=marks))
+        else:
+            told.append(reply)
+    return told
+
+
+def _has_other_integers(reference: ReferenceOutputs, reply: ArtifactOutputs, name: str) -> bool:
+    eager, other = reference.outputs[name], (reply.outputs or {}).get(name)
+    if other is None or eager.dtype.kind not in "iub" or other.shape != eager.shape:
+        return False
+    return bool((eager != other).any())
+
+
+def _mark_outputs(
+    reference: ReferenceOutputs, answers: Outputs, share: float, eager: EagerReference
+) -> dict[str, Array]:
+    """By output, where any of the draws, or float64, is not eager's."""
+    others = list(eager.model.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))
+    if reference.exact is not None:
+        others.append(reference.exact)
+    return {
+        name: mark_undecided(
+            answer, reference.outputs[name], [one[name] for one in others if name in one]
+        )
+        for name, answer in answers.items()
+    }
+
+
+def mark_undecided(answer: Array, eager: Array, others: Sequence[Array]) -> Array:
+    """Where any of the others is not eager's, and so roundoff decides.
+
+    Where even their number is decided by roundoff (boxes that a threshold leaves), places say
+    nothing: then those are marked whose value eager gives in either.
+    """
+    import numpy as np
+
+    found: Array = np.zeros(eager.shape, dtype=bool)
+    for other in others:
+        if other.shape == eager.shape:
+            found |= other != eager
+        else:
+            found |= np.isin(answer, np.concatenate([eager.reshape(-1), other.reshape(-1)]))
+    return found

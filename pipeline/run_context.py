@@ -1,0 +1,391 @@
+"""The state of one run: what its steps share, and its manifest from start or resumption on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import __version__
+from ..core.contract import CalibrationFeeds
+from ..core.digest import is_as_recorded
+from ..core.domain import Domain
+from ..core.errors import UsageError
+from ..core.events import Noted, Tell
+from ..core.findings import Warned
+from ..core.loading import is_loader
+from ..core.manifest import Failure, Manifest, Pending
+from ..core.records import (
+    REJECTED,
+    Artifact,
+    CalibrationRecord,
+    Checkpoint,
+    FileRecord,
+    Needs,
+    step_of,
+)
+from ..core.verdict import Verdict
+from ..sources.checkpoint_files import NO_GUARD, ChangeGuard
+from ..validators.judge import ReferenceOutputs
+from ..validators.model_identity import is_same_model
+from .cache.dependencies import (
+    ReadTracker,
+    collect_imported_dependencies,
+    merge_dependencies,
+    track_reads,
+)
+from .cache.environment import describe_environment
+from .cache.file_digests import first_changed
+from .eager_reference import EagerReference
+from .labelled_accuracy import LabelledFeeds
+from .manifest_file import read_manifest, without_artifacts
+from .order import Order, ResumeState
+from .output_folder import OutputFolder
+from .plan import Step
+from .quantization import CalibrationCache
+from .run_progress import Progress
+from .worst_feed import drop_worst_feeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What every step of one run shares.
+
+    `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
+    `record` is of the calibration of this run, or of the parent's where that is quantized.
+    `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
+    those taken down already, by the rewrites of the model and the capture. `stamp` is of the
+    checkpoint when it was read. `tracker` knows what was read beside the order. `narrowed` are the
+    eager sides within smaller domains, by these as `--input` reads them. `places` are sizes that
+    every artifact is judged at beside the feeds', by what they were found for. `held` are sets of
+    rewrites with which an artifact passed, the latest first.
+    """
+
+    order: Order
+    eager: EagerReference
+    folder: OutputFolder
+    progress: Progress
+    metadata: dict[str, str]
+    calibration: CalibrationFeeds | None = None
+    record: CalibrationRecord | None = None
+    held_out: tuple[ReferenceOutputs, ...] = ()
+    cache: CalibrationCache | None = None
+    labelled: LabelledFeeds | None = None
+    programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
+    stamp: ChangeGuard = NO_GUARD
+    tracker: ReadTracker | None = None
+    narrowed: dict[str, EagerReference] = field(default_factory=dict)
+    places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
+    held: list[tuple[str, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """What a step starts from: the eager model (no path) or another artifact's file.
+
+    `frozen` are the places where its capture froze tensor data, None where nobody knows; `traced`
+    says that it was a trace all the same, which may have frozen any. `capture` is how it, or what
+    it was made from, was taken from eager; empty where nobody knows. `domain` is its own.
+    """
+
+    name: str
+    digest: str
+    path: Path | None = None
+    frozen: tuple[str, ...] | None = ()
+    traced: bool = False
+    capture: str = ""
+    domain: Domain | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """The end of a step: an artifact with its verdict, a failure, or a step left pending.
+
+    `warned` is what frameworks said of the user's lines meanwhile. `lasting` says of a failure that
+    the same step would end so again.
+    """
+
+    artifact: Artifact | None = None
+    verdict: Verdict | None = None
+    failure: Failure | None = None
+    pending: Pending | None = None
+    warned: tuple[Warned, ...] = ()
+    lasting: bool = False
+
+
+_OTHER_FOLDER_HINT = "give another -o, or --overwrite to move them to replaced/"
+
+
+def read_known_record(
+    order: Order, folder: OutputFolder, checkpoint: Checkpoint
+) -> Manifest | None:
+    """The manifest already in the folder; asked before the first slow step.
+
+    Raises:
+        UsageError: it is another checkpoint's record and the order does not overwrite.
+    """
+    known = read_manifest(folder.path)
+    folder.reads(input_files(order, checkpoint))
+    folder.own(file.name for file in (known.files if known else ()))
+    may = order.overwrite or order.discards
+    if known is None or may or _same_model(known.checkpoint, checkpoint):
+        return known
+    raise UsageError(
+        f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
+        hint=_OTHER_FOLDER_HINT,
+    )
+
+
+def input_files(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    """The files that the order names: checkpoint, parent, samples."""
+    root = Path(checkpoint.path)
+    root = root if root.is_dir() else root.parent
+    yield from (root / file.name for file in checkpoint.files)
+    yield from (path for path in (order.parent, order.source.samples) if path is not None)
+
+
+def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
+    return one.digest == other.digest and _checkpoint_options(one) == _checkpoint_options(other)
+
+
+def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
+    """`of another checkpoint (FILE)`; of the same files what they were made with, and are now."""
+    if known.digest != now.digest:
+        return f"of another checkpoint ({known.path})"
+    pairs = zip(_checkpoint_options(known), _checkpoint_options(now), strict=True)
+    then, today = zip(*((one, other) for one, other in pairs if one != other), strict=True)
+    return f"of this checkpoint made with {' '.join(then)}; this run has {' '.join(today)}"
+
+
+def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Factory, its arguments, the set of weights, the method and dropped outputs, as options."""
+    said = sorted(checkpoint.factory_args.items())
+    return (
+        f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
+        " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
+        f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
+        f"--method {checkpoint.method}" if checkpoint.method else "no --method",
+        " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
+        or "no --drop-output",
+    )
+
+
+def begin_record(
+    order: Order, folder: OutputFolder, eager: EagerReference, known: Manifest | None, tell: Tell
+) -> Manifest:
+    """The manifest to go on with, as `continued` has it.
+
+    Raises:
+        UsageError: what is there is of other inputs and the order does not overwrite.
+    """
+    fresh = Manifest(
+        modelc=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        order=order.summary(),
+        checkpoint=replace(eager.checkpoint, path=relative_to(eager.checkpoint.path, folder)),
+        signature=eager.signature,
+        feeds=replace(
+            eager.feeds,
+            samples=eager.feeds.samples and relative_to(eager.feeds.samples, folder),
+        ),
+        environment=describe_environment(),
+        fingerprint=eager.fingerprint,
+        notes=eager.notes,
+    )
+    return continue_manifest(order, folder, fresh, known, tell)
+
+
+def continue_manifest(
+    order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None, tell: Tell
+) -> Manifest:
+    """A fresh record with what is there already, where that is of the same model and inputs.
+
+    What the order discards is told; a file that is not as its record says is nobody's to discard,
+    and goes to `replaced/`.
+
+    Raises:
+        UsageError: it is of other inputs and the order does not overwrite.
+    """
+    if known is None:
+        return fresh
+    still = (one for one in known.replaced if is_as_recorded(folder.path / one.name, one))
+    fresh = replace(fresh, replaced=tuple(still))
+    difference = _model_difference(known, fresh)
+    if not difference:
+        return replace(
+            fresh,
+            artifacts=known.artifacts,
+            verdicts=known.verdicts,
+            pending=known.pending,
+            branches=known.branches,
+            warned=known.warned,
+            localisations=known.localisations,
+        )
+    if not order.discards and not order.overwrite:
+        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_OTHER_FOLDER_HINT)
+    own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
+    own = own if order.discards else []
+    for file in own:
+        folder.remove(file.name)
+    aside = folder.set_aside(one for one in known.files if one not in own)
+    fresh = replace(fresh, replaced=(*fresh.replaced, *aside))
+    drop_worst_feeds(folder, *(artifact.name for artifact in known.artifacts))
+    folder.commit(fresh)
+    if own:
+        names = ", ".join(artifact.name for artifact in known.artifacts)
+        tell(Noted(text=f"removed {names} from {order.out}: {difference}", warning=True))
+    if order.discards and aside:
+        names = ", ".join(file.name for file in aside)
+        tell(Noted(text=f"moved aside, as not what was recorded: {names}", warning=True))
+    return fresh
+
+
+def _model_difference(known: Manifest, now: Manifest) -> str:
+    """Why the record's artifacts are not of today's model; empty when they are."""
+    if not _same_model(known.checkpoint, now.checkpoint):
+        return _describe_other_model(known.checkpoint, now.checkpoint)
+    if known.signature != now.signature:
+        return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
+    if known.fingerprint and not is_same_model(known.fingerprint, now.fingerprint):
+        return "of other model code: the same weights and inputs give other outputs now"
+    return ""
+
+
+def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
+    """The manifest with what the step gave in place of what it gave before.
+
+    An earlier artifact of that name stays, with its verdict, until a proven one replaces it; and
+    what was pending stays so where it failed, to be tried again.
+    """
+    passed = made.verdict is not None and made.verdict.passed
+    warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
+    manifest = replace(manifest, warned=warned)
+    manifest = without_artifacts(
+        manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])}
+    )
+    ended = _find_ended_pending(step, made, manifest) if made.failure is None else ()
+    pending = tuple(one for one in manifest.pending if one.step not in ended)
+    manifest = replace(manifest, pending=pending)
+    if made.pending is not None:
+        return replace(manifest, pending=(*pending, made.pending))
+    if made.failure is not None:
+        return replace(manifest, failures=(*manifest.failures, made.failure))
+    if made.artifact is None or made.verdict is None:
+        raise RuntimeError(f"step {step.name} ended with nothing")
+    return replace(
+        manifest,
+        artifacts=(*manifest.artifacts, made.artifact),
+        verdicts=(*manifest.verdicts, made.verdict),
+    )
+
+
+def _find_ended_pending(step: Step, made: StepResult, manifest: Manifest) -> tuple[str, ...]:
+    """Pending steps that this one ends: itself, and those prepared with what it made anew."""
+    if made.artifact is None or made.artifact.rejected:
+        return (step.name,)
+    now = made.artifact.digest
+    theirs = (one for one in manifest.pending if one.made_from == step.name and one.parent != now)
+    return (step.name, *(one.step for one in theirs))
+
+
+def find_unreferenced_files(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
+    """Files of the record before that are none of the record now: a `.data` of an older export."""
+    kept = {file.name for file in now.files}
+    return tuple(file for file in before.files if file.name not in kept)
+
+
+def relative_to(path: str, folder: OutputFolder) -> str:
+    """A path as the folder's manifest says it.
+
+    Both ends are resolved: `..` after a symbolic link leads elsewhere.
+    """
+    if is_loader(path):
+        return path
+    return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()
+
+
+def drop_stale_keys(resume: ResumeState, progress: Progress) -> ResumeState:
+    """Without keys where a file that they were made of is another by now: this run reads that one.
+
+    What is made then is true of what was read, and must not be found again under these keys; what
+    was to be kept was made of what is no more.
+    """
+    changed = first_changed(resume.inputs)
+    if not changed or not resume.keys:
+        return resume
+    text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
+    progress.note(text, warning=True)
+    return ResumeState(failures=_new_failures(resume.failures))
+
+
+def _new_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Without those that stood when it began, and without their orphans: both are tried again."""
+    left: dict[str, Failure] = {}
+    for one in failures:
+        if not one.key and (not one.orphan_of or one.orphan_of in left):
+            left[one.step] = one
+    return tuple(left.values())
+
+
+def resume_manifest(manifest: Manifest, known: Manifest | None, resume: ResumeState) -> Manifest:
+    """The record to go on with: only what is kept has a key, and what that needed is needed still.
+
+    Needs are of a whole record. An artifact that is not kept may have needed other things than
+    this run does, and so must not be found again by its key.
+    """
+    kept = _list_kept_names(manifest, resume)
+    artifacts = tuple(
+        one if one.step in kept else replace(one, key="") for one in manifest.artifacts
+    )
+    keeps = bool(kept) or any(failure.key for failure in resume.failures)
+    needs = known.needs if known is not None and keeps else Needs()
+    return replace(manifest, artifacts=artifacts, needs=needs)
+
+
+def list_remaining_steps(
+    plan: Sequence[Step], manifest: Manifest, resume: ResumeState
+) -> tuple[Step, ...]:
+    """The steps to carry out: what is to be kept, and is not on record with its key, is one too."""
+    failed = {failure.step for failure in resume.failures}
+    done = _list_kept_names(manifest, resume) | failed
+    return tuple(step for step in plan if step.name not in done)
+
+
+def _list_kept_names(manifest: Manifest, resume: ResumeState) -> frozenset[str]:
+    here = {a.step for a in manifest.artifacts if _has_resumed_key(a.name, a.key, resume)}
+    return resume.kept & here
+
+
+def _has_resumed_key(name: str, key: str, resume: ResumeState) -> bool:
+    return key == resume.keys.get(step_of(name), "")
+
+
+def open_tracker(
+    order: Order, checkpoint: Checkpoint
+) -> AbstractContextManager[ReadTracker | None]:
+    """What tracks files that are read beside the order; None where no later run asks for them."""
+    if not order.resume.keys:
+        return nullcontext()
+    ours = [place for place in (order.out, order.cache) if place is not None]
+    return track_reads(
+        Path.cwd(), keyed=_iter_keyed_paths(order, checkpoint), ours=ours, declared=order.depends
+    )
+
+
+def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    """Files and folders whose bytes are in the keys of steps."""
+    yield from input_files(order, checkpoint)
+    if order.lowering.calibration is not None:
+        yield Path(order.lowering.calibration.source)
+    if order.measuring is not None:
+        yield Path(order.measuring.data.source)
+
+
+def add_dependencies(manifest: Manifest, run: RunContext) -> Manifest:
+    """The record with what was read until now."""
+    tracker = run.tracker
+    needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
+    return replace(manifest, needs=merge_dependencies(manifest.needs, needs))

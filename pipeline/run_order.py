@@ -1,0 +1,336 @@
+"""Carries out an order: every step built and judged, the manifest written after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__
+from ..converters.registry import TARGETS, as_deferred
+from ..core.contract import EAGER, Readiness, Target
+from ..core.digest import sha256_of
+from ..core.errors import ConversionError, Hint, ModelcError, Option
+from ..core.events import Entered, Tell, silence
+from ..core.manifest import Manifest, Pending
+from ..core.pace import unhurried_gc
+from ..core.precision import Precision
+from ..core.records import REJECTED, Artifact
+from .attempt import make_job
+from .branch_coverage import update_branches
+from .build_step import build_above_one, build_step
+from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
+from .debug.rejection import RejectionScene, add_guilty_layer
+from .eager_reference import EagerReference, open_subject, read_checkpoint
+from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
+from .labelled_accuracy import enter_labelled
+from .order import Order
+from .other_capture import build_from_other_capture
+from .output_folder import OutputFolder, open_folder
+from .plan import Step, make_plan, make_skipped_failure, step_failure
+from .provenance.seals import (
+    CHECKPOINT_KEY,
+    MODELC_KEY,
+    SIGNATURE_KEY,
+    capture_method,
+    signature_digest,
+)
+from .quantization import CalibrationCache, prepare_calibration
+from .recorded_run import has_unknown_trace, record_beside
+from .run_context import (
+    Parent,
+    RunContext,
+    StepResult,
+    add_dependencies,
+    begin_record,
+    drop_stale_keys,
+    find_unreferenced_files,
+    list_remaining_steps,
+    open_tracker,
+    read_known_record,
+    record_result,
+    resume_manifest,
+)
+from .run_progress import Progress
+from .stated_inputs import load_functions
+
+
+def run(
+    order: Order,
+    tell: Tell = silence,
+    *,
+    targets: tuple[Target, ...] = TARGETS,
+    begun: Callable[[Manifest], object] | None = None,
+) -> Manifest:
+    """Carry out the order.
+
+    `begun` is given the record that the run begins with, before its first step.
+
+    Raises:
+        ModelcError: something stopped the work; artifacts already proven stay, with their record.
+    """
+    plan = make_plan(order, targets)
+    with unhurried_gc(), ExitStack() as held, open_folder(order.out) as folder:
+        progress = Progress(tell=tell, logs=folder.logs)
+        order = replace(order, resume=drop_stale_keys(order.resume, progress))
+        checkpoint = read_checkpoint(order.source, progress)
+        tracker = held.enter_context(open_tracker(order, checkpoint))
+        load_functions(order.custom_ops)  # what is not there is told before eager runs
+        known = read_known_record(order, folder, checkpoint)
+        folder.claim(step.file for step in plan)
+        eager = open_subject(order.source, checkpoint, order.judging, progress, order.signature)
+        manifest = begin_record(order, folder, eager, known, tell)
+        manifest = update_branches(manifest, eager, order.judging.accept, progress)
+        steps = tuple(step.name for step in plan)
+        manifest = replace(manifest, steps=steps, failures=order.resume.failures)
+        manifest = resume_manifest(manifest, known, order.resume)
+        if begun is not None:
+            begun(manifest)
+        context = add_labelled(
+            replace(make_context(order, eager, folder, progress), tracker=tracker), held
+        )
+        left = list_remaining_steps(plan, manifest, order.resume)
+        context = _add_calibration(context, plan if _has_int8(left) else (), held)
+        for done, step in enumerate(left, start=1):
+            manifest = execute_step(step, manifest, context)
+            if not any(later.captures for later in left[done:]):
+                context.programs.clear()  # nothing starts from them any more
+        return manifest
+
+
+def _has_int8(plan: tuple[Step, ...]) -> bool:
+    """Whether something is judged on samples that were held out of calibration."""
+    return any(step.wanted.precision is Precision.INT8 for step in plan)
+
+
+def make_context(
+    order: Order, eager: EagerReference, folder: OutputFolder, progress: Progress
+) -> RunContext:
+    """What the steps of the order share."""
+    return RunContext(
+        order=order,
+        eager=eager,
+        folder=folder,
+        progress=progress,
+        metadata={
+            MODELC_KEY: __version__,
+            "torch": metadata.version("torch"),
+            CHECKPOINT_KEY: eager.checkpoint.digest,
+            SIGNATURE_KEY: signature_digest(eager.signature),
+        },
+        cache=_open_calibration_cache(order, progress),
+        stamp=eager.stamp,
+    )
+
+
+def _open_calibration_cache(order: Order, progress: Progress) -> CalibrationCache | None:
+    """Where quantizers' results are kept for later runs."""
+    if order.cache is None:
+        return None
+    limit = DEFAULT_CACHE_LIMIT if order.cache_limit is None else order.cache_limit
+    store = ResultStore(order.cache / RESULTS_FOLDER, limit, tell=progress.tell)
+    return CalibrationCache(store, order.source.checkpoint.name)
+
+
+def add_labelled(context: RunContext, held: ExitStack) -> RunContext:
+    """The run context with eager's answers on labelled data, where the order measures accuracy."""
+    labelled = enter_labelled(context.order.measuring, context.eager, context.progress, held)
+    return replace(context, labelled=labelled)
+
+
+def _add_calibration(context: RunContext, plan: tuple[Step, ...], held: ExitStack) -> RunContext:
+    """The run context with its calibration samples looked through, where a step quantizes.
+
+    Samples of a loader may lie in a temporary folder, which goes when `held` is closed. Where the
+    parent is quantized already, what it was calibrated and judged with serves its children.
+    """
+    options = context.order.lowering.calibration
+    if options is None or not any(step.quantizers for step in plan):
+        return _add_recorded_parent(context)
+    samples = prepare_calibration(
+        options, context.eager, context.progress, root=context.folder.path
+    )
+    held.callback(samples.close)
+    held_out = refer_held_out(samples.held_out, context.eager, context.progress)
+    return replace(context, calibration=samples, record=samples.record, held_out=held_out)
+
+
+def _add_recorded_parent(context: RunContext) -> RunContext:
+    """The bench with what the order's parent has on record, if that is of this very model."""
+    path = context.order.parent
+    beside = None if path is None else record_beside(path)
+    if path is None or beside is None or beside[1].calibration is None:
+        return context
+    manifest, artifact = beside
+    eager = context.eager
+    same_model = manifest.checkpoint.digest == eager.checkpoint.digest
+    if not same_model or manifest.signature.inputs != eager.signature.inputs:
+        context.progress.note(
+            f"{path.name} has held-out samples of another model or other inputs: not used",
+            warning=True,
+        )
+        return context
+    record = relocate_record(beside[1].calibration, path.parent, context.folder.path)
+    held_out = refer_held_out(load_samples(artifact, path.parent), eager, context.progress)
+    return replace(context, record=record, held_out=held_out)
+
+
+def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifest:
+    """Make one step; its files, the manifest with it and what that no longer names change at once.
+
+    What was refused by its values is then looked into for its guilty layer.
+
+    Raises:
+        CheckpointError: the checkpoint was written to meanwhile.
+    """
+    context.progress.tell(Entered(artifact=step.name))
+    made, before = _make_step(step, manifest, context), manifest
+    other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
+    if other is not None:
+        sibling, mother, made = other
+        manifest = record_result(manifest, sibling, mother)
+        manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
+    elif made.verdict is not None and not made.verdict.passed and step.is_derived:
+        parent = _find_parent(step, manifest, context)
+        made = (parent and build_above_one(step, parent, context)) or made
+    context.stamp.check()
+    keys = drop_stale_keys(context.order.resume, context.progress).keys
+    made = made if other else _add_key(made, keys.get(step.name, ""))
+    now = add_dependencies(record_result(manifest, step, made), context)
+    left = {pending.step for pending in now.pending}
+    for pending in manifest.pending:
+        if pending.step not in {step.name, *left}:
+            text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
+            context.progress.note(text, warning=True)
+    context.folder.commit(now, find_unreferenced_files(before, now))
+    return add_guilty_layer(
+        now, f"{REJECTED}/{step.name}", step.target, _rejection_scene(step, context)
+    )
+
+
+def _has_passed(made: StepResult) -> bool:
+    """Whether the step ended as it should: with an artifact that passed, or pending."""
+    return made.pending is not None or (made.verdict is not None and made.verdict.passed)
+
+
+def _add_key(made: StepResult, key: str) -> StepResult:
+    """With the key of the step in its artifact's record, or in that of a failure that lasts."""
+    if made.artifact is not None:
+        return replace(made, artifact=replace(made.artifact, key=key))
+    if made.failure is not None and made.lasting:
+        return replace(made, failure=replace(made.failure, key=key))
+    return made
+
+
+def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
+    """Where a refused artifact of the step is looked into."""
+    return RejectionScene(
+        eager=context.eager,
+        progress=context.progress,
+        folder=context.folder.path,
+        held_out=select_held_out(step.wanted.precision, context),
+        written=context.order.custom_ops,
+    )
+
+
+def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:
+    """Make the step from its parent; a parent that was refused refuses its children."""
+    parent = _find_parent(step, manifest, context)
+    if parent is None:
+        return StepResult(failure=make_skipped_failure(step, manifest))
+    if step.pending is not None:
+        if context.labelled is not None:
+            context.progress.note(f"{step.name} is only prepared: not measured on labelled data")
+        return prepare_pending(step, parent, step.pending, context)
+    return build_step(step, parent, context)
+
+
+def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent | None:
+    """What the step starts from; None where that was refused."""
+    if step.parent is None:
+        path = context.order.parent
+        if path is None:
+            return Parent(name=EAGER, digest=context.eager.checkpoint.digest)
+        known = next((a for a in manifest.artifacts if _is_artifact_file(a, path, context)), None)
+        name = path.name if known is None else known.name
+        beside = record_beside(path)
+        frozen = None if beside is None else beside[1].frozen
+        traced = beside is not None and has_unknown_trace(beside[1], beside[0])
+        return Parent(
+            name=name,
+            digest=sha256_of(path),
+            path=path,
+            frozen=frozen,
+            traced=traced,
+            capture="" if beside is None else capture_method(beside[1], beside[0]),
+            domain=None if beside is None else beside[1].domain,
+        )
+    parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
+    broken = {failure.step for failure in manifest.failures}
+    refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
+    if parent is None or refused or step.parent in broken:
+        return None
+    path = context.folder.path / parent.files[0].name
+    return Parent(
+        name=parent.name,
+        digest=parent.digest,
+        path=path,
+        frozen=parent.frozen,
+        traced=has_unknown_trace(parent, manifest),
+        capture=capture_method(parent, manifest),
+        domain=parent.domain,
+    )
+
+
+def _is_artifact_file(artifact: Artifact, path: Path, context: RunContext) -> bool:
+    """Whether the path is that very artifact of the output folder."""
+    return (context.folder.path / artifact.files[0].name).resolve() == path.resolve()
+
+
+def prepare_pending(
+    step: Step, parent: Parent, readiness: Readiness, context: RunContext
+) -> StepResult:
+    """Run the target's pre-flight on the parent and leave the step pending.
+
+    What the framework is sure to refuse is a failure here: another host could not finish it.
+    """
+    target = as_deferred(step.target)
+    if target is None or parent.path is None:
+        raise RuntimeError(f"{step.name} cannot be prepared")
+    try:
+        with context.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
+            job = make_job(step, parent, context, context.folder.workplace(step.name))
+            found = target.preflight(job)
+            clock.passed = not found.blockers
+            if found.blockers:
+                more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
+                raise ConversionError(
+                    f"{step.name} cannot be built: {found.blockers[0]}{more}",
+                    hint=Hint(
+                        f"more is in {context.folder.logs / step.name}.log; ",
+                        Option("plugins"),
+                        " names libraries for operators that it lacks",
+                    ),
+                    option="plugins",
+                )
+    except ModelcError as error:
+        return StepResult(failure=step_failure(step, error, []))
+    for warning in found.warnings:
+        context.progress.note(f"{step.name}: {warning}", warning=True)
+    return StepResult(
+        pending=Pending(
+            step=step.name,
+            target=step.target.NAME,
+            precision=step.wanted.precision,
+            made_from=parent.name,
+            parent=parent.digest,
+            reason=readiness.reason,
+            command=f"modelc {target.FINISHED_BY}",
+            warnings=found.warnings,
+            memory=found.memory,
+            source=found.source,
+            settings=dict(context.order.settings),
+        )
+    )

@@ -1,0 +1,151 @@
+"""Progress events of a run, and the log files that frameworks' output is redirected to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..converters.capture.refusals import user_place
+from ..core.errors import CheckpointError, RunnerError, first_line, text_of
+from ..core.events import Advanced, Finished, Noted, Started, Tell
+from ..core.interrupts import copies_ended, is_users_own
+
+
+class Clock:
+    """Wall time since it was made, and how the step that it times ended."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.passed = True
+        self.detail = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start, to the millisecond."""
+        return round(time.perf_counter() - self._start, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run tells its progress and where frameworks' chatter goes."""
+
+    tell: Tell
+    logs: Path
+    begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
+
+    @contextmanager
+    def step(self, title: str, *, log: str, attempt: bool = False) -> Iterator[Clock]:
+        """Run one step: `title` is told, what frameworks print goes to `<log>.log`.
+
+        One `attempt` of several may fail, and the work goes on.
+        """
+        self.logs.mkdir(exist_ok=True)  # the folder around it is there, unless it was removed
+        place = self.logs / f"{log}.log"
+        if place not in self.begun:
+            place.unlink(missing_ok=True)
+            self.begun.add(place)
+        clock = Clock()
+        ended = False
+        self.tell(Started(step=title))
+        try:
+            with redirect_output(place):
+                yield clock
+            ended = True
+        finally:
+            passed = ended and clock.passed
+            self.tell(
+                Finished(
+                    step=title,
+                    passed=passed,
+                    seconds=clock.seconds,
+                    detail=clock.detail,
+                    attempt=attempt,
+                )
+            )
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Tell one line."""
+        self.tell(Noted(text=text, warning=warning))
+
+    def advance(self, step: str, done: int, total: int) -> None:
+        """Tell how far a step is."""
+        self.tell(Advanced(step=step, done=done, total=total))
+
+
+@contextmanager
+def temporary_logs() -> Iterator[Path]:
+    """A folder for logs that goes at the end; what they say is kept with an error as a note.
+
+    Raises:
+        RunnerError: as it came; where its hint is the log, with how to see it.
+    """
+    with tempfile.TemporaryDirectory(prefix="modelc-") as name:
+        folder = Path(name)
+        try:
+            yield folder
+        except RunnerError as error:
+            if not error.advice.names_log:
+                raise
+            told = RunnerError(error.message, hint="see the whole text: add --debug")
+            for log in sorted(folder.glob("*.log")):
+                told.add_note(log.read_text(encoding="utf-8", errors="replace"))
+            raise told from error
+
+
+@contextmanager
+def redirect_output(log: Path) -> Iterator[None]:
+    """Send file descriptors 1 and 2, warnings and the traceback of an error to the end of `log`.
+
+    File descriptors, because native libraries write there directly. Python's own streams follow
+    as long as they write to those descriptors; an event listener that draws holds a copy.
+
+    The user's code runs within such blocks. A copy of this process that it made by `os.fork` and
+    let return ends here, before it takes the parent's files away.
+
+    Raises:
+        CheckpointError: the user's code raised what is no `Exception`, as SystemExit.
+    """
+    _flush_streams()
+    saved = (os.dup(1), os.dup(2))
+    try:
+        with log.open("ab", buffering=0) as stream, warnings.catch_warnings():
+            warnings.simplefilter("always")
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+            try:
+                with copies_ended():
+                    yield
+            except BaseException as error:
+                stream.write(traceback.format_exc().encode(errors="backslashreplace"))
+                if is_users_own(error):
+                    raise _exit_error(error) from error
+                raise
+    finally:
+        _flush_streams()
+        for number, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def _exit_error(error: BaseException) -> CheckpointError:
+    """The error where the model's code raised what nothing but the end of a process may catch."""
+    place = user_place(error)
+    told = f": {first_line(error)}" if text_of(error) else ""
+    return CheckpointError(
+        f"the model's code raised {type(error).__name__}{f' at {place}' if place else ''}{told}",
+        hint="raise an error of another class, as RuntimeError, or leave it out",
+    )
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()

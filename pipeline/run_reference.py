@@ -1,0 +1,315 @@
+"""Runs eager on every feed, and refuses models that keep state or give no finite output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ..core.contract import Array, Feed, Outputs
+from ..core.errors import CheckpointError, Hint, Option
+from ..core.findings import FeedRecord
+from ..core.manifest import FeedPlan
+from ..sources.eager_model import Eager
+from ..sources.module_state import ModuleSnapshot
+from ..sources.weight_loading import NonFiniteWeight
+from ..validators.edge_case_feeds import NONFINITE
+from ..validators.feeds import NamedFeed
+from ..validators.judge import ReferenceOutputs
+from ..validators.wide_integer_feeds import WIDE
+from .dim_constraints import RejectedSizesError
+from .run_progress import Progress
+
+_MAX_SHOWN_FEEDS = 3  # rejected feeds that the terminal names
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceRun:
+    """Eager's answers, and a record of every feed, rejected ones included."""
+
+    references: tuple[ReferenceOutputs, ...]
+    records: tuple[FeedRecord, ...]
+
+    @property
+    def note(self) -> str:
+        """The feeds with hard values that are rejected, in a line; empty where there are none."""
+        hard = [one for one in self.records if one.skipped and not one.gap]
+        many = "feeds are" if len(hard) > 1 else "feed is"
+        told = f"{len(hard)} {many} not judged on, as eager rejects them: {_describe_skipped(hard)}"
+        return told if hard else ""
+
+    @property
+    def warning(self) -> str:
+        """The feeds with usual values that are rejected: there nothing is judged, though stated."""
+        sized = [one for one in self.records if one.gap]
+        told = (
+            f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
+            f" them, though it takes other values at these sizes: {_describe_skipped(sized)}"
+        )
+        return told if sized else ""
+
+
+def _describe_skipped(skipped: Sequence[FeedRecord]) -> str:
+    told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_MAX_SHOWN_FEEDS])
+    more = (
+        f"; and {len(skipped) - _MAX_SHOWN_FEEDS} more" if len(skipped) > _MAX_SHOWN_FEEDS else ""
+    )
+    return told + more
+
+
+def run_reference(
+    feeds: Sequence[NamedFeed],
+    answer: Callable[[NamedFeed], ReferenceOutputs],
+    advance: Callable[[int, int], None],
+) -> ReferenceRun:
+    """Run eager on each feed.
+
+    Of a feed of hard values, outputs in which eager gives NaN or Inf, and has none on the basic
+    feeds, are left out as well: what an artifact gives there says nothing. The whole feed is where
+    no other output is of floats.
+
+    Raises:
+        SizesError: eager rejects sizes that were stated, in whichever feed.
+        CheckpointError: eager rejects a basic feed.
+    """
+    references: list[ReferenceOutputs] = []
+    records: list[FeedRecord] = []
+    allowed: set[str] = set()  # outputs that are NaN or Inf by design
+    for done, feed in enumerate(sorted(feeds, key=lambda feed: not feed.basic), start=1):
+        reference, reason = _try_feed(feed, answer)
+        if reference is not None and feed.basic:
+            allowed |= nonfinite_outputs(reference.outputs)
+        if reference is not None and (feed.beyond or feed.kind in ("value", WIDE, NONFINITE)):
+            reference, reason = _finite_part(reference, allowed)
+        if reference is not None and not reason:
+            references.append(reference)
+        elif feed.kind == NONFINITE:
+            continue  # that NaN gives NaN is no news
+        records.append(feed.record(reason))
+        advance(done, len(feeds))
+    places = {feed.name: place for place, feed in enumerate(feeds)}
+    return ReferenceRun(
+        references=tuple(sorted(references, key=lambda one: places[one.feed.name])),
+        records=tuple(sorted(records, key=lambda one: places[one.name])),
+    )
+
+
+def _try_feed(
+    feed: NamedFeed, answer: Callable[[NamedFeed], ReferenceOutputs]
+) -> tuple[ReferenceOutputs | None, str]:
+    """Eager's answer, or why there is none."""
+    try:
+        return answer(feed), ""
+    except CheckpointError as error:
+        if feed.basic or isinstance(error, RejectedSizesError):
+            raise
+        return None, error.message
+
+
+def nonfinite_outputs(outputs: Outputs) -> set[str]:
+    """The float outputs that hold NaN or Inf."""
+    import numpy as np
+
+    return {
+        name
+        for name, array in outputs.items()
+        if array.dtype.kind in "fc" and not bool(np.isfinite(array).all())
+    }
+
+
+def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> ReferenceOutputs | None:
+    """The reference, held to float outputs of numbers alone where others have NaN or Inf.
+
+    Integers and bools are left out with these: they may be computed of NaN. None where no output is
+    left; `allowed` are outputs with NaN or Inf by design.
+    """
+    wrong = nonfinite_outputs(reference.outputs) - set(allowed)
+    if not wrong:
+        return reference
+    floats = {name for name, array in reference.outputs.items() if array.dtype.kind in "fc"}
+    left = frozenset(reference.outputs) - (floats - wrong)
+    return replace(reference, left_out=left) if floats - wrong else None
+
+
+def _finite_part(
+    reference: ReferenceOutputs, allowed: Collection[str]
+) -> tuple[ReferenceOutputs | None, str]:
+    """As `finite_part`, and why the whole feed is left out."""
+    found = finite_part(reference, allowed)
+    if found is not None:
+        return found, ""
+    told = ", ".join(
+        repr(name) for name in sorted(nonfinite_outputs(reference.outputs) - set(allowed))
+    )
+    return None, f"eager gives NaN or Inf in {told}"
+
+
+def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPlan:
+    """The plan on record with the feeds of now; that they are others than then is told.
+
+    What was asked for now alone, another number or seed, leaves the record as it is.
+    """
+    if then.samples_digest != now.samples_digest:
+        progress.note(f"{now.samples} gives other samples than those on record", warning=True)
+    if (then.count, then.seed) != (now.count, now.seed):
+        return then
+    changes = _describe_changes(then.drawn, now.drawn)
+    if changes:
+        progress.note(f"the feeds are not those on record: {changes}", warning=True)
+    return replace(then, drawn=now.drawn)
+
+
+def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
+    """What differs, in words; empty where nothing does, or nothing is on record."""
+    if not then or list(then) == list(now):
+        return ""
+    before, after = ({record.name for record in records} for records in (then, now))
+    parts = [f"{', '.join(sorted(after - before))} are new"] if after - before else []
+    parts += [f"{', '.join(sorted(before - after))} are gone"] if before - after else []
+    return "; ".join(parts) or "eager rejects others"
+
+
+_MAX_FEEDS = 16  # feeds that such a model is run on again
+_MAX_NAMED_BUFFERS = 4  # attributes that a message names
+_STATE_TOLERANCE = 1e-3  # of the largest value: far above what another order of sums gives
+
+
+def check_stateless(
+    eager: Eager, before: ModuleSnapshot, references: Sequence[ReferenceOutputs]
+) -> None:
+    """Run a model that changed its own state again as it was loaded, each feed by itself.
+
+    Most change nothing, and are not run again. Counters and caches that change no output are
+    fine. What sets itself up from its first inputs, or keeps a running value that it computes with,
+    would be captured with what modelc's own feeds left in it.
+
+    Raises:
+        CheckpointError: it gives other outputs then.
+    """
+    changed = before.changed()
+    feeds = [one for one in references if not one.feed.beyond] if changed else []
+    for reference in feeds[:_MAX_FEEDS]:
+        try:
+            with before.put_back():
+                outputs = eager.run_with_deadline(reference.feed.arrays)
+        except CheckpointError as error:
+            raise _stateful_error(changed, f"{reference.feed.name}: {error.message}") from error
+        if not _is_close(outputs, reference.outputs):
+            raise _stateful_error(changed, f"feed {reference.feed.name}")
+
+
+@contextmanager
+def preserve_state(eager: Eager, feed: Feed) -> Iterator[None]:
+    """Within, eager may be run on anything: what forward keeps of it is none of the model's.
+
+    Attributes, buffers and small tensors are put back. Weights that forward writes into and state
+    outside of the module cannot be: there the feed must be answered as it was before.
+
+    Raises:
+        CheckpointError: it is answered otherwise, and twice the same way.
+    """
+    before = eager.before()
+    first = _run_or_none(eager, feed)
+    try:
+        yield
+    finally:
+        changed = before.changed()
+        before.restore()
+    if first is None:
+        return
+    again = _run_or_none(eager, feed)
+    if again is None or (
+        not _is_close(again, first) and _is_close(_run_or_none(eager, feed) or {}, again)
+    ):
+        raise _stateful_error(changed, "the first feed, after others")
+    before.restore()
+
+
+def _run_or_none(eager: Eager, feed: Feed) -> Outputs | None:
+    try:
+        return eager.run(feed)
+    except CheckpointError:
+        return None
+
+
+def _stateful_error(changed: Sequence[str], where: str) -> CheckpointError:
+    more = (
+        f" and {len(changed) - _MAX_NAMED_BUFFERS} more"
+        if len(changed) > _MAX_NAMED_BUFFERS
+        else ""
+    )
+    named = ", ".join(changed[:_MAX_NAMED_BUFFERS]) or "what is no attribute of a module"
+    return CheckpointError(
+        f"eager's outputs depend on what it ran before ({where}): forward changes {named}{more}",
+        hint="load such state with the checkpoint, or compute it from the inputs in each forward",
+    )
+
+
+def _is_close(given: Outputs, expected: Outputs) -> bool:
+    return given.keys() == expected.keys() and all(
+        _is_same_output(given[name], wanted) for name, wanted in expected.items()
+    )
+
+
+def _is_same_output(found: Array, wanted: Array) -> bool:
+    import numpy as np
+
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        return False
+    if wanted.dtype.kind not in "fc":
+        return np.array_equal(found, wanted)
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    scale = float(finite.max()) if finite.size else 0.0
+    return np.allclose(found, wanted, rtol=0, atol=_STATE_TOLERANCE * scale, equal_nan=True)
+
+
+_MAX_SHOWN_WEIGHTS = 3  # weights that a line names
+
+
+def check_finite(
+    references: Sequence[ReferenceOutputs], weights: Sequence[NonFiniteWeight]
+) -> None:
+    """That there is something to compare.
+
+    Raises:
+        CheckpointError: eager's outputs hold no finite number on any feed; the first of the
+            weights with NaN or Inf is named.
+    """
+    arrays = [array for one in references for array in one.outputs.values() if array.size]
+    if not arrays or not all(map(_is_all_nonfinite, arrays)):
+        return
+    if weights:
+        more = f" (and {len(weights) - 1} more weights)" if len(weights) > 1 else ""
+        raise CheckpointError(
+            f"{weights[0]}{more}: eager gives nothing but NaN or Inf",
+            hint="take a checkpoint from before the training diverged, or look at how it was made",
+        )
+    raise CheckpointError(
+        f"eager gives nothing but NaN or Inf on all {len(references)} feeds, and no weight has any",
+        hint=Hint(
+            "say which values the inputs have, as ",
+            Option("input", "'x:float32[batch]{0..1}'"),
+            ", or mend the model: PyTorch gives them too",
+        ),
+        option="input",
+    )
+
+
+def note_nonfinite_weights(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
+    """A note on weights with NaN or Inf, where eager gives numbers all the same."""
+    if not weights:
+        return ()
+    more = (
+        f" and {len(weights) - _MAX_SHOWN_WEIGHTS} more"
+        if len(weights) > _MAX_SHOWN_WEIGHTS
+        else ""
+    )
+    return (
+        f"{', '.join(map(str, weights[:_MAX_SHOWN_WEIGHTS]))}{more}: look at how it was trained",
+    )
+
+
+def _is_all_nonfinite(array: Array) -> bool:
+    import numpy as np
+
+    return array.dtype.kind in "fc" and not np.isfinite(array).any()

@@ -1,0 +1,366 @@
+"""Which trial of a step is kept: the best that passes.
+
+For INT8 with an accuracy budget, that is the one with the fewest layers in floating point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from shutil import rmtree
+from typing import TypeAlias
+
+from ..core.errors import ConversionError, RunnerError
+from ..core.findings import TradeOff
+from ..core.verdict import Reason, ReasonCode, State
+from .attempt import Recipe, Trial, try_recipe
+from .held_out import FEW_SAMPLES, plain_samples
+from .layer_noise import (
+    RankedLayers,
+    digest_references,
+    digest_texts,
+    open_tradeoff_store,
+    rank_layers,
+)
+from .layer_search import BudgetPoint, LayerChoice, find_fewest
+from .order import MAX_TRIALS
+from .plan import Step
+from .quantization import QuantizationTask, make_quantization, quantization_key
+from .run_context import Parent, RunContext
+from .run_progress import Clock
+
+# Measurements that ranking may make for each trial allowed: each runs a few samples, where a trial
+# calibrates, converts and runs all feeds.
+_MEASUREMENTS_PER_TRIAL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancedTrial:
+    """The trial that is kept, and the trade-offs that were found on the way to it."""
+
+    trial: Trial
+    tradeoffs: tuple[TradeOff, ...]
+
+
+def has_budget(step: Step, run: RunContext) -> bool:
+    """Whether the step quantizes, and something was asked for that its result must keep."""
+    return bool(step.quantizers) and run.order.has_accuracy_budget
+
+
+def balance_layers(step: Step, plain: Trial, parent: Parent, run: RunContext) -> BalancedTrial:
+    """The plain INT8 trial where it holds the budget, else the best that returning layers gives.
+
+    Where the budget cannot be met, the trial is the one nearest to it; its verdict has failed and
+    says what was reached. Other trials than `plain` that lose are removed from disk.
+    """
+    first = tradeoff_from(plain, (), 0.0)
+    if plain.verdict.passed or not _is_numeric(plain):
+        return BalancedTrial(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
+    most = run.order.lowering.max_trials or MAX_TRIALS
+    ranked = _rank_or_none(step, plain, parent, run, most=_MEASUREMENTS_PER_TRIAL * most)
+    if ranked is None:
+        return BalancedTrial(trial=plain, tradeoffs=(first,))
+    making = TrialBase(step=step, recipe=plain.recipe, parent=parent, run=run)
+    trials = BudgetTrials(making, ranked, most)
+    ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scale_to(first.sqnr)
+    found = find_fewest(ranking, run.order.judging.min_sqnr, trials.judge, trials.more)
+    if found.kept is not None:
+        return _settle_met(trials, tuple(sorted(found.kept)), found, first, ranked)
+    return _settle_missed(trials, found, plain, first, ranked)
+
+
+def _rank_or_none(
+    step: Step, plain: Trial, parent: Parent, run: RunContext, *, most: int
+) -> RankedLayers | None:
+    """The layers by at most `most` measurements; None, with a note, where they cannot be ranked."""
+    try:
+        return rank_layers(step, plain, parent, run, most=most)
+    except (ConversionError, RunnerError) as error:
+        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
+        run.progress.note(text, warning=True)
+        return None
+
+
+def _is_numeric(trial: Trial) -> bool:
+    """Whether it failed by numbers, which layers in floating point can mend, and not by form."""
+    if trial.verdict.state is not State.FAILED:
+        return False
+    if trial.accuracy is not None and not trial.accuracy.passed:
+        return True
+    return any(
+        not output.passed
+        and not output.loose
+        and (output.sqnr is not None or output.nonfinite_artifact > output.nonfinite_eager)
+        for output in trial.verdict.outputs
+    )
+
+
+def _settle_met(
+    trials: BudgetTrials,
+    kept: KeptLayers,
+    found: LayerChoice,
+    first: TradeOff,
+    ranked: RankedLayers,
+) -> BalancedTrial:
+    """The artifact of the set that was found; its verdict is that of the normal proof."""
+    trial = trials.trial(kept)
+    notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
+    notes.append(trials.rests_on)
+    if found.ended:
+        notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
+    verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
+    chosen = kept if verdict.passed else None
+    return BalancedTrial(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, chosen))
+    )
+
+
+def _settle_missed(
+    trials: BudgetTrials, found: LayerChoice, plain: Trial, first: TradeOff, ranked: RankedLayers
+) -> BalancedTrial:
+    """The artifact that came nearest, which may be the plain one."""
+    best = trials.best()
+    trial = plain
+    if best is not None and trials.worth(trials.points[best]) > trials.worth(first):
+        trial = trials.trial(best)
+    else:
+        trials.clear()
+    count = 0 if trial is plain or best is None else len(best)
+    why = f"within --max-trials {trials.most}" if found.ended else "with any number of layers"
+    reached = "" if trial.verdict.sqnr is None else f"{trial.verdict.sqnr:.1f} dB "
+    if trial.accuracy is not None:
+        reached += f"and a drop of {trial.accuracy.drop:.4g} "
+    text = (
+        f"the budget was not met {why}: the best is {reached}"
+        f"with {count} of {len(ranked.layers)} layers in floating point"
+    )
+    missed = Reason(code=ReasonCode.BUDGET, text=text)
+    verdict = replace(trial.verdict, reasons=(*trial.verdict.reasons, missed))
+    return BalancedTrial(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, None))
+    )
+
+
+def _sort_tradeoffs(trials: BudgetTrials, chosen: KeptLayers | None) -> tuple[TradeOff, ...]:
+    """The trade-offs by the number of layers kept."""
+    points = sorted(trials.points.items(), key=lambda item: (len(item[0]), item[0]))
+    return tuple(replace(point, chosen=kept == chosen) for kept, point in points)
+
+
+KeptLayers: TypeAlias = tuple[int, ...]  # layers by index, ascending
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialBase:
+    """What is made again and again: a step, by the way of its plain trial."""
+
+    step: Step
+    recipe: Recipe
+    parent: Parent
+    run: RunContext
+
+
+class BudgetTrials:
+    """Makes, judges and remembers; of what lies on disk only the best stays.
+
+    `points` are the trade-offs by set of layers, at most `most` of them. Those of earlier runs come
+    from the cache.
+    """
+
+    def __init__(self, making: TrialBase, ranked: RankedLayers, most: int) -> None:
+        run = making.run
+        self._making, self._ranked, self.most = making, ranked, most
+        self._store = open_tradeoff_store(run.order.cache)
+        order = run.order
+        references = (*run.eager.references, *run.held_out)
+        self._key = (
+            "trial", str(order.judging), digest_references(references), str(order.opset),
+            str(order.external_data), str(sorted(order.settings.items())), _key_of_labels(run),
+        )  # fmt: skip
+        self._live: tuple[KeptLayers, Trial] | None = None
+        self.points: dict[KeptLayers, TradeOff] = {}
+
+    @property
+    def rests_on(self) -> str:
+        """On how many samples the choice of layers was judged: few are a matter of luck."""
+        count = len(plain_samples(self._making.run.held_out))
+        few = ": few, other samples might choose others" if count < FEW_SAMPLES else ""
+        return f"these were chosen by the worst of {count} held-out samples{few}"
+
+    def more(self) -> bool:
+        """Whether another one is allowed. Those from the cache count, as they decide alike."""
+        return len(self.points) < self.most
+
+    def judge(self, layers: KeptLayers) -> BudgetPoint:
+        """Whether the artifact with these layers in floating point holds the budget."""
+        kept = tuple(sorted(layers))
+        if kept not in self.points:
+            key = digest_texts((*self._key, quantization_key(self._work(kept))))
+            known = self._store.take(key, TradeOff)
+            self.points[kept] = known or self._try(kept)
+            self._store.keep(key, self.points[kept])
+            self._tell(kept)
+        point = self.points[kept]
+        return BudgetPoint(passed=point.passed, sqnr=point.sqnr)
+
+    def trial(self, kept: KeptLayers) -> Trial:
+        """The artifact with these layers, made again where it is no longer on disk.
+
+        Raises:
+            ConversionError, RunnerError: it cannot be made any more.
+        """
+        if self._live is not None and self._live[0] == kept:
+            trial, self._live = self._live[1], None
+            return trial
+        self.clear()
+        return self._attempt(kept)
+
+    def clear(self) -> None:
+        """Remove what lies on disk."""
+        if self._live is not None:
+            rmtree(self._live[1].workplace)
+        self._live = None
+
+    def best(self) -> KeptLayers | None:
+        """The set that comes nearest, of equals the smallest; None where none was judged."""
+        judged = [kept for kept, point in self.points.items() if not point.error]
+        key = lambda kept: (self.worth(self.points[kept]), -len(kept))  # noqa: E731 - for max alone
+        return max(judged, key=key, default=None)
+
+    def worth(self, point: TradeOff) -> float:
+        """More is better: the SQNR where it is what was asked for, else the drop turned round."""
+        if self._making.run.order.judging.min_sqnr is None and point.drop is not None:
+            return -point.drop
+        return math.inf if point.sqnr is None else point.sqnr
+
+    def _work(self, kept: KeptLayers) -> QuantizationTask:
+        making = self._making
+        return make_quantization(making.step, self._way(kept), making.parent, making.run)
+
+    def _way(self, kept: KeptLayers) -> Recipe:
+        nodes = tuple(name for layer in kept for name in self._ranked.layers[layer].nodes)
+        return replace(self._making.recipe, kept=nodes)
+
+    def _attempt(self, kept: KeptLayers) -> Trial:
+        making = self._making
+        return try_recipe(making.step, self._way(kept), making.parent, making.run)
+
+    def _try(self, kept: KeptLayers) -> TradeOff:
+        clock = Clock()
+        titles = tuple(self._ranked.layers[layer].title for layer in kept)
+        try:
+            trial = self._attempt(kept)
+        except (ConversionError, RunnerError) as error:
+            return TradeOff(kept=titles, passed=False, error=error.message, seconds=clock.seconds)
+        point = tradeoff_from(trial, titles, clock.seconds)
+        self._keep_live(kept, trial, point)
+        return point
+
+    def _keep_live(self, kept: KeptLayers, trial: Trial, point: TradeOff) -> None:
+        """The new one stays where it is better: it holds with fewer layers, or comes nearer."""
+        if self._live is not None and self._rank(point) <= self._rank(self.points[self._live[0]]):
+            rmtree(trial.workplace)
+            return
+        self.clear()
+        self._live = (kept, trial)
+
+    def _rank(self, point: TradeOff) -> tuple[bool, float]:
+        return point.passed, -len(point.kept) if point.passed else self.worth(point)
+
+    def _tell(self, kept: KeptLayers) -> None:
+        point = self.points[kept]
+        ratio = point.error or ("exact" if point.sqnr is None else f"{point.sqnr:.1f} dB")
+        drop = "" if point.drop is None else f", drop {point.drop:.4g}"
+        state = "holds" if point.passed else "misses"
+        count = f"{len(kept)} of {len(self._ranked.layers)} layers in floating point"
+        step = self._making.step.name
+        self._making.run.progress.note(f"{step}: {count}: {ratio}{drop}, {state}")
+
+
+def _key_of_labels(run: RunContext) -> str:
+    """What a drop of accuracy depends on beside the artifact."""
+    labelled = run.labelled
+    return "" if labelled is None else f"{labelled.digest} {labelled.measuring}"
+
+
+def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeOff:
+    """What a trial gave, for the record."""
+    latency, coverage = trial.latency, trial.coverage
+    return TradeOff(
+        kept=kept,
+        passed=trial.verdict.passed,
+        sqnr=trial.verdict.sqnr,
+        drop=None if trial.accuracy is None else trial.accuracy.drop,
+        latency=None if latency is None else latency.milliseconds,
+        parent=None if latency is None else latency.parent,
+        seconds=seconds,
+        share=None if coverage is None else coverage.share.get("int8", 0.0),
+    )
+
+
+NEAR = 0.5  # dB: trials this close to the best are as good, and the faster is kept
+CHOICE_RULE = (  # what `_most_exact` does
+    "of those that passed (slower than fp32 only if all are): the SQNR of the worst group of "
+    f"channels, then of all outputs, {NEAR:g} dB being a tie; then latency beyond noise; then size"
+)
+
+
+def choose_trial(trials: Sequence[Trial]) -> Trial:
+    """The trial to keep: of captures the first that holds, of quantizers the best that holds."""
+    if any(trial.recipe.quantizer for trial in trials):
+        return _most_exact(trials)
+    passed = [trial for trial in trials if trial.verdict.passed]
+    return (passed or list(trials))[0]
+
+
+def _most_exact(trials: Sequence[Trial]) -> Trial:
+    """The highest SQNR of the worst group of channels, then the highest of all outputs.
+
+    Within `NEAR` of both, the lowest latency decides; among those as fast but for the noise that
+    was measured, the smallest.
+
+    Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
+    artifact that is slower than what it replaces is of no use, however exact.
+    """
+    left = [trial for trial in trials if trial.verdict.passed] or list(trials)
+    left = [trial for trial in left if not _is_slower(trial)] or left
+    best_group = max(_worst_group_sqnr(trial) for trial in left)
+    left = [trial for trial in left if _worst_group_sqnr(trial) >= best_group - NEAR]
+    best = max(_trial_sqnr(trial) for trial in left)
+    near = [trial for trial in left if _trial_sqnr(trial) >= best - NEAR]
+    fastest = min(near, key=_latency_share)
+    as_fast = [
+        trial
+        for trial in near
+        if _latency_share(trial) <= _latency_share(fastest) * _noise_factor(trial, fastest)
+    ]
+    return min(as_fast, key=lambda trial: (trial.size, -_trial_sqnr(trial)))
+
+
+def _trial_sqnr(trial: Trial) -> float:
+    """In dB; Inf without any error, -Inf where nothing could be measured."""
+    if trial.verdict.sqnr is not None:
+        return trial.verdict.sqnr
+    return math.inf if trial.verdict.passed else -math.inf
+
+
+def _worst_group_sqnr(trial: Trial) -> float:
+    """In dB, of the worst group of channels with a scale of its own; Inf without any."""
+    found = trial.verdict.group_sqnr
+    return math.inf if found is None else found
+
+
+def _latency_share(trial: Trial) -> float:
+    """Of the parent's latency: the two ran by turns, the trials did not."""
+    latency = trial.latency
+    return math.inf if latency is None else latency.milliseconds / latency.parent
+
+
+def _noise_factor(one: Trial, other: Trial) -> float:
+    """The factor that two latencies may be apart by noise."""
+    return 1 + math.hypot(*(trial.latency.noise for trial in (one, other) if trial.latency))
+
+
+def _is_slower(trial: Trial) -> bool:
+    return trial.latency is not None and trial.latency.slower

@@ -1,0 +1,216 @@
+"""Modules, example inputs and samples of the user: stored as files, and loaded as feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.call import Kind, Parameter
+from ..core.contract import Array, Feed
+from ..core.digest import sha256_of
+from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.grammar import parse_input
+from ..core.loading import is_loader
+from ..core.signature import Signature
+from ..sources.loaded_module import LoadedModule
+from ..sources.sample_inputs import read_loader, read_samples
+from ..validators.feed_values import check_samples
+from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
+from .manifest_file import MANIFEST_FILE
+from .order import Judging, Source
+from .output_folder import check_output_path, translate_write_errors
+
+if TYPE_CHECKING:
+    import torch
+
+Example: TypeAlias = Any  # a tensor or array, or a tuple, list or dict of them
+_DIGEST_DIGITS = 12  # characters of a digest in a file's name
+
+
+@contextmanager
+def keep_with_record(folder: Path) -> Iterator[list[Path]]:
+    """Files that are written into an output folder before its run; gone where it leaves no record.
+
+    What is added to the list is removed where the block raises and there is no manifest.
+    """
+    stored: list[Path] = []
+    made = not folder.exists()
+    try:
+        yield stored
+    except BaseException:
+        if not (folder / MANIFEST_FILE).is_file():
+            for path in stored:
+                path.unlink(missing_ok=True)
+            if made:
+                with suppress(OSError):  # something else is in it by now
+                    folder.rmdir()
+        raise
+
+
+def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Path:
+    """The module as a file of `folder`, named after its digest: a pickle, or a TorchScript archive.
+
+    Raises:
+        UsageError: another process is to open it, and cannot import its classes.
+        CheckpointError: it cannot be pickled.
+    """
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        return _store_file(folder, "module", lambda path: torch.jit.save(module, str(path)))
+    if isolate:
+        _refuse_main_module(module)
+
+    def save(path: Path) -> None:
+        try:
+            torch.save(module, path)
+        except Exception as error:  # pickling runs the module's own code, which raises anything
+            raise CheckpointError(
+                f"the {type(module).__name__} cannot be pickled: {first_line(error)}",
+                hint="define its classes at the top of a module, or save module.state_dict() and "
+                "give that file with model='PKG.MOD:FACTORY'",
+            ) from error
+
+    return _store_file(folder, "module", save)
+
+
+def _refuse_main_module(module: torch.nn.Module) -> None:
+    for part in module.modules():
+        if type(part).__module__ == "__main__":
+            raise UsageError(
+                f"isolate=True opens the module in another process, which cannot import "
+                f"{type(part).__name__} from this script",
+                hint="move the class into a module of its own, or leave isolate out",
+            )
+
+
+def store_samples(example: Example, folder: Path) -> Path:
+    """Example inputs as a file of `folder`, named after its digest.
+
+    Raises:
+        UsageError: something in it is no tensor or array.
+    """
+    import torch
+
+    tensors = _to_tensors(example, "inputs")
+    return _store_file(folder, "sample", lambda path: torch.save(tensors, path))
+
+
+def _to_tensors(value: Example, place: str) -> Any:
+    """The same with every array as a tensor."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Mapping):
+        return {str(key): _to_tensors(one, f"{place}[{key!r}]") for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_to_tensors(one, f"{place}[{index}]") for index, one in enumerate(value))
+    raise UsageError(
+        f"{place} is a {type(value).__name__}, not a tensor",
+        hint="give tensors or numpy arrays, or texts as 'x:float32[batch=1..8,3,224,224]'",
+    )
+
+
+def _store_file(folder: Path, name: str, save: Any) -> Path:
+    """`folder/NAME-DIGEST.pt`; the same content is the same file.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+    check_output_path(folder)
+    with translate_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
+            draft = Path(place) / f"{name}.pt"  # torch writes the stem into the archive
+            save(draft)
+            path = folder / f"{name}-{sha256_of(draft)[:_DIGEST_DIGITS]}.pt"
+            draft.replace(path)
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserSamples:
+    """The first sample, which says the form of the inputs, and those that are only judged on."""
+
+    origin: str
+    digest: str
+    first: Feed
+    more: tuple[Feed, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load_user_samples(
+    source: Source, loaded: LoadedModule, judging: Judging, signature: Signature | None
+) -> UserSamples | None:
+    """What `--samples` gives; None where it was not given. A loader gives `--feeds` samples.
+
+    Raises:
+        UsageError: they cannot be read, or lack an input.
+    """
+    if source.samples is None:
+        return None
+    origin = str(source.samples)
+    if not is_loader(origin):
+        first = read_samples(source.samples, loaded.parameters)
+        return UserSamples(origin=origin, digest=sha256_of(source.samples), first=first)
+    if signature is None:
+        names = [parse_input(text).name for text in source.inputs]
+    else:
+        names = [spec.name for spec in signature.inputs]
+    found = read_loader(
+        origin,
+        loaded.takes,
+        inputs=names,
+        settled=signature is not None,
+        most=LEAST_FEEDS if judging.feeds is None else judging.feeds,
+    )
+    first, *more = found.items
+    return UserSamples(
+        origin=origin, digest=found.digest, first=first, more=tuple(more), notes=found.notes
+    )
+
+
+def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array]:
+    """The sample where no model says its parameters: by the names in `--input`.
+
+    Raises:
+        UsageError: it cannot be read, or a loader's has no names and none are given.
+    """
+    if not is_loader(str(samples)):
+        return read_samples(samples, names)
+    takes = () if names else (Parameter(name="kwargs", kind=Kind.REST_BY_NAME, required=False),)
+    found = read_loader(str(samples), takes, inputs=names, settled=bool(names))
+    return found.items[0]
+
+
+def further_feeds(
+    samples: UserSamples | None, signature: Signature
+) -> tuple[tuple[NamedFeed, ...], tuple[str, ...]]:
+    """The samples after the first as feeds, and notes on those that do not fit the signature."""
+    feeds: list[NamedFeed] = []
+    misfits: list[str] = []
+    for number, arrays in enumerate(() if samples is None else samples.more, start=2):
+        name = f"{SAMPLE}-{number}"
+        try:
+            fitted, sizes = check_samples(signature, arrays)
+        except UsageError as error:
+            misfits.append(f"{name}: {error.message}")
+            continue
+        feeds.append(NamedFeed(name=name, arrays=fitted, sizes=sizes, kind="sample"))
+    return tuple(feeds), _describe_misfits(misfits)
+
+
+def _describe_misfits(misfits: Sequence[str]) -> tuple[str, ...]:
+    if not misfits:
+        return ()
+    more = f"; and {len(misfits) - 1} more" if len(misfits) > 1 else ""
+    do, be = ("samples do", "are") if len(misfits) > 1 else ("sample does", "is")
+    return (f"{len(misfits)} {do} not fit the inputs and {be} not fed: {misfits[0]}{more}",)

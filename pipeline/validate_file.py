@@ -1,0 +1,381 @@
+"""Judges one model file, or the recorded measures of a folder under other tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..converters.registry import target_for
+from ..core.contract import Feed, Native
+from ..core.digest import sha256_of
+from ..core.domain import Domain
+from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.events import Tell, silence
+from ..core.findings import WorstFeed
+from ..core.manifest import Manifest
+from ..core.names import unknown
+from ..core.precision import Precision
+from ..core.records import REJECTED, Artifact, step_of
+from ..core.runtime_contract import settings_of
+from ..core.verdict import ReasonCode, State, Tolerance, Verdict
+from ..validators.apply_tolerance import apply_tolerance
+from ..validators.judge import ReferenceOutputs
+from .accuracy_gate import (
+    apply_recorded_accuracy,
+    apply_recorded_gate,
+    apply_recorded_preprocessing,
+    gate_accuracy,
+    note_accuracy,
+)
+from .branch_coverage import accept_recorded, branch_coverage, watch_branches
+from .eager_reference import EagerReference, open_subject, read_checkpoint
+from .extra_sizes import add_recorded_sizes
+from .fault_sensitivity import measure_sensitivity
+from .held_out import load_samples, refer_held_out
+from .judge_artifact import Candidate, judge_candidate
+from .labelled_accuracy import LabelledFeeds, enter_labelled
+from .limit_text import Measuring
+from .manifest_file import read_manifest, without_artifacts
+from .narrow_domain import domain_inputs, narrow_subject
+from .order import Judging, Source
+from .output_folder import OutputFolder, open_folder
+from .provenance.seals import unbind_artifact
+from .recorded_run import (
+    TRUST_HINT,
+    Moved,
+    apply_exported_tolerances,
+    apply_recorded_judging,
+    check_program_trust,
+    check_same,
+    describe_changed_file,
+    drop_keys,
+    load_manifest,
+    record_beside,
+    record_of_rejected,
+    source_from_record,
+)
+from .restrict_values import restrict_inputs
+from .run_progress import Progress, temporary_logs
+from .validate_folder import replace_verdict
+from .worst_feed import (
+    add_feed,
+    add_found_feed,
+    get_worst_feed,
+    note_missing_feed,
+    place_worst_feed,
+    read_feed,
+    show_feed,
+)
+
+
+def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
+    path: Path,
+    source: Source | None = None,
+    tell: Tell = silence,
+    *,
+    judging: Judging | None = None,
+    precision: Precision | None = None,
+    moved: Moved | None = None,
+    settings: Mapping[str, str] | None = None,
+    replay: Path | None = None,
+    measuring: Measuring | None = None,
+) -> Verdict:
+    """Judge one model file against the eager model of a checkpoint.
+
+    Args:
+        path: the model file.
+        source: the eager side; None takes the one recorded in the manifest beside the file.
+        tell: listens to progress.
+        judging: feeds, tolerances, device.
+        precision: what to judge it as; None is the recorded one, or fp32: a file does not choose
+            its own tolerances.
+        moved: where a recorded checkpoint and samples are now.
+        settings: options that only the file's format has.
+        replay: a feed as .npz that is judged among the others; the verdict shows it alone.
+        measuring: what to measure on labelled data; the accuracy is told in the verdict's notes.
+
+    Raises:
+        ModelcError: the file or the checkpoint cannot be used.
+    """
+    judging = judging or Judging()
+    target = target_for(path)
+    candidate = Candidate(
+        name=path.name,
+        target=target,
+        precision=precision or Precision.FP32,
+        path=path,
+        settings=settings or {},
+    )
+    trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
+    _refuse_untrusted(candidate, trust=trusted)
+    feed = None if replay is None else read_feed(replay)
+    if source is not None:
+        return _judge_file(candidate, source, judging, tell, feed=feed, measuring=measuring)
+    beside = record_beside(path) or record_of_rejected(path)
+    if beside is None:
+        known = read_manifest(path.parent)
+        if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
+            raise UsageError(
+                f"{path} was changed after it was proven: its digest is another",
+                hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+            )
+        raise UsageError(
+            f"no manifest beside {path} knows it, so there is nothing to compare it with",
+            hint=Hint(
+                "name the eager reference: --against CHECKPOINT ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " ",
+                Option("input", "…"),
+            ),
+            option="model",
+        )
+    manifest, artifact = beside
+    folder = path.parent.parent if artifact.rejected else path.parent
+    source = source_from_record(manifest, folder, moved or Moved())
+    candidate = replace(candidate, precision=precision or artifact.held_to)
+    held_out = load_samples(artifact, folder)
+    recorded = BesideRecord(
+        manifest=manifest,
+        held_out=held_out,
+        artifact=artifact,
+        worst=get_worst_feed(manifest, artifact),
+        folder=folder,
+    )
+    judging = accept_recorded(apply_recorded_judging(judging, manifest), manifest)
+    if precision is None:
+        judging = apply_exported_tolerances(judging, artifact.tolerance)
+    return _judge_file(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
+
+
+def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
+    """Before anything is loaded: what runs its maker's code when it is opened.
+
+    Raises:
+        CheckpointError: nobody said that its maker is trusted.
+    """
+    check_program_trust(candidate.path, candidate.target, trust=trust)
+    if not isinstance(candidate.target, Native):
+        return
+    reason = candidate.target.distrust_reason(candidate.path, candidate.settings)
+    if reason:
+        raise CheckpointError(reason, hint=TRUST_HINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideRecord:
+    """What the manifest beside a file says of it, and the samples it was judged on."""
+
+    manifest: Manifest
+    held_out: tuple[Feed, ...]
+    artifact: Artifact
+    worst: WorstFeed | None
+    folder: Path
+
+    def judged(  # noqa: PLR0913 - what is proven, against what, on what
+        self,
+        candidate: Candidate,
+        eager: EagerReference,
+        judging: Judging,
+        progress: Progress,
+        *,
+        feed: Feed | None,
+        labelled: LabelledFeeds | None,
+    ) -> Verdict:
+        """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
+        inputs = domain_inputs(self.artifact.domain, eager)
+        eager = narrow_subject(eager, inputs, progress)
+        eager = add_recorded_sizes(eager, self.artifact.places)
+        eager = add_found_feed(eager, self.worst, self.folder)
+        held_out = refer_held_out(self.held_out, eager, progress) if self.held_out else ()
+        watch_branches(eager, judging.accept, progress, then=self.manifest)
+        verdict = _judge_feeds(candidate, eager, judging, progress, held_out=held_out, feed=feed)
+        missing = note_missing_feed(self.worst, self.folder)
+        verdict = replace(verdict, notes=(*verdict.notes, *missing))
+        seen = branch_coverage(eager, judging.accept, then=self.manifest)
+        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
+        if feed is None:
+            verdict = measure_sensitivity(
+                verdict, candidate, eager, judging, progress, held_out=held_out
+            )
+        if labelled is None:
+            return apply_recorded_accuracy(verdict, self.artifact.accuracy)
+        again = apply_recorded_gate(labelled, self.artifact.accuracy)
+        return note_accuracy(gate_accuracy(candidate, verdict, again, progress))
+
+
+def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on record
+    candidate: Candidate,
+    source: Source,
+    judging: Judging,
+    tell: Tell,
+    recorded: BesideRecord | None = None,
+    *,
+    feed: Feed | None = None,
+    measuring: Measuring | None = None,
+) -> Verdict:
+    """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
+    with temporary_logs() as logs:
+        progress = Progress(tell=tell, logs=logs)
+        checkpoint = read_checkpoint(source, progress)
+        if checkpoint.digest == sha256_of(candidate.path):
+            raise UsageError(
+                f"{candidate.path} and {source.checkpoint} are the same file: "
+                "it would be compared with itself",
+                hint="give the checkpoint it was made from with --against",
+            )
+        with ExitStack() as held:
+            if recorded is not None:
+                check_same(checkpoint, recorded.manifest, source)
+                measuring = apply_recorded_preprocessing(measuring, recorded.manifest, progress)
+            signature = None if recorded is None else recorded.manifest.signature
+            eager = open_subject(source, checkpoint, judging, progress, signature)
+            labelled = enter_labelled(measuring, eager, progress, held)
+            if recorded is not None:
+                verdict = recorded.judged(
+                    candidate, eager, judging, progress, feed=feed, labelled=labelled
+                )
+                return replace(verdict, domain=recorded.artifact.domain)
+            watch_branches(eager, judging.accept, progress)
+            verdict = _judge_feeds(candidate, eager, judging, progress, feed=feed, restrict=True)
+            verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
+            inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
+            if feed is None:
+                within = narrow_subject(eager, inputs, progress)
+                verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
+            verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
+            settings = settings_of(candidate.target, verdict.device)
+            return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
+
+
+def _judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed to show
+    candidate: Candidate,
+    eager: EagerReference,
+    judging: Judging,
+    progress: Progress,
+    *,
+    held_out: tuple[ReferenceOutputs, ...] = (),
+    feed: Feed | None = None,
+    restrict: bool = False,
+) -> Verdict:
+    """The verdict on all feeds, shown for one of them alone where that is asked for.
+
+    The others are run as well: how large an output usually is, and how far eager itself is from
+    float64, is theirs to say, and the figures are to be those of the first time.
+    """
+    if feed is None:
+        return judge_candidate(
+            candidate, eager, judging, progress, held_out=held_out, restrict=restrict
+        )
+    eager, name = add_feed(eager, held_out, feed)
+    verdict = judge_candidate(
+        candidate, eager, judging, progress, held_out=held_out, restrict=restrict
+    )
+    return show_feed(verdict, name)
+
+
+def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Manifest:
+    """Hold the recorded measures of every artifact to the tolerances that are asked for now.
+
+    What fails now moves to `rejected/`; what was rejected and passes now moves back. Faults that no
+    tolerance forgives (a refused feed, a shape, a frozen branch) stay, and so do errors.
+
+    Raises:
+        UsageError: there is no manifest, or it was written by a modelc that measured less.
+    """
+    manifest = drop_keys(load_manifest(folder))
+    judged = [a for a in manifest.artifacts if manifest.verdict_of(a.name) is not None]
+    if not judged:
+        raise UsageError(f"{folder} has no verdicts", hint="run modelc validate without --rejudge")
+    for name in judging.by_output:
+        if name not in manifest.signature.outputs:
+            raise unknown("output in the tolerances", name, manifest.signature.outputs)
+    judged.sort(key=lambda one: not one.rejected)  # those first, before others take their places
+    with open_folder(folder) as place:
+        place.own(file.name for file in manifest.files)
+        progress = Progress(tell=tell, logs=place.logs)
+        names = tuple(step_of(a.name) for a in judged)
+        failures = tuple(one for one in manifest.failures if one.step not in names)
+        done = replace(manifest, steps=names, failures=failures)
+        for artifact in judged:
+            verdict = _judge_recorded(artifact, manifest, judging, folder)
+            done = _place_artifact(done, artifact, verdict, place, progress)
+            place.commit(done)
+    return done
+
+
+def _judge_recorded(
+    artifact: Artifact, manifest: Manifest, judging: Judging, folder: Path
+) -> Verdict:
+    verdict = manifest.verdict_of(artifact.name)
+    if verdict is None:
+        raise RuntimeError(f"{artifact.name} has no verdict")
+    told = {
+        feed.name: f"{feed.name} ({', '.join(f'{k}={v}' for k, v in feed.sizes.items())})"
+        for feed in manifest.feeds.drawn
+        if feed.sizes
+    }
+    if apply_tolerance(verdict, verdict.tolerance, told).state is not verdict.state:
+        raise UsageError(
+            f"the measures of {artifact.name} do not make its verdict again: "
+            "an older modelc recorded them",
+            hint="run modelc validate without --rejudge",
+        )
+    verdict = apply_tolerance(verdict, _new_tolerance(verdict, artifact, judging), told)
+    changed = "" if verdict.state is State.ERROR else describe_changed_file(artifact, folder)
+    refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
+    return (
+        verdict.with_fault(ReasonCode.CHANGED_FILE, changed) if changed and not refused else verdict
+    )
+
+
+def _new_tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
+    """What is asked for now, in place of what the verdict was within."""
+    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.held_to)
+
+
+def _place_artifact(
+    manifest: Manifest,
+    artifact: Artifact,
+    verdict: Verdict,
+    place: OutputFolder,
+    progress: Progress,
+) -> Manifest:
+    """The manifest with the verdict, and the files where they belong by it."""
+    if artifact.rejected and verdict.passed:
+        return _restore_artifact(manifest, artifact, verdict, place, progress)
+    if not artifact.rejected:
+        artifact = replace(artifact, tolerance=verdict.tolerance)
+        artifacts = (artifact if a.name == artifact.name else a for a in manifest.artifacts)
+        return replace_verdict(
+            replace(manifest, artifacts=tuple(artifacts)), artifact, verdict, place
+        )
+    others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
+    return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+
+
+def _restore_artifact(
+    manifest: Manifest,
+    artifact: Artifact,
+    verdict: Verdict,
+    place: OutputFolder,
+    progress: Progress,
+) -> Manifest:
+    """An artifact that passes now, back under its name; one that is there already stays."""
+    name = step_of(artifact.name)
+    if any(one.name == name for one in manifest.artifacts):
+        progress.note(
+            f"{artifact.name} passes now, and stays: {name} is there already", warning=True
+        )
+        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
+        return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+    files = tuple(replace(file, name=step_of(file.name)) for file in artifact.files)
+    place.accept(files, place.path / REJECTED)
+    back = replace(
+        artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
+    )
+    slim = without_artifacts(manifest, {artifact.name})
+    verdict = replace(verdict, artifact=name)
+    verdict = place_worst_feed(verdict, place, back.files[0].name, was=artifact.name)
+    return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))

@@ -1,0 +1,191 @@
+"""Files of the project that a run opens, its modules and what is declared: what a result needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelc.core.digest import sha256_of
+from modelc.core.errors import UsageError
+from modelc.core.records import Needs
+from modelc.pipeline.cache.dependencies import (
+    ABSENT,
+    UNSURE,
+    ReadLog,
+    check_declared_entries,
+    find_unmet_dependency,
+    merge_dependencies,
+    merge_digests,
+    track_reads,
+)
+from modelc.pipeline.cache.file_digests import FileDigests
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from modelc.pipeline.cache.dependencies import track_reads
+root = Path.cwd()
+with track_reads(root, keyed=[root / "weights.bin"], ours=[root / "out"]) as tracker:
+    sys.path.insert(0, str(root))
+    {code}
+    needs = tracker.needs()
+print(json.dumps([needs.files, needs.packages]))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's folder with a module that reads a file, weights, and an output folder."""
+    root = tmp_path / "project"
+    (root / "out").mkdir(parents=True)
+    (root / "data").mkdir()
+    (root / "nets.py").write_text("import json\nfrom pathlib import Path\n")
+    for name in ("cfg.json", "weights.bin", "out/model.onnx", "data/1.txt"):
+        (root / name).write_text("{}")
+    return root
+
+
+def needs_of(project: Path, net: str, code: str = "import nets") -> Needs:
+    """What a fresh process reads that imports `nets` with this code in it."""
+    (project / "nets.py").write_text(f"import json, os\nfrom pathlib import Path\n{net}\n")
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(code=code)],
+        cwd=project, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    files, packages = json.loads(ran.stdout.splitlines()[-1])
+    return Needs(files=files, packages=packages)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        "json.load(open('cfg.json'))",
+        "Path('cfg.json').read_bytes()",
+        "os.close(os.open('cfg.json', os.O_RDONLY))",
+        "import concurrent.futures as c; c.ThreadPoolExecutor().submit(open, 'cfg.json').result()",
+        "import numpy; numpy.fromfile('cfg.json', dtype='uint8')",
+    ],
+)
+def test_an_opened_file_of_the_project_is_a_need(project: Path, net: str) -> None:
+    files = needs_of(project, net).files
+    assert files == {
+        "cfg.json": sha256_of(project / "cfg.json"),
+        "nets.py": sha256_of(project / "nets.py"),
+    }
+
+
+def test_a_file_that_a_forked_worker_reads_is_a_need(project: Path) -> None:
+    net = "import multiprocessing as m\ndef read(n): return Path(n).read_text()\n"
+    code = "import nets\n    nets.m.get_context('fork').Pool(1).map(nets.read, ['cfg.json'])"
+    assert "cfg.json" in needs_of(project, net, code).files
+
+
+def test_a_file_that_is_opened_in_vain_is_a_need(project: Path) -> None:
+    needs = needs_of(project, "try: open('more.json')\nexcept FileNotFoundError: pass")
+    assert needs.files["more.json"] == ABSENT
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    (project / "more.json").write_text("{}")
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == "more.json is new"
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        "open('weights.bin').read()",  # in the key
+        "open('out/model.onnx').read()",  # modelc's own
+        "Path('made.txt').write_text('1'); Path('made.txt').read_text()",
+        "import importlib.metadata as m; m.version('numpy')",  # installed
+        "open('/proc/self/status').read()",
+    ],
+)
+def test_other_files_are_no_needs(project: Path, net: str) -> None:
+    assert set(needs_of(project, net).files) == {"nets.py"}
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        "import ctypes.util; ctypes.util.find_library('m')",  # as the CUDA wheel of torch does
+        "import subprocess; subprocess.run(['true'])",
+        "os.environ.get('HOME'); os.path.exists('/sbin/ldconfig')",
+        "open('/etc/hostname').read() if os.path.exists('/etc/hostname') else None",
+    ],
+)
+def test_what_libraries_run_and_read_outside_of_the_project_is_no_need(
+    project: Path, net: str
+) -> None:
+    needs = needs_of(project, net)
+    assert UNSURE not in needs.files.values()
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+
+
+def test_a_module_of_the_user_elsewhere_is_a_need_by_its_whole_path(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "acts.py").write_text("act = 1")
+    net = f"import sys; sys.path.append({str(tmp_path / 'shared')!r}); import acts"
+    path = tmp_path / "shared" / "acts.py"
+    assert needs_of(project, net).files[str(path)] == sha256_of(path)
+
+
+def test_a_file_that_changed_between_two_reads_is_in_doubt(project: Path) -> None:
+    net = "open('cfg.json').read(); Path('other').write_text('1'); os.replace('other', 'cfg.json')"
+    needs = needs_of(project, f"{net}; open('cfg.json').read()")
+    assert needs.files["cfg.json"] == UNSURE
+    assert "cannot be known again" in find_unmet_dependency(needs, project, FileDigests(None))
+
+
+def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> None:
+    read = ReadLog()
+    for opens in (True, False):
+        with track_reads(project, read=read) as tracker:
+            if opens:
+                (project / "cfg.json").read_text()
+            assert "cfg.json" in tracker.needs().files
+
+
+@pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
+def test_declared_files_are_needs_with_their_names(project: Path, entry: str) -> None:
+    with track_reads(project, declared=[entry], read=ReadLog()) as tracker:
+        needs = Needs(declared=tracker.needs().declared)
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    (project / "data" / "2.txt").write_text("")
+    assert (
+        find_unmet_dependency(needs, project, FileDigests(None))
+        == f"what depends names with {entry!r} changed"
+    )
+    (project / "data" / "2.txt").unlink()
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    (project / "data" / "1.txt").write_text("other")
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+
+
+def test_a_declared_variable_is_a_need(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIDTH", "3")
+    with track_reads(project, declared=["env:WIDTH"], read=ReadLog()) as tracker:
+        needs = Needs(declared=tracker.needs().declared)
+    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    monkeypatch.setenv("WIDTH", "4")
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+    monkeypatch.delenv("WIDTH")
+    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+
+
+def test_an_entry_that_names_nothing_is_refused(project: Path) -> None:
+    check_declared_entries(["cfg.json", "env:HOME", str(project / "cfg.json")], project)
+    for entry in ("configs/*.yaml", "env:"):
+        with pytest.raises(UsageError) as raised:
+            check_declared_entries([entry], project)
+        assert repr(entry) in raised.value.message
+
+
+def test_two_reads_agree_or_are_in_doubt() -> None:
+    assert merge_digests("a", "a") == "a"
+    assert merge_digests("a", "b") == merge_digests(ABSENT, "b") == UNSURE
+    one, other = Needs(files={"x": "1"}, packages={"p": "1"}), Needs(files={"x": "2"})
+    assert merge_dependencies(one, other) == Needs(files={"x": UNSURE}, packages={"p": "1"})

@@ -1,0 +1,166 @@
+"""A store behind a URL: fetched from on a local miss, never believed, never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelc.core.errors import MissingError, UsageError
+from modelc.core.manifest import Manifest
+from modelc.pipeline.cache.result_store import StoredEntry
+from modelc.pipeline.cache.step_cache import StepCache, open_remote
+from modelc.pipeline.cache.store_layout import CacheEntry, encode_entry, entry_name
+
+from .conftest import KEY, Told, record
+
+Make = Callable[..., tuple[CacheEntry, dict[str, Path]]]
+
+
+@pytest.fixture(params=["folder", "file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A remote store on a local folder, as a path and as a URL, and in memory."""
+    import fsspec
+
+    places = {
+        "folder": str(tmp_path / "far"),
+        "file": f"file://{tmp_path}/far",
+        "memory": "memory://far",
+    }
+    yield places[request.param]
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Manifest:
+    """The record of a folder with one artifact."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.fake").write_bytes(b"weights")
+    return record(tmp_path / "out" / "model.fake")
+
+
+@pytest.fixture
+def cache(url: str, tmp_path: Path, told: Told) -> Callable[[str], StepCache]:
+    """`cache("a")`: that machine's cache folder, before the one remote."""
+    return lambda name: StepCache(tmp_path / name, tell=told, remote=open_remote(url, told))
+
+
+def any_of(_: Manifest) -> bool:
+    return True
+
+
+def found(cache: StepCache, key: str = KEY) -> list[StoredEntry]:
+    return list(cache.candidates(key, any_of))
+
+
+def far(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    files, root = fsspec.url_to_fs(url)
+    return files, root
+
+
+def test_what_one_machine_kept_another_finds(
+    cache: Callable[[str], StepCache], made: Manifest, tmp_path: Path, place: Path, told: Told
+) -> None:
+    assert cache("a").keep(made, tmp_path / "out", "w.pt") == 1
+    (stored,) = found(cache("b"))
+    assert cache("b").store.take(stored, place)
+    assert (place / "model.fake").read_bytes() == b"weights"
+    assert told == []
+
+
+def test_what_is_here_is_not_fetched(
+    cache: Callable[[str], StepCache], made: Manifest, tmp_path: Path, url: str
+) -> None:
+    cache("a").keep(made, tmp_path / "out", "w.pt")
+    files, root = far(url)
+    files.rm(root, recursive=True)
+    assert len(found(cache("a"))) == 1
+
+
+@pytest.mark.parametrize("content", [b"weightX", b""])
+def test_a_changed_file_is_told_and_a_miss_and_made_good_by_the_next(
+    cache: Callable[[str], StepCache],
+    made: Manifest,
+    tmp_path: Path,
+    url: str,
+    told: Told,
+    content: bytes,
+) -> None:
+    cache("a").keep(made, tmp_path / "out", "w.pt")
+    files, root = far(url)
+    (blob,) = files.find(f"{root}/blobs")
+    files.pipe_file(blob, content)
+    assert found(cache("b")) == []
+    assert told == ["model.fake in the remote cache was changed: not used"]
+    cache("c").keep(made, tmp_path / "out", "w.pt")
+    assert len(found(cache("b"))) == 1
+
+
+@pytest.mark.parametrize("spoil", [lambda raw: raw[:-5], lambda raw: raw.replace(b"w.pt", b"v.pt")])
+def test_a_changed_entry_is_told_and_removed(
+    cache: Callable[[str], StepCache], made: Manifest, tmp_path: Path, url: str, told: Told,
+    spoil: Callable[[bytes], bytes],
+) -> None:  # fmt: skip
+    cache("a").keep(made, tmp_path / "out", "w.pt")
+    files, root = far(url)
+    (path,) = files.find(f"{root}/entries")
+    files.pipe_file(path, spoil(files.cat_file(path)))
+    assert found(cache("b")) == []
+    assert told == ["an entry of the remote cache was changed: not used"]
+    assert files.find(f"{root}/entries") == []
+
+
+def test_an_entry_that_names_a_file_outside_its_folder_writes_none(
+    cache: Callable[[str], StepCache], entry: Make, tmp_path: Path, url: str, told: Told
+) -> None:
+    raw = encode_entry(entry()[0]).replace(b'"model.fake"', b'"../../evil"')
+    files, root = far(url)
+    files.makedirs(f"{root}/entries/{KEY}", exist_ok=True)
+    files.pipe_file(f"{root}/entries/{KEY}/{entry_name(raw)}.json", raw)
+    assert found(cache("b")) == []
+    assert "outside its folder" in told[0]
+    assert not list(tmp_path.rglob("evil"))
+
+
+class Broken:
+    """A file system whose every call fails, as one without a network does."""
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def fail(*_: object, **__: object) -> object:
+            raise ConnectionError("the host is not reachable")
+
+        return fail
+
+
+def test_a_remote_that_fails_is_told_once_for_each_thing_and_is_no_error(
+    made: Manifest, tmp_path: Path, told: Told
+) -> None:
+    from modelc.pipeline.cache.step_cache import RemoteStore
+
+    cache = StepCache(tmp_path / "a", tell=told, remote=RemoteStore(Broken(), "far", told))
+    assert found(cache) == []
+    assert cache.keep(made, tmp_path / "out", "w.pt") == 1
+    assert found(cache, "cd" * 32) == []
+    assert told == [
+        "the remote cache cannot be listed: the host is not reachable",
+        "the remote cache cannot be written: the host is not reachable",
+    ]
+
+
+def test_what_a_url_needs_and_is_not_installed_is_named_with_its_line() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("s3fs") is not None:
+        pytest.skip("s3fs is installed")
+    with pytest.raises(MissingError, match="needs s3fs") as error:
+        open_remote("s3://bucket/modelc")
+    assert error.value.hint == "pip install s3fs"
+
+
+def test_a_url_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match="nonsense://x"):
+        open_remote("nonsense://x")

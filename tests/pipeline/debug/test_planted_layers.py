@@ -1,0 +1,173 @@
+"""Faults planted in one layer: the layer, the line and the cause are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from modelc.core.contract import Array
+from modelc.core.errors import UsageError
+from modelc.core.findings import Layer
+from modelc.pipeline.debug.localise_file import DebugOptions, localise_file
+from modelc.pipeline.order import Source
+
+from .conftest import FORMATS, Spoiled
+
+SOURCE = Path(__file__).parents[3] / "sample_models" / "encoder.py"
+
+
+def line_of(layer: Layer) -> str:
+    assert Path(layer.file).resolve() == SOURCE
+    return SOURCE.read_text().splitlines()[layer.line - 1]
+
+
+def _off(array: Array) -> Array:
+    array.flat[5] *= np.float32(1.01)
+    return array
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_layer_of_a_good_conversion_is_named(name: str, bert: Path, bert_source: Source) -> None:
+    files = {"onnx": "model.onnx", "openvino": "model.xml", "torchscript": "model.torchscript.pt"}
+    found = localise_file(bert / files[name], bert_source)
+    assert found.guilty == ""
+    assert len(found.curve) >= 20
+    assert found.reproducer == ""
+
+
+def test_a_weight_that_differs_is_named_with_its_element(spoiled: Spoiled) -> None:
+    spoiled.weight("node_MatMul_92", _off)
+    found = spoiled.look()
+    assert found.guilty == "layers.1.attention.value"
+    assert "layers.1.attention.value.weight differs in 1 of 4096 elements" in found.cause
+    worst = found.layers[0]
+    assert worst.kind == "torch.nn.modules.linear.Linear"
+    assert "self.value(x)" in line_of(worst)
+    assert worst.before is not None
+    assert worst.local is not None
+    assert worst.before > 120 > worst.local
+
+
+def test_a_transposed_square_weight_is_told_as_such(spoiled: Spoiled) -> None:
+    spoiled.weight("node_MatMul_69", lambda array: np.ascontiguousarray(array.T))
+    found = spoiled.look()
+    assert (found.guilty, found.cause) == ("layers.0.attention.out", "the weight is transposed")
+
+
+def test_another_epsilon_is_told_beside_eagers(spoiled: Spoiled) -> None:
+    spoiled.attribute("node_layer_norm_3", "epsilon", 1e-3)
+    found = spoiled.look()
+    assert found.guilty == "layers.1.attention_norm"
+    assert found.cause == "epsilon 0.001 instead of 1e-12"
+
+
+def test_the_other_gelu_is_told(spoiled: Spoiled) -> None:
+    spoiled.attribute("node_gelu", "approximate", "tanh")
+    found = spoiled.look()
+    assert found.guilty == "layers.0.feed.1"
+    assert found.cause.startswith("GELU is the tanh approximation")
+
+
+def test_a_function_in_forward_is_found_at_its_line(spoiled: Spoiled) -> None:
+    spoiled.attribute("node_softmax_1", "axis", -2)
+    found = spoiled.look()
+    assert found.guilty == "layers.1.attention"
+    assert (found.layers[0].operator, found.layers[0].node) == ("Softmax", "node_softmax_1")
+    assert ".softmax(dim=-1)" in line_of(found.layers[0])
+    assert found.cause == "works along axis 2 instead of 3"
+
+
+def test_an_addition_between_modules_is_told_from_the_norm_after_it(spoiled: Spoiled) -> None:
+    node = spoiled.node("node_add_128")
+    node.op_type = "Sub"
+    found = spoiled.look()
+    assert found.guilty == "layers.0"
+    assert found.layers[0].node == "node_add_128"
+
+
+def test_a_layer_in_half_precision_is_told(spoiled: Spoiled) -> None:
+    graph = spoiled.model.graph
+    node = spoiled.node("node_linear_4")
+    output, node.output[0] = node.output[0], "wide"
+    place = list(graph.node).index(node) + 1
+    for taken, made, code in (("half", output, 1), ("wide", "half", 10)):
+        graph.node.insert(place, onnx.helper.make_node("Cast", [taken], [made], made, to=code))
+    found = spoiled.look()
+    assert found.guilty == "layers.0.feed.0"
+    assert "computed in half precision" in found.cause
+
+
+def test_a_quantizer_that_saturates_is_told_with_its_scale(spoiled: Spoiled) -> None:
+    graph = spoiled.model.graph
+    node = spoiled.node("node_linear_4")
+    output, node.output[0] = node.output[0], "wide"
+    for name, array in (("scale", np.float32(0.002)), ("zero", np.int8(0))):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(array), name))
+    place = list(graph.node).index(node) + 1
+    for kind, taken, made in (("Dequantize", "q", output), ("Quantize", "wide", "q")):
+        one = onnx.helper.make_node(f"{kind}Linear", [taken, "scale", "zero"], [made], kind)
+        graph.node.insert(place, one)
+    found = spoiled.look()
+    assert found.guilty in ("layers.0.feed.0", "layers.0.feed.1")
+    assert "saturates" in found.cause
+    assert "scale 0.002" in found.cause
+
+
+def test_the_first_of_two_faults_is_named_and_the_other_noted(spoiled: Spoiled) -> None:
+    spoiled.weight("node_MatMul_69", lambda array: array * np.float32(1.1))
+    spoiled.attribute("node_layer_norm_3", "epsilon", 1e-3)
+    found = spoiled.look()
+    assert found.guilty == "layers.0.attention.out"
+    assert any("layers.1.attention_norm" in note for note in found.notes)
+
+
+def test_little_memory_takes_more_runs_and_names_the_same_layer(spoiled: Spoiled) -> None:
+    spoiled.weight("node_MatMul_92", _off)
+    roomy, tight = spoiled.look(), spoiled.look(memory=64 << 10)
+    assert tight.guilty == roomy.guilty
+    assert tight.runs > roomy.runs
+    assert tight.memory < roomy.memory
+
+
+def test_the_reproducer_runs_alone_and_prints_the_error(spoiled: Spoiled, tmp_path: Path) -> None:
+    spoiled.attribute("node_gelu", "approximate", "tanh")
+    found = spoiled.look(out=tmp_path / "found")
+    folder = tmp_path / "found" / found.reproducer
+    part = onnx.load(folder / "model.onnx")
+    assert [node.op_type for node in part.graph.node] == ["Gelu"]
+    ran = subprocess.run(
+        [sys.executable, "-I", folder / "reproduce.py"], capture_output=True, text=True, check=True
+    )
+    local = found.layers[0].local
+    assert local is not None
+    assert f"SQNR {local:.1f} dB" in ran.stdout
+
+
+def test_a_model_without_its_sidecar_goes_by_the_names_of_weights(spoiled: Spoiled) -> None:
+    spoiled.path.with_suffix(".debug.json").unlink()
+    spoiled.weight("node_MatMul_92", _off)
+    found = spoiled.look()
+    assert (found.guilty, found.named_by) == ("layers.1.attention.value", "weights")
+    assert "layers.1.attention.value.weight differs in 1 of 4096 elements" in found.cause
+
+
+def test_a_feed_that_is_not_there_is_refused(spoiled: Spoiled, bert_source: Source) -> None:
+    with pytest.raises(UsageError, match="unknown feed 'smallest'"):
+        localise_file(spoiled.path, bert_source, looking=DebugOptions(feed="smallest"))
+
+
+def test_the_manifest_keeps_what_was_found(bert: Path) -> None:
+    folder = bert.with_name("recorded")  # as deep, so that the checkpoint is found
+    shutil.copytree(bert, folder)
+    localise_file(folder / "model.onnx")
+    found = localise_file(folder / "model.onnx")  # replaces the first
+    kept = json.loads((folder / "manifest.json").read_text())["localisations"]
+    assert found.artifact == "onnx"
+    assert [one["artifact"] for one in kept].count("onnx") == 1

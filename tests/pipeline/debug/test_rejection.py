@@ -1,0 +1,272 @@
+"""An artifact that a run refuses by its values is looked into at once; the verdict stands."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from modelc.cli.render_manifest import show_manifest
+from modelc.converters.onnx_origins import read_origins
+from modelc.converters.registry import TARGETS, target_named
+from modelc.core.contract import Converted, Job, Target
+from modelc.core.errors import RunnerError
+from modelc.core.events import Event, Noted
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.core.verdict import OutputVerdict, ReasonCode, State, Verdict
+from modelc.pipeline.debug.localise_file import DebugOptions, localise_file
+from modelc.pipeline.debug.rejection import (
+    RejectionScene,
+    add_guilty_layer,
+    describe_guilty,
+    outputs_wrong_by_value,
+)
+from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.run_order import run
+from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.validate_folder import validate_folder
+from modelc.pipeline.worst_feed import read_feed, save_feed
+from modelc.validators.tolerance import tolerance_for
+
+from ...reasons import because
+
+pytestmark = pytest.mark.needs("onnx")
+GUILTY = "layers.1.attention.value"
+
+
+def spoil(path: Path) -> None:
+    """One weight of one layer 50 % too large."""
+    model, origins = onnx.load(path), read_origins(path)
+    read = {
+        name
+        for node in model.graph.node
+        if node.name in origins and origins[node.name].module == GUILTY
+        for name in node.input
+    }
+    tensor = next(one for one in model.graph.initializer if one.name in read and len(one.dims) > 1)
+    array = numpy_helper.to_array(tensor).copy()
+    array.flat[5] *= np.float32(1.5)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
+
+
+def like(target: Target, **parts: object) -> Target:
+    """The target with other functions."""
+    known = {name: getattr(target, name) for name in dir(target) if not name.startswith("_")}
+    return cast("Target", SimpleNamespace(**{**known, **parts}))
+
+
+def spoiling(change: Callable[[Path], None] = spoil, **parts: object) -> tuple[Target, ...]:
+    """The table of targets with an ONNX converter that spoils what it makes."""
+    whole = target_named("onnx")
+
+    def convert(job: Job) -> Converted:
+        converted = whole.convert(job)
+        change(job.folder / converted.files[0][0])
+        return converted
+
+    others = [one for one in TARGETS if one.NAME != "onnx"]
+    one = like(whole, convert=convert, CAPTURES=whole.CAPTURES[:1], **parts)
+    return (one, *others)
+
+
+def refused(
+    source: Source, out: Path, targets: tuple[Target, ...], tell: Callable[[Event], None] = print
+) -> Manifest:
+    return run(
+        Order(source=source, wanted=(Wanted(target="onnx"),), out=out), tell, targets=targets
+    )
+
+
+@pytest.fixture(scope="module")
+def spoiled_out(
+    tmp_path_factory: pytest.TempPathFactory, bert_source: Source
+) -> tuple[Path, Manifest, list[str]]:
+    """The folder of a refused export, its manifest and what was noted."""
+    out = tmp_path_factory.mktemp("refused") / "out"
+    notes: list[str] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Noted):
+            notes.append(event.text)
+
+    with warnings.catch_warnings(record=True):
+        return out, refused(bert_source, out, spoiling(), tell), notes
+
+
+Refused = tuple[Path, Manifest, list[str]]
+
+
+def test_a_refused_artifact_has_its_guilty_layer_on_record(spoiled_out: Refused) -> None:
+    out, manifest, _ = spoiled_out
+    (found,) = manifest.localisations
+    assert (found.artifact, found.guilty) == ("rejected/onnx", GUILTY)
+    assert "value.weight differs in 1 of 4096 elements" in found.cause
+    assert read_manifest(out) == manifest
+
+
+def test_the_verdict_and_the_exit_code_stay(spoiled_out: Refused) -> None:
+    _, manifest, _ = spoiled_out
+    verdict = manifest.verdict_of("rejected/onnx")
+    assert verdict is not None
+    assert verdict.state is State.FAILED
+    assert "guilty" not in verdict.reason
+    assert manifest.exit_code == 1
+
+
+def test_the_look_is_at_the_worst_feed(spoiled_out: Refused) -> None:
+    _, manifest, _ = spoiled_out
+    verdict = manifest.verdict_of("rejected/onnx")
+    assert verdict is not None
+    worst = outputs_wrong_by_value(verdict)[0]
+    assert manifest.localisations[0].feed == worst.feed
+    assert worst.headroom == verdict.headroom
+
+
+def test_one_line_tells_layer_place_and_cause(spoiled_out: Refused) -> None:
+    _, manifest, _ = spoiled_out
+    line = describe_guilty(manifest.localisations[0])
+    layer = manifest.localisations[0].layers[0]
+    assert "guilty: layers.1.attention.value (Linear) at " in line
+    assert f"encoder.py:{layer.line}: the weight " in line
+
+
+def test_the_result_says_it_and_how_to_go_on(
+    spoiled_out: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, manifest, _ = spoiled_out
+    show_manifest(manifest, str(out))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "guilty: layers.1.attention.value (Linear) at " in told
+    assert "more: modelc debug" in told
+
+
+def test_a_good_export_is_not_looked_into(bert: Path) -> None:
+    manifest = read_manifest(bert)
+    assert manifest is not None
+    assert manifest.passed
+    assert not [one for one in manifest.localisations if one.artifact.startswith("rejected/")]
+
+
+@pytest.mark.slow
+def test_an_error_of_the_look_is_a_note_and_changes_nothing(
+    bert_source: Source, tmp_path: Path
+) -> None:
+    def broken(*_: object) -> None:
+        raise RunnerError("no such kernel", hint="none")
+
+    notes: list[Event] = []
+    found = refused(bert_source, tmp_path / "out", spoiling(open_probe=broken), notes.append)
+    assert found.localisations == ()
+    assert found.exit_code == 1
+    told = [one.text for one in notes if isinstance(one, Noted)]
+    assert "the guilty layer of rejected/onnx was not found: no such kernel" in told
+
+
+@pytest.mark.slow
+def test_a_good_export_in_its_place_drops_what_was_found(
+    spoiled_out: Refused, bert_source: Source
+) -> None:
+    out, first, _ = spoiled_out
+    assert first.localisations
+    copy = out.with_name("copy")
+    shutil.copytree(out, copy)
+    assert refused(bert_source, copy, TARGETS).localisations == ()
+
+
+def test_a_folder_that_fails_when_validated_again_is_looked_into(bert: Path) -> None:
+    copy = bert.with_name("validated")  # as deep, so that the checkpoint is found
+    shutil.copytree(bert, copy)
+    found = validate_folder(copy, judging=Judging(atol=0.0, rtol=0.0, min_sqnr=300.0))
+    names = {one.artifact: one.guilty for one in found.localisations}
+    assert names["rejected/onnx"] == ""  # no layer is: the tolerance is beyond float32
+
+
+def test_when_time_is_up_the_note_says_how_far_the_look_came(
+    spoiled_out: Refused, bert_source: Source
+) -> None:
+    out, manifest, _ = spoiled_out
+    stage = Progress(tell=print, logs=out / "logs")
+    checkpoint = read_checkpoint(bert_source, stage)
+    subject = open_subject(bert_source, checkpoint, Judging(), stage)
+    scene = RejectionScene(
+        eager=subject, progress=stage, folder=out.with_name("short"), seconds=0.0
+    )
+    scene.folder.mkdir()
+    (scene.folder / "rejected").symlink_to(out / "rejected")
+    quick = replace(
+        manifest, localisations=(), verdicts=(replace(manifest.verdicts[0], seconds=0.0),)
+    )
+    late = add_guilty_layer(quick, "rejected/onnx", target_named("onnx"), scene)
+    (found,) = late.localisations
+    assert found.guilty == ""
+    assert "the time ended before all was looked at: 0 of" in found.notes[0]
+
+
+def test_an_artifact_that_takes_too_long_is_left_to_modelc_debug(
+    spoiled_out: Refused, tmp_path: Path
+) -> None:
+    _, manifest, _ = spoiled_out
+    notes: list[Event] = []
+    stage = Progress(tell=notes.append, logs=tmp_path)
+    scene = cast("RejectionScene", SimpleNamespace(progress=stage, folder=tmp_path, seconds=60.0))
+    slow = replace(manifest, verdicts=(replace(manifest.verdicts[0], seconds=1e6),))
+    assert add_guilty_layer(slow, "rejected/onnx", target_named("onnx"), scene) is slow
+    (note,) = notes
+    assert isinstance(note, Noted)
+    assert "is looked for by modelc debug" in note.text
+
+
+def _verdict(*outputs: OutputVerdict, state: State = State.FAILED) -> Verdict:
+    return Verdict(
+        artifact="rejected/onnx",
+        state=state,
+        reasons=because("a frozen branch", ReasonCode.BRANCH_FROZEN, fault=True),
+        device="cpu",
+        tolerance=tolerance_for(Precision.FP32),
+        feeds=("opt",),
+        outputs=outputs,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"passed": True}, {"loose": True}, {"form_kind": "missing"}, {"form_kind": "structure"}],
+)
+def test_what_is_no_matter_of_values_is_not_looked_into(changes: dict[str, object]) -> None:
+    plain = OutputVerdict(
+        feed="opt", output="y", passed=False, reason="", shape=(1,), dtype="float32", exact=False
+    )
+    assert outputs_wrong_by_value(_verdict(plain)) == (plain,)
+    assert outputs_wrong_by_value(_verdict(plain, state=State.ERROR)) == ()
+    assert outputs_wrong_by_value(_verdict(replace(plain, **changes))) == ()  # type: ignore[arg-type]  # fields of the record
+
+
+def test_debug_looks_at_a_feed_that_only_a_search_found(spoiled_out: Refused) -> None:
+    out, manifest, _ = spoiled_out
+    copy = out.with_name("searched")
+    shutil.copytree(out, copy)
+    verdict = manifest.verdict_of("rejected/onnx")
+    assert verdict is not None
+    assert verdict.worst is not None
+    feed = {name: array[:1].copy() for name, array in read_feed(copy / verdict.worst.file).items()}
+    feed["ids"][:] = 7
+    save_feed(feed, copy / verdict.worst.file)
+    worst = replace(verdict.worst, feed="search-7")
+    write_manifest(replace(manifest, verdicts=(replace(verdict, worst=worst),)), copy)
+    path = copy / "rejected" / "model.onnx"
+    for asked in (None, "search-7"):
+        found = localise_file(path, looking=DebugOptions(feed=asked))
+        assert (found.feed, found.guilty) == ("search-7", GUILTY)

@@ -1,0 +1,268 @@
+"""Sizes that eager rejects: which relation of the dims mends it is found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
+from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.order import Judging, Source
+from modelc.pipeline.run_progress import Progress
+from modelc.sample_models import gate
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
+
+from ..conftest import saved
+
+
+class Added(nn.Module):
+    """Takes two of one length."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+
+class Doubled(nn.Module):
+    """The second is twice as long, the third one longer."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, a], 1) * b
+
+
+class Halved(nn.Module):
+    """Sides of an image are multiples of 8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.pixel_unshuffle(x, 8)
+
+
+class Three(nn.Module):
+    """Lengths are multiples of 3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], -1, 3) if x.shape[1] % 3 == 0 else x.view(0)
+
+
+class Long(nn.Module):
+    """At least 7, at most 21."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] > 21:
+            raise ValueError("too long")
+        return x.unfold(1, 7, 1)
+
+
+class Never(nn.Module):
+    """Runs at no size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"not today, {x.shape}")
+
+
+def rejected(
+    module: nn.Module, *inputs: str, filled: dict[str, int | list[int]] | None = None, **sizes: int
+) -> CheckpointError:
+    """The error of eager on a feed of these sizes, explained."""
+    signature = resolve([parse_input(text) for text in inputs], {})
+    loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
+    eager = open_eager(loaded, signature)
+    trials = EagerTrials(eager, signature, 0, None)
+    feed = {
+        spec.name: np.full(
+            [dim.size(sizes) for dim in spec.dims], (filled or {}).get(spec.name, 1), spec.dtype
+        )
+        for spec in signature.inputs
+    }
+    with (
+        pytest.raises(CheckpointError, match="eager rejects") as caught,
+        explain_rejection(trials, sizes),
+    ):
+        eager.run(feed)
+    return caught.value
+
+
+def test_two_dims_that_must_be_equal() -> None:
+    inputs = "a:float32[b=1..4,s=2..9]", "b:float32[b,s2=3..9]"
+    error = rejected(Added(), *inputs, b=1, s=2, s2=3)
+    assert error.hint == "write s2=s in --input of b"
+    assert error.message.endswith("dim 's2' of b must be s")
+
+
+def test_two_batches_that_must_be_equal() -> None:
+    inputs = "a:float32[b=2..4,5]", "b:float32[rows=2..4,5]"
+    assert rejected(Added(), *inputs, b=2, rows=4).hint == "write rows=b in --input of b"
+
+
+def test_a_dim_that_must_be_twice_another() -> None:
+    inputs = "a:float32[b=1..4,s=2..9]", "b:float32[b,t=2..18]"
+    assert rejected(Doubled(), *inputs, b=1, s=2, t=3).hint == "write t=2*s in --input of b"
+
+
+def test_sides_that_must_be_multiples() -> None:
+    error = rejected(Halved(), "x:float32[b=1..4,3,h=20..100,w=30..70]", b=1, h=20, w=30)
+    assert error.hint == "write h=8*(k=3..12) and w=8*(k2=4..8)"
+
+
+def test_a_step_of_3_is_not_taken_for_one_of_6() -> None:
+    error = rejected(Three(), "x:float32[b=1..4,t=1..32]", b=1, t=1)
+    assert error.hint == "write t=3*(k=1..10)"
+
+
+@pytest.mark.parametrize(("at", "write"), [(1, "write t=7..21"), (30, "write t=7..21")])
+def test_a_size_beyond_what_the_model_takes(at: int, write: str) -> None:
+    error = rejected(Long(), "x:float32[b=1..4,t=1..30]", b=2, t=at)
+    assert error.hint == write
+
+
+@pytest.mark.parametrize(("dim", "write"), [("n=2..60", "n=7..21"), ("n=2..9..60", "n=7..21")])
+def test_an_opt_beyond_what_the_model_takes(dim: str, write: str) -> None:
+    assert rejected(Long(), f"x:float32[batch=1..2,{dim}]", batch=1, n=31).hint == f"write {write}"
+
+
+class Table(nn.Module):
+    """Takes one length alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(1, 12)
+
+
+class Bounded(nn.Module):
+    """Lengths are no larger than the axis."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        if int(n.max()) > x.shape[1]:
+            raise ValueError("too far")
+        return x.sum() + n
+
+
+class Wider(nn.Module):
+    """Takes images that are wider than high: no relation says it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2] < x.shape[1]:
+            raise ValueError("not wide")
+        return x
+
+
+@pytest.mark.parametrize("dim", ["t=2..12..40", "t=2..12..400"])
+def test_a_dim_that_has_one_size_is_static(dim: str) -> None:
+    assert rejected(Table(), f"x:float32[b=1..4,{dim}]", b=1, t=2).hint == "--static t"
+
+
+def test_one_size_that_is_not_the_middle_is_said_itself() -> None:
+    error = rejected(Table(), "x:float32[b=1..4,t=1..20]", b=2, t=10)
+    assert error.hint == "write 12 for t wherever it stands"
+
+
+def test_values_that_are_the_cause_are_told_from_sizes() -> None:
+    inputs = "x:float32[b=1..4,s=1..9]", "n:int64[b]{1..9}"
+    error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
+    assert not isinstance(error, RejectedSizesError)
+    assert error.hint.startswith("eager takes other values at these sizes: state them, as in n{1..")
+
+
+class Shops(nn.Module):
+    """Looks up a category, beside integers of any value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shop = nn.Embedding(40, 3)
+
+    def forward(self, shop: Tensor, seconds: Tensor) -> Tensor:
+        found: Tensor = self.shop(shop)
+        return found + seconds[:, None]
+
+
+def test_a_stated_range_beyond_a_table_is_named_with_its_end() -> None:
+    inputs = "shop:int64[b=1..4]{0..40}", "seconds:int64[b]{0..2000000000}"
+    hint = rejected(Shops(), *inputs, filled={"shop": 40}, b=4).hint
+    assert hint == "eager takes shop up to 39: write --input 'shop:int64[b=1..4]{0..39}'"
+
+
+class Boxes(nn.Module):
+    """Looks widths and heights up, which are not negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides = nn.Embedding(100, 3)
+
+    def forward(self, box: Tensor) -> Tensor:
+        found: Tensor = self.sides(box[..., 2:] - box[..., :2])
+        return found
+
+
+def test_values_that_must_ascend_are_found_and_written() -> None:
+    box = "box:int64[b=1..4,n=2..9,4]{0..99}"
+    hint = rejected(Boxes(), box, filled={"box": [5, 5, 1, 1]}, b=2, n=9).hint
+    assert hint == (
+        "eager takes values that are ascending along the last axis:"
+        " write --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'"
+    )
+
+
+def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
+    error = rejected(Wider(), "x:float32[b=1..4,h=2..30,w=2..30]", b=1, h=30, w=2)
+    assert isinstance(error, RejectedSizesError)
+
+
+def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
+    error = rejected(Never(), "x:float32[b=1..4,t=1..30]", b=2, t=3)
+    assert error.hint == "correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line"
+
+
+def test_eager_is_not_run_without_end() -> None:
+    signature = resolve([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
+    loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
+    trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
+    before = trials.left
+    with pytest.raises(CheckpointError), explain_rejection(trials, dict.fromkeys("abcde", 3)):
+        raise CheckpointError("eager rejects it", hint="none")
+    assert trials.left >= 0
+    assert trials.left < before
+
+
+Opened = Callable[..., tuple[EagerReference, list[str]]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    """`opened(static=("batch",))`: gate opened as an order would, with the notes that were told."""
+
+    def make(*static: str) -> tuple[EagerReference, list[str]]:
+        notes: list[str] = []
+        source = Source(
+            checkpoint=saved("gate", gate.gate(), tmp_path),
+            model="modelc.sample_models.gate:gate",
+            inputs=gate.SIGNATURE,
+            static=static,
+        )
+        stage = Progress(
+            tell=lambda event: notes.append(str(getattr(event, "text", ""))), logs=tmp_path
+        )
+        return open_subject(source, read_checkpoint(source, stage), Judging(), stage), notes
+
+    return make
+
+
+def test_a_static_dim_is_fixed_before_anything_runs_and_said(opened: Opened) -> None:
+    subject, notes = opened("batch")
+    assert str(subject.signature.inputs[0]) == "x:float32[2,16]"
+    assert {one.feed.arrays["x"].shape for one in subject.references} == {(2, 16)}
+    assert subject.example["x"].shape == (2, 16)
+    assert any("fixed by --static: batch at 2 (was batch=1..4)" in note for note in notes)
+
+
+def test_an_unknown_static_dim_names_the_dims(opened: Opened) -> None:
+    with pytest.raises(UsageError, match="--static: 'seq'") as caught:
+        opened("seq")
+    assert caught.value.hint == "choose from: batch"

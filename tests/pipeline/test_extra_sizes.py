@@ -1,0 +1,93 @@
+"""An artifact is judged at the sizes that its converter names, beside those of all feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from modelc.core.contract import Feed, Outputs, Target
+from modelc.core.errors import CheckpointError, ConversionError
+from modelc.core.grammar import parse_input
+from modelc.core.manifest import Manifest
+from modelc.core.signature import resolve
+from modelc.pipeline.eager_reference import EagerReference
+from modelc.pipeline.extra_sizes import add_size_feeds
+from modelc.pipeline.order import Order, Source
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_folder import validate_folder
+
+from .conftest import eagerly
+
+Fakes = Callable[..., Target]
+Orders = Callable[..., Order]
+BATCH = 77  # no feed is drawn at that batch
+
+
+def off_at_one_size(feed: Feed) -> Outputs:
+    """Right but for one batch, as a program whose condition was dropped may be."""
+    found = dict(eagerly(feed))
+    if feed["x"].shape[0] == BATCH:
+        found["output"] = found["output"] + 1
+    return found
+
+
+@pytest.fixture
+def made(order: Orders, gate_source: Source, fake: Fakes) -> Callable[..., Manifest]:
+    def make(*places: dict[str, int], answer: Callable[[Feed], Outputs] = eagerly) -> Manifest:
+        source = replace(gate_source, inputs=("x:float32[batch=1..200,16]",))
+        return run(order("fake", source=source), targets=(fake(answer=answer, places=places),))
+
+    return make
+
+
+def test_what_is_wrong_at_such_a_size_is_refused(made: Callable[..., Manifest]) -> None:
+    found = made({"batch": 3}, {"batch": BATCH}, answer=off_at_one_size)
+    assert found.exit_code == 1
+    assert f"batch={BATCH}" in found.verdicts[0].reason
+
+
+def test_other_feeds_do_not_show_it(made: Callable[..., Manifest]) -> None:
+    assert made(answer=off_at_one_size).passed
+
+
+def test_validate_judges_there_again(
+    made: Callable[..., Manifest], order: Orders, fake: Fakes
+) -> None:
+    right = made({"batch": 78}, {"batch": BATCH})
+    folder = order("fake").out
+    again = validate_folder(folder, targets=(fake(),))
+    assert again.verdicts[0].passed
+    assert again.verdicts[0].feeds == right.verdicts[0].feeds
+    wrong = validate_folder(folder, targets=(fake(answer=off_at_one_size),))
+    assert wrong.exit_code == 1
+    assert f"batch={BATCH}" in wrong.verdicts[0].reason
+
+
+def test_what_is_right_there_passes_and_the_feeds_are_named(made: Callable[..., Manifest]) -> None:
+    (verdict,) = made({"batch": 78}, {"batch": BATCH}).verdicts
+    assert verdict.passed
+    assert {"size-1", "size-2"} <= set(verdict.feeds)
+
+
+def test_a_size_that_feeds_have_anyway_is_not_drawn_again(made: Callable[..., Manifest]) -> None:
+    (verdict,) = made({"batch": 1}, {"batch": 200}).verdicts
+    assert not {name for name in verdict.feeds if name.startswith("size-")}
+
+
+def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
+    def reject(feed: Feed, *, far: bool) -> Outputs:
+        assert far
+        raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
+
+    subject = SimpleNamespace(
+        signature=resolve([parse_input("x:float32[batch=1..200,16]")], {}),
+        feeds=SimpleNamespace(seed=0),
+        references=(),
+        model=SimpleNamespace(run_reference=reject),
+    )
+    with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
+        add_size_feeds(cast("EagerReference", subject), [{"batch": BATCH}])

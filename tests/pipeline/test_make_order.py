@@ -1,0 +1,98 @@
+"""Building one artifact from a converted model or from a checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from modelc.core.digest import sha256_of
+from modelc.core.errors import UsageError
+from modelc.core.precision import Precision
+from modelc.pipeline.api import build
+from modelc.pipeline.make_order import build_order
+from modelc.pipeline.order import Order, Source, Wanted
+
+pytestmark = [pytest.mark.needs("onnx"), pytest.mark.needs("openvino")]
+HALF = Wanted(target="openvino", precision=Precision.FP16)
+
+
+@pytest.fixture
+def elsewhere(exported_digits: Path, tmp_path: Path) -> Path:
+    """The ONNX without its manifest."""
+    return Path(shutil.copy(exported_digits / "model.onnx", tmp_path))
+
+
+def test_an_onnx_beside_its_manifest_gives_an_ir(exported_digits: Path, tmp_path: Path) -> None:
+    found = build(exported_digits / "model.onnx", to="openvino:fp16", out=tmp_path / "ir").manifest
+    (artifact,) = found.artifacts
+    assert found.exit_code == 0
+    assert (artifact.made_from, artifact.parent) == (
+        "model.onnx",
+        sha256_of(exported_digits / "model.onnx"),
+    )
+    assert (tmp_path / "ir" / "model.fp16.xml").exists()
+
+
+def test_the_ir_is_judged_against_eager_not_against_the_onnx(
+    exported_digits: Path, tmp_path: Path
+) -> None:
+    found = build(exported_digits / "model.onnx", to="openvino", out=tmp_path / "ir").manifest
+    assert found.checkpoint.kind == "safetensors"
+    assert found.signature.outputs == ("output",)
+    assert "sample" in found.verdicts[0].feeds
+
+
+def test_an_ir_beside_its_onnx_joins_the_manifest(digits_copy: Path) -> None:
+    shutil.rmtree(digits_copy / "rejected", ignore_errors=True)
+    found = build(digits_copy / "model.onnx", to="openvino", out=digits_copy).manifest
+    assert {artifact.name for artifact in found.artifacts} >= {"torchscript", "onnx", "openvino"}
+    assert found.exit_code == 0
+
+
+def test_an_onnx_elsewhere_needs_an_eager_side(elsewhere: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no eager reference to prove against") as caught:
+        build(elsewhere, to="openvino", out=tmp_path / "ir")
+    assert "--against" in caught.value.hint
+    assert not (tmp_path / "ir").exists()
+
+
+def test_an_onnx_elsewhere_is_built_against_a_checkpoint(
+    elsewhere: Path, tmp_path: Path, digits_source: Source
+) -> None:
+    found = build(elsewhere, to="openvino", out=tmp_path / "ir", against=digits_source).manifest
+    assert [artifact.name for artifact in found.artifacts] == ["openvino"]
+    assert found.passed
+
+
+def test_an_onnx_of_another_model_gives_a_rejected_ir(
+    exported_digits: Path, tmp_path: Path, digits_source: Source
+) -> None:
+    import onnx
+
+    model = onnx.load(exported_digits / "model.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith("classify.bias"):
+            tensor.raw_data = bytes(len(tensor.raw_data))
+    onnx.save(model, tmp_path / "model.onnx")
+    found = build(
+        tmp_path / "model.onnx", to="openvino", out=tmp_path / "ir", against=digits_source
+    ).manifest
+    assert found.exit_code == 1
+    assert [artifact.name for artifact in found.artifacts] == ["rejected/openvino"]
+
+
+def test_a_checkpoint_is_built_through_its_parents(digits_source: Source, tmp_path: Path) -> None:
+    asked = Order(source=digits_source, wanted=(HALF,), out=tmp_path)
+    order = build_order(digits_source.checkpoint, asked)
+    assert (order.parent, order.source) == (None, digits_source)
+
+
+def test_what_is_made_from_eager_is_built_from_the_checkpoint(
+    digits_source: Source, tmp_path: Path
+) -> None:
+    found = build(
+        digits_source.checkpoint, to="torchscript", out=tmp_path, against=digits_source
+    ).manifest
+    assert found.exit_code == 0

@@ -1,0 +1,105 @@
+"""Which quantizer's artifact is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from modelc.converters.quantizers.quantizer_registry import QUANTIZERS
+from modelc.core.contract import Converted
+from modelc.core.precision import Precision
+from modelc.core.records import FileRecord, Latency
+from modelc.core.verdict import OutputVerdict, State, Verdict
+from modelc.pipeline.accuracy_gate import ratio_noise
+from modelc.pipeline.attempt import Recipe, Trial
+from modelc.pipeline.eager_reference import EagerReference
+from modelc.pipeline.trial_choice import choose_trial
+from modelc.validators.tolerance import TOLERANCES
+
+
+def trial(
+    sqnr: float,
+    milliseconds: float,
+    *,
+    passed: bool = True,
+    parent: float = 10,
+    noise: float = 0.02,
+    size: int = 0,
+) -> Trial:
+    """A quantizer's artifact with this SQNR in dB and this latency, its parent taking 10 ms."""
+    output = OutputVerdict(
+        feed="held-out-1", output="y", passed=passed, reason="", shape=(1,), dtype="float32",
+        exact=False, sqnr=sqnr,
+    )  # fmt: skip
+    verdict = Verdict(
+        artifact="a",
+        state=State.PASSED if passed else State.FAILED,
+        reasons=(),
+        device="cpu",
+        tolerance=TOLERANCES[Precision.INT8],
+        feeds=("held-out-1",),
+        outputs=(output,),
+    )
+    return Trial(
+        recipe=Recipe(quantizer=QUANTIZERS[0]),
+        workplace=Path(),
+        converted=Converted(files=(), versions={}),
+        files=(FileRecord(name="a.onnx", sha256="", size=size),),
+        verdict=verdict,
+        judged=cast("EagerReference", None),  # choosing does not look at it
+        frozen=(),
+        latency=Latency(
+            milliseconds=milliseconds, parent=parent, device="cpu", runs=9, noise=noise
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "others"),
+    [
+        pytest.param(trial(30, 5), [trial(25, 4)], id="the most exact"),
+        pytest.param(trial(29.8, 4), [trial(30, 5)], id="the fastest of those as exact"),
+        pytest.param(trial(25, 5), [trial(30, 12)], id="none that is slower than its parent"),
+        pytest.param(trial(16, 5), [trial(30, 5, passed=False)], id="none that failed"),
+        pytest.param(trial(30, 12), [trial(25, 15)], id="where all are slow, the most exact"),
+        pytest.param(
+            trial(12, 5, passed=False),
+            [trial(3, 4, passed=False)],
+            id="where all failed, the least wrong",
+        ),
+        pytest.param(
+            trial(30, 5.2, noise=0.1, size=1),
+            [trial(30, 5, size=2)],
+            id="the smaller, in the noise",
+        ),
+        pytest.param(
+            trial(30, 5, noise=0.01, size=2), [trial(30, 5.2, noise=0.01, size=1)], id="the faster"
+        ),
+    ],
+)
+def test_the_best_is_kept(best: Trial, others: list[Trial]) -> None:
+    assert choose_trial([best, *others]) is best
+    assert choose_trial([*others, best]) is best
+
+
+def test_the_noise_of_a_latency_is_that_of_its_median() -> None:
+    """Two standard errors, against the scatter of medians over many series of draws."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(1.0, 0.06, size=(2000, 15))
+    scatter = 2 * float(np.std(np.median(draws, axis=1)))
+    stated = float(np.mean([ratio_noise(list(row)) for row in draws]))
+    assert stated == pytest.approx(scatter, rel=0.2)
+
+
+def test_the_noise_is_at_least_a_percent() -> None:
+    assert ratio_noise([0.5] * 9) == 0.01
+
+
+def test_an_artifact_is_slower_beyond_its_own_noise_only() -> None:
+    quiet = Latency(milliseconds=10.4, parent=10, device="cpu", runs=9, noise=0.01)
+    assert quiet.slower
+    assert not replace(quiet, noise=0.08).slower

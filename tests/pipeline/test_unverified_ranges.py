@@ -1,0 +1,90 @@
+"""What lies beyond chosen ranges is said, with an --input that states it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.domain import Domain
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.pipeline.domain_search import choose_dims
+from modelc.pipeline.size_probe import describe_narrowed_values, describe_unverified_dims
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
+
+WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
+
+
+def signature_of(*inputs: str) -> Signature:
+    return resolve([parse_input(text) for text in inputs], {})
+
+
+class Frames(nn.Module):
+    """Windows of 400 elements, as of a sound."""
+
+    def forward(self, wave: Tensor) -> Tensor:
+        return torch.nn.functional.pad(wave, (200, 200), mode="reflect").unfold(1, 400, 160)
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(100))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] > len(self.table):
+            raise ValueError("too long")
+        return x * self.table[: x.shape[1]]
+
+
+def chosen(net: nn.Module, text: str) -> str:
+    signature = signature_of(text)
+    loaded = LoadedModule(kind="state_dict", module=net.eval(), takes=parameters_of(net.forward))
+    eager = open_eager(loaded, signature)
+    return describe_unverified_dims(choose_dims(eager, signature))
+
+
+def test_where_the_search_ended_larger_sizes_are_stated() -> None:
+    line = chosen(Frames(), "wave:float32[batch,samples]")
+    assert line == (
+        "dims: batch 1..8, samples 201..896 (chosen; larger are not verified, state them: "
+        "--input 'wave:float32[batch,samples=201..8960]')"
+    )
+    wider = signature_of(line.partition("--input '")[2].rstrip("')"))
+    assert wider.free_dims["samples"].high == 8960
+
+
+def test_where_eager_ends_nothing_is_to_be_stated() -> None:
+    line = chosen(Positions(), "x:float32[batch,seq]")
+    assert line == "dims: batch 1..8, seq 1..100 (chosen; state others with --input)"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(-(2**20), 2**20, True), (-(2**31) + 1, 2**31 - 1, False), (-(2**40), 2**40, False)],
+)
+def test_integers_that_an_artifact_narrows_are_said(low: int, high: int, said: bool) -> None:
+    asked = signature_of("seconds:int64[batch=1..8]")
+    (spec,) = asked.inputs
+    asked = replace(asked, inputs=(replace(spec, values=WIDE),))
+    kept = replace(spec, values=replace(WIDE, low=low, high=high))
+
+    class Artifact:
+        name = "openvino"
+        domain = Domain(inputs=(kept,))
+
+    lines = describe_narrowed_values([cast("Any", Artifact())], asked)
+    assert len(lines) == said
+    for line in lines:
+        assert line.startswith("openvino: seconds holds within -1048576..1048576 only")
+        stated = re.search(r"--input '(.*)'", line)
+        assert stated
+        (wider,) = signature_of(stated[1]).inputs
+        assert (wider.values and wider.values.high) == 2**31 - 1

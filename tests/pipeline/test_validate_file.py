@@ -1,0 +1,192 @@
+"""One model file against its eager side."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
+from modelc.core.precision import Precision
+from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
+from modelc.pipeline.order import Judging, Order, Source
+from modelc.pipeline.run_order import run
+from modelc.pipeline.run_progress import temporary_logs
+from modelc.pipeline.validate_file import validate_file
+
+FILES = ["model.torchscript.pt", "model.pt2", "model.onnx", "model.xml"]
+
+
+@pytest.fixture
+def alone(exported_digits: Path, tmp_path: Path) -> Path:
+    """The models without their manifest."""
+    for path in exported_digits.glob("model.*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_passes_against_its_checkpoint(
+    alone: Path, digits_source: Source, file: str
+) -> None:
+    precision = Precision.FP16 if "fp16" in file else None
+    source = replace(digits_source, trust=True)  # the programs among them are nobody's
+    verdict = validate_file(alone / file, source, precision=precision)
+    assert verdict.passed
+    assert verdict.artifact == file
+    assert verdict.feeds[:4] == ("sample", "min", "opt", "max")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_passes_against_the_manifest_beside_it(exported_digits: Path, file: str) -> None:
+    assert validate_file(exported_digits / file).passed
+
+
+def test_nothing_is_written_or_moved(alone: Path, gate_source: Source) -> None:
+    before = {path: path.read_bytes() for path in alone.iterdir()}
+    assert not validate_file(alone / "model.onnx", gate_source).passed
+    assert {path: path.read_bytes() for path in alone.iterdir()} == before
+
+
+def test_a_damaged_file_is_an_error_of_the_runtime(alone: Path, gate_source: Source) -> None:
+    (alone / "model.onnx").write_bytes(b"\x08garbage")
+    with pytest.raises(RunnerError, match="onnx: "):
+        validate_file(alone / "model.onnx", gate_source)
+
+
+def test_a_file_of_another_model_fails(alone: Path, gate_source: Source) -> None:
+    verdict = validate_file(alone / "model.onnx", gate_source)
+    assert not verdict.passed
+    assert verdict.exit_code == 6
+
+
+def test_a_file_is_never_compared_with_itself(alone: Path) -> None:
+    source = Source(checkpoint=alone / "model.torchscript.pt", trust=True)
+    with pytest.raises(UsageError, match="the same file"):
+        validate_file(alone / "model.torchscript.pt", source)
+
+
+def test_a_copy_of_a_file_is_never_compared_with_it(alone: Path) -> None:
+    shutil.copy(alone / "model.torchscript.pt", alone / "copy.pt")
+    source = Source(checkpoint=alone / "copy.pt", trust=True)
+    with pytest.raises(UsageError, match="compared with itself"):
+        validate_file(alone / "model.torchscript.pt", source)
+
+
+def test_without_a_manifest_the_hint_says_what_to_add(alone: Path) -> None:
+    with pytest.raises(UsageError, match="no manifest beside") as caught:
+        validate_file(alone / "model.onnx")
+    assert "--against" in caught.value.hint
+
+
+def test_a_file_that_the_manifest_does_not_know_needs_an_eager_side(digits_copy: Path) -> None:
+    shutil.copy(digits_copy / "model.onnx", digits_copy / "other.onnx")
+    with pytest.raises(UsageError, match="no manifest beside"):
+        validate_file(digits_copy / "other.onnx")
+
+
+def test_a_file_changed_since_its_manifest_needs_an_eager_side(digits_copy: Path) -> None:
+    import onnx
+
+    model = onnx.load(digits_copy / "model.onnx")
+    model.doc_string = "changed"
+    onnx.save(model, digits_copy / "model.onnx")
+    with pytest.raises(UsageError, match="was changed after it was proven"):
+        validate_file(digits_copy / "model.onnx")
+
+
+def test_no_file_and_no_model_are_usage_errors(alone: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        validate_file(alone / "absent.onnx")
+    (alone / "notes.txt").write_text("hello")
+    with pytest.raises(UsageError, match="is no artifact that modelc knows"):
+        validate_file(alone / "notes.txt")
+
+
+@pytest.mark.needs("openvino")
+def test_a_file_does_not_choose_its_own_tolerance(alone: Path, digits_source: Source) -> None:
+    assert not validate_file(alone / "model.fp16.xml", digits_source).passed
+
+
+@pytest.mark.needs("openvino")
+def test_what_is_judged_as_half_gets_the_tolerance_of_half(
+    alone: Path, digits_source: Source
+) -> None:
+    half = validate_file(alone / "model.fp16.xml", digits_source, precision=Precision.FP16)
+    full = validate_file(alone / "model.xml", digits_source)
+    assert (half.tolerance.min_sqnr, full.tolerance.min_sqnr) == (40.0, 90.0)
+    assert half.passed
+    assert half.sqnr is not None
+    assert 40.0 < half.sqnr < 90.0
+
+
+@pytest.mark.needs("openvino")
+def test_half_weights_fail_at_the_tolerance_of_single(alone: Path, digits_source: Source) -> None:
+    judging = Judging(atol=1e-6, rtol=1e-4, min_sqnr=90.0)
+    assert not validate_file(alone / "model.fp16.xml", digits_source, judging=judging).passed
+
+
+def test_a_changed_checkpoint_is_no_fault_of_the_file(
+    order: Callable[..., Order], tmp_path: Path
+) -> None:
+    made = run(order("torchscript"))
+    out = tmp_path / "out"
+    other = replace(made.checkpoint, path=str(tmp_path / "other.safetensors"))
+    content = bytearray((out / made.checkpoint.path).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "other.safetensors").write_bytes(content)
+    write_manifest(replace(made, checkpoint=other), out)
+    with pytest.raises(CheckpointError, match="is not the recorded checkpoint"):
+        validate_file(out / "model.torchscript.pt")
+
+
+def test_the_manifests_feeds_are_used(order: Callable[..., Order], tmp_path: Path) -> None:
+    made = run(order("torchscript", judging=Judging(feeds=8, seed=2)))
+    verdict = validate_file(tmp_path / "out" / "model.torchscript.pt")
+    assert verdict.feeds == made.verdicts[0].feeds
+    assert sum(name.startswith("seed-") for name in verdict.feeds) == 4  # 8 less 4 others
+
+
+def test_the_manifest_is_left_as_it_is(exported_digits: Path) -> None:
+    before = (exported_digits / MANIFEST_FILE).read_bytes()
+    validate_file(exported_digits / "model.onnx")
+    assert (exported_digits / MANIFEST_FILE).read_bytes() == before
+    assert read_manifest(exported_digits) is not None
+
+
+def test_machine_code_of_a_stranger_is_refused_before_anything_is_loaded(
+    tmp_path: Path, digits_source: Source
+) -> None:
+    path = tmp_path / "model.aoti.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/archive_format", "pt2")
+        archive.writestr("model/data/aotinductor/model/lib.so", b"code")
+    told: list[object] = []
+    with pytest.raises(CheckpointError, match="is machine code") as caught:
+        validate_file(path, digits_source, told.append)
+    assert caught.value.hint == "add --trust, only if you trust its maker"
+    assert not told
+
+
+def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
+    hint = "give what the model was exported for"
+    with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
+        raise RunnerError("dim b is 9", hint=hint)
+    assert caught.value.hint == hint
+    assert not folder.exists()
+
+
+def test_a_log_that_an_error_points_to_is_kept_with_the_error_and_no_folder_is_left() -> None:
+    def fail(folder: Path) -> None:
+        (folder / "validate.log").write_text("what the runtime said")
+        raise RunnerError("it would not open", hint=LOGGED)
+
+    with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
+        fail(folder)
+    assert caught.value.hint == "see the whole text: add --debug"
+    assert caught.value.__notes__ == ["what the runtime said"]
+    assert not folder.exists()

@@ -1,0 +1,246 @@
+"""Integer inputs that nobody stated a range for: eager decides which values there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.dims import Relation
+from modelc.core.grammar import parse_input
+from modelc.core.signature import RowOrder, Signature, ValueRange, resolve
+from modelc.pipeline.value_search import choose_values
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
+
+LARGE = 2**40
+
+
+class Embedded(nn.Module):
+    """A table of 300 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.table(ids)
+        return found
+
+
+class Indexed(nn.Module):
+    """A table without a parameter of as many rows, indexed from its end too."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.arange(77.0)[ids]
+
+
+class Passed(nn.Module):
+    """Any value will do."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ids + 1
+
+
+class Lengths(nn.Module):
+    """Lengths from 1 to the length of x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
+        found: Tensor = self.cell(packed)[1][0]
+        return found
+
+
+class Graph(nn.Module):
+    """Indices of nodes."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+
+
+class Cut(nn.Module):
+    """Any length from 1 on: rows are cut, and an empty row has no maximum."""
+
+    def __init__(self, least: int = 1) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        if int(lengths.min()) < self.least:
+            raise ValueError("too short")
+        return torch.stack([row[: int(n)].amax(0) for row, n in zip(x, lengths, strict=True)])
+
+
+class Counted(nn.Module):
+    """The value says how much there is to do."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        found = torch.zeros(1)
+        for step in range(int(n)):
+            found = found + step
+        return found
+
+
+class Powers(nn.Module):
+    """Inf above 127."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        return 2.0 ** n.float()
+
+
+class Ordered(nn.Module):
+    """Takes constants, but not what is drawn: each value is at least the one before."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if bool((ids[1:] < ids[:-1]).any()):
+            raise ValueError("not in order")
+        return ids * 2
+
+
+def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
+    """The signature with what is chosen."""
+    signature = resolve([parse_input(text) for text in inputs], {})
+    loaded = LoadedModule(
+        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
+    )
+    return choose_values(open_eager(loaded, signature), signature, samples=samples or None)
+
+
+def test_a_table_ends_the_range() -> None:
+    spec = chosen(Embedded(), "ids:int64[batch=1..4,seq=1..9]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+def test_a_table_that_is_indexed_from_its_end() -> None:
+    spec = chosen(Indexed(), "ids:int64[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=-77, high=76, chosen=True, usual=(0, 76))
+
+
+def test_a_sample_is_widened_to_the_table() -> None:
+    sample = np.array([[5, 17]])
+    spec = chosen(Embedded(), "ids:int64[1,2]", ids=sample).inputs[0]
+    assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_the_range_holds_the_values_of_the_sample(least: int) -> None:
+    lengths = np.array([8, 3, 4])
+    x = np.zeros((3, 9, 2), np.float32)
+    found = chosen(
+        Cut(least),
+        "x:float32[batch=1..4,seq=4..12,2]",
+        "lengths:int64[batch]",
+        x=x,
+        lengths=lengths,
+    )
+    values = found.inputs[1].values
+    assert values is not None
+    assert (values.low, values.high, values.usual) == (least, LARGE, (3, 8))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int64", -LARGE, LARGE),
+        ("int32", -(2**31) + 1, 2**31 - 1),
+        ("int16", -32767, 32767),
+        ("int8", -127, 127),
+    ],
+)
+def test_what_takes_any_value_has_all_of_its_dtype(dtype: str, low: int, high: int) -> None:
+    spec = chosen(Passed(), f"ids:{dtype}[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=low, high=high, chosen=True, usual=(0, 1))
+
+
+def test_bytes_are_drawn_over_all_values() -> None:
+    spec = chosen(Passed(), "ids:uint8[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=255, chosen=True, usual=(0, 255))
+
+
+def test_a_sample_says_the_usual_values_of_what_takes_any() -> None:
+    spec = chosen(Passed(), "ids:int64[2]", ids=np.array([30, 70])).inputs[0]
+    assert spec.values == ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(30, 70))
+
+
+def test_lengths_follow_the_dim() -> None:
+    found = chosen(Lengths(), "x:float32[batch=1..4,seq=2..12,3]", "lengths:int64[batch]")
+    values = ValueRange(low=1, high=12, high_dim=Relation(base="seq"), chosen=True)
+    assert found.inputs[1].values == values
+
+
+def test_edges_follow_the_nodes() -> None:
+    found = chosen(Graph(), "x:float32[nodes=2..20,3]", "edges:int64[2,edges=1..30]")
+    values = ValueRange(low=0, high=19, high_dim=Relation(base="nodes", plus=-1), chosen=True)
+    assert found.inputs[1].values == values
+
+
+def test_an_index_into_a_fixed_dim_ends_there() -> None:
+    found = chosen(Graph(), "x:float32[12,3]", "edges:int64[2,edges=1..30]")
+    assert found.inputs[1].values == ValueRange(low=0, high=11, chosen=True)
+
+
+def test_a_count_ends_where_it_is_much_work() -> None:
+    spec = chosen(Counted(), "n:int64[]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=64, chosen=True)
+
+
+def test_values_that_overflow_are_left_out() -> None:
+    spec = chosen(Powers(), "n:int64[3]").inputs[0]
+    assert spec.values is not None
+    assert (spec.values.low, spec.values.high) == (0, 127)
+
+
+def test_a_mask_holds_zeros_and_ones() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            return x * attention_mask
+
+    found = chosen(Masked(), "x:float32[n=1..4]", "attention_mask:int64[n]")
+    assert found.inputs[1].values == ValueRange(low=0, high=1, chosen=True)
+
+
+def test_values_that_must_ascend_do() -> None:
+    found = chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values
+    assert found == ValueRange(low=0, high=1023, chosen=True, order=RowOrder.ASCENDING)
+
+
+class Packed(nn.Module):
+    """The last state of packed sequences, which must come sorted by their lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        last: Tensor = self.layer(packed)[1][-1]
+        return last
+
+
+def test_lengths_that_must_be_sorted_are() -> None:
+    found = chosen(Packed(), "x:float32[batch=2..4,seq=3..9,3]", "lengths:int64[batch]").inputs[1]
+    assert str(found.values) == "{1..seq descending}"
+
+
+def test_what_takes_nothing_drawn_stays_without_a_range() -> None:
+    class Alternating(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            steps = ids[1:] - ids[:-1]
+            if bool((steps[1:] * steps[:-1] > 0).any()) or bool((ids[0] > ids[1:]).any()):
+                raise ValueError("not in order")
+            return ids * 2
+
+    assert chosen(Alternating(), "ids:int64[n=6..9]").inputs[0].values is None
+
+
+def test_stated_ranges_are_left_alone() -> None:
+    signature = chosen(Passed(), "ids:int64[n=1..4]{3..4}")
+    assert signature.inputs[0].values == ValueRange(low=3, high=4)
