@@ -87,7 +87,7 @@ def _refusal(
         cause=None if found is None else found[0],
         passing=_is_host_failure(error),
         detail=f"{reason}{module}{where}",
-        relocate_places=bool(where),
+        has_place=bool(where),
     )
 
 

@@ -43,7 +43,7 @@ class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.
 
     What the table knows lies in the model as a rule. Anything else may have been the moment, and so
-    may what is `passing`: memory, a disk. `detail` is the message without who refused, `placed`
+    may what is `passing`: memory, a disk. `detail` is the message without who refused, `has_place`
     says that it ends with a line of the user's code.
     """
 
@@ -56,12 +56,12 @@ class RefusedError(ConversionError):
         cause: RefusalCause | None = None,
         passing: bool = False,
         detail: str = "",
-        placed: bool = False,
+        has_place: bool = False,
     ) -> None:
         super().__init__(message, hint=hint, option=option)
         self.cause = cause
         self.detail = detail or message
-        self.relocate_places = placed
+        self.has_place = has_place
         self.lasting = cause is not None and cause.lasting and not passing
 
 

@@ -150,11 +150,11 @@ def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) ->
 
 def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
     """The refusal with the line that fixed a size, where torch told of one."""
-    if not places or (isinstance(refused, RefusedError) and refused.relocate_places):
+    if not places or (isinstance(refused, RefusedError) and refused.has_place):
         return refused
     cause = refused.cause if isinstance(refused, RefusedError) else None
     text = f"{refused.message} (at {places[0]})"
-    return RefusedError(text, hint=refused.advice, cause=cause, relocate_places=True)
+    return RefusedError(text, hint=refused.advice, cause=cause, has_place=True)
 
 
 def _accept_program(

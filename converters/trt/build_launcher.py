@@ -86,7 +86,7 @@ def build_with_python(
     result.unlink(missing_ok=True)
     write_record(replace(request, path=tuple(sys.path)), asked)
     try:
-        ended = _run_child([*command, str(folder)], heard, patience)
+        ended = _run_child([*command, str(folder)], handle_line, patience)
         outcome = _read_outcome(result, ended)
     finally:
         result.unlink(missing_ok=True)

@@ -79,8 +79,8 @@ def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str)
     ]
     if rest:
         place += f", or beside it ({', '.join(rest[:_NAMED])})"
-    layers = ", ".join((body.inside or ())[:_NAMED])
-    of_these = f" (it holds {layers})" if layers else ""
+    held = ", ".join((body.inside or ())[:_NAMED])
+    of_these = f" (it holds {held})" if held else ""
     return f"{place}: it runs as one, and debug does not look into it{of_these}"
 
 

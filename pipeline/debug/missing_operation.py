@@ -178,7 +178,7 @@ def describe_whole_fault(
     runtime's fusion makes it wrong, and the layers are named whose tensors alone set it right.
 
     Args:
-        run: both sides.
+        layers: both sides.
         found: the layers' own errors, none of them guilty.
         precision: of the artifact.
         passed: the verdict on record, None for none.

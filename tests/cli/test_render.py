@@ -18,6 +18,7 @@ from modelc.cli.tables import fitted_table, say, show_json, show_reasoned, write
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
+from modelc.core.verdict import ReasonCode
 from modelc.pipeline.trial_choice import CHOICE_RULE
 
 
