@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...core.contract import Array, Outputs
 from ...core.precision import Precision
 from ...sources.activation_tape import TracedTensor
 from ...validators.tolerance import tolerance_for
 from .layer_comparer import WORST_DB, LayerComparer, finite_sqnr, is_below, worse_sqnr
-from .locate_layer import LayerErrors
 from .refine_culprit import NEARLY, Culprit
+
+if TYPE_CHECKING:
+    from .locate_layer import LayerErrors
 
 _MAX_PART_RUNS = 48  # runs of the part
 _MIN_PART_GAIN = 20.0  # dB by which the result must come nearer to eager's
