@@ -201,7 +201,7 @@ def killed(folder: Path, model: str) -> None:
 def loaded(folder: Path) -> str:
     """Frameworks that a warm run has imported."""
     code = (
-        "import sys; from modelc.cli.app import door; door(sys.argv[1:]);"
+        "import sys; from modelc.cli.app import run_cli; run_cli(sys.argv[1:]);"
         f"print(*sorted({FRAMEWORKS!r} & set(sys.modules)), file=sys.stderr)"
     )
     run(folder)

@@ -97,29 +97,31 @@ def main() -> None:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
     stdout = open_streams()
     sleep_while_waiting()
-    _heed_signals()
-    code = door(sys.argv[1:])
+    _handle_signals()
+    code = run_cli(sys.argv[1:])
     flush_streams(stdout)
     os._exit(code)
 
 
-def _heed_signals() -> None:
+def _handle_signals() -> None:
     """Have SIGTERM and SIGHUP end the work as an interrupt does; what ignores them goes on."""
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     heed(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
-_FORMER = {"--inputs": "--samples"}  # options by names that they had before; no help lists them
+_FORMER_OPTIONS = {
+    "--inputs": "--samples"
+}  # options by names that they had before; no help lists them
 
 
-def _renamed(argument: str) -> str:
+def _replace_former_name(argument: str) -> str:
     """The argument, an option's former name replaced."""
     name, sign, value = argument.partition("=")
-    return f"{_FORMER.get(name, name)}{sign}{value}"
+    return f"{_FORMER_OPTIONS.get(name, name)}{sign}{value}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fault:
+class _CliFault:
     """One thing that stopped the command, as it is told and as `--json` writes it."""
 
     kind: str
@@ -130,7 +132,7 @@ class _Fault:
     place: str = ""
 
     @classmethod
-    def of(cls, error: ModelcError) -> _Fault:
+    def of(cls, error: ModelcError) -> _CliFault:
         """What is told of one of our errors."""
         return cls(
             kind=type(error).__name__,
@@ -142,7 +144,7 @@ class _Fault:
         )
 
 
-def door(arguments: list[str]) -> int:
+def run_cli(arguments: list[str]) -> int:
     """Run one command; return its exit code. No traceback passes without --debug.
 
     With `--json`, what stopped it is a JSON document on stdout as well.
@@ -151,37 +153,41 @@ def door(arguments: list[str]) -> int:
     from .tables import write_json
 
     forget_folders()
-    arguments = [_renamed(one) for one in arguments]
+    arguments = [_replace_former_name(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
-        _check_surroundings(arguments)
+        _check_environment(arguments)
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
     except BaseException as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
-        code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug, json=json)
+        code = (
+            INTERRUPTED if _is_interrupt(error) else _report_failure(error, debug=debug, json=json)
+        )
     if code == INTERRUPTED:
         number = next(iter(received()), signal.SIGINT)
         code = _SIGNALLED + number
         name = "" if number == signal.SIGINT else signal.Signals(number).name
         message = f"ended by {name}" if name else "interrupted"
-        _tell_all([_Fault(kind="Interrupted", message=message, hint=_kept_hint())], json=json)
+        _print_faults(
+            [_CliFault(kind="Interrupted", message=message, hint=_hint_for_output())], json=json
+        )
     code = code if isinstance(code, int) else 0
     write_json(code)
     return code
 
 
-def _kept_hint() -> str:
+def _hint_for_output() -> str:
     """What is left of a command that was interrupted, and where."""
-    from .kept_folder import kept_folder
+    from .kept_folder import last_output_folder
 
-    folder = kept_folder()
+    folder = last_output_folder()
     if folder is None:
         return "nothing was proven yet: run it again"
     return f"what was proven before is in {folder}; run it again to go on"
 
 
-def _check_surroundings(arguments: list[str]) -> None:
+def _check_environment(arguments: list[str]) -> None:
     """Check what nothing can be done without.
 
     Raises:
@@ -200,29 +206,29 @@ def _check_surroundings(arguments: list[str]) -> None:
         refuse_pipe(Path(argument))
 
 
-def _interrupted(error: BaseException) -> bool:
+def _is_interrupt(error: BaseException) -> bool:
     """Whether an interrupt is behind it: a library being loaded makes an ImportError of one."""
     if isinstance(error, KeyboardInterrupt):
         return not is_users_own(error)
-    return error.__cause__ is not None and _interrupted(error.__cause__)
+    return error.__cause__ is not None and _is_interrupt(error.__cause__)
 
 
-def _failed(error: BaseException, *, debug: bool, json: bool) -> int:
+def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
     """Tell what stopped the work; the exit code of whose it is to mend."""
     error = as_usage_error(error) or error
     if isinstance(error, TyperException):
-        code, faults = error.exit_code, _misused(error)
+        code, faults = error.exit_code, _usage_faults(error)
     elif isinstance(error, ModelcError):
         code = error.exit_code
-        faults = [_Fault.of(one) for one in each_of(error)]
+        faults = [_CliFault.of(one) for one in each_of(error)]
     else:
-        fault = _Fault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
+        fault = _CliFault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
         code, faults = BUG, [fault]
-    _tell_all(faults, json=json, error=error if debug else None)
+    _print_faults(faults, json=json, error=error if debug else None)
     return code
 
 
-def _misused(error: TyperException) -> list[_Fault]:
+def _usage_faults(error: TyperException) -> list[_CliFault]:
     """An error that typer found in the arguments; without a message it has shown the help."""
     message = error.format_message().replace("Value error, ", "")
     context = getattr(error, "ctx", None)
@@ -234,7 +240,7 @@ def _misused(error: TyperException) -> list[_Fault]:
     former = REPLACED.get(str(getattr(error, "option_name", "")).removeprefix("--"))
     if former:
         message, hint = message.partition(" (")[0], f"use --{former}"
-    return [_Fault(kind="UsageError", message=message, hint=hint)] if message else []
+    return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
 
 
 def _nearest_options(error: TyperException) -> list[str]:
@@ -243,12 +249,14 @@ def _nearest_options(error: TyperException) -> list[str]:
     return nearest(str(getattr(error, "option_name", "")), options, count=2)
 
 
-def _tell_all(faults: Sequence[_Fault], *, json: bool, error: BaseException | None = None) -> None:
+def _print_faults(
+    faults: Sequence[_CliFault], *, json: bool, error: BaseException | None = None
+) -> None:
     """Each on stderr; as one document on stdout where that is asked for."""
     from .tables import show_json_error
 
     for one in faults:
-        _tell(one.message, one.hint, error)
+        _print_error(one.message, one.hint, error)
     if json and faults:
         told = [{**asdict(one), "message": _one_line(one.message)} for one in faults]
         show_json_error(told)
@@ -258,7 +266,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
+def _print_error(message: str, hint: str, error: BaseException | None = None) -> None:
     """One line of error, one line of hint; before them the traceback of `error`, if given."""
     from rich.markup import escape
 

@@ -14,7 +14,7 @@ from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from .options_sign import SignKey
-from .options_tolerance import Tolerances, limits_of
+from .options_tolerance import Tolerances, read_limits
 
 
 def build_ov(
@@ -75,7 +75,7 @@ def build_ov(
     from ..pipeline import make_order as asked
     from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
-    from .carry_out import carry_out
+    from .carry_out import execute
 
     source = asked.make_source(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
@@ -84,7 +84,7 @@ def build_ov(
     )  # fmt: skip
     judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
-        limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
+        limits=read_limits(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
     lowering = asked.make_lowering(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
         calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
@@ -93,14 +93,14 @@ def build_ov(
     measuring = asked.make_measuring(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
     )
-    precision = p.precision_of(fp16=fp16, int8=int8)
+    precision = p.choose_precision(fp16=fp16, int8=int8)
     order = Order(
         source=source, wanted=(Wanted(target="openvino", precision=precision),), out=out,
         judging=judging, overwrite=overwrite, lowering=lowering, measuring=measuring,
         patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
         cache=o.cache_folder(no_cache=no_cache),
     )  # fmt: skip
-    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-    reports = r.formats_of(report)
-    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
+    reports = r.parse_formats(report)
+    execute(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
               bounds=bounds, sign_key=sign_key)  # fmt: skip

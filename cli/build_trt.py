@@ -17,10 +17,10 @@ from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
 from .options_sign import SignKey
-from .options_tolerance import Tolerances, limits_of
+from .options_tolerance import Tolerances, read_limits
 
 # What may be said when a folder is finished: the rest is on record.
-_WITH_FOLDER = {
+_FINISH_OPTIONS = {
     "path", "prepare_only", "checkpoint", "workspace", "optimization_level", "profile",
     "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
     "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
@@ -115,7 +115,7 @@ def build_trt(
     from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
     from ..pipeline.recorded_run import FinishRequest
-    from .carry_out import carry_out, finish_off
+    from .carry_out import execute, execute_finish
 
     settings = asked.make_settings(
         tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
@@ -126,21 +126,21 @@ def build_trt(
     )  # fmt: skip
     judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
-        limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
-    precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
-    reports, cache = r.formats_of(report), o.cache_folder(no_cache=no_cache)
-    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+        limits=read_limits(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
+    precision = p.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
+    reports, cache = r.parse_formats(report), o.cache_folder(no_cache=no_cache)
+    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
     measuring = asked.make_measuring(data, metric, max_drop, label=label, output=metric_output,
         preprocess=preprocess, calibrates=not (path / MANIFEST_FILE).is_file())  # fmt: skip
     if (path / MANIFEST_FILE).is_file():
-        o.refuse_others(
-            context, _WITH_FOLDER, f"with the folder {path}: its steps are on record",
+        o.refuse_other_options(
+            context, _FINISH_OPTIONS, f"with the folder {path}: its steps are on record",
             f"finish it: modelc build-trt {path}; or give a checkpoint",
         )  # fmt: skip
-        moved = o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust)
+        moved = o.file_move(checkpoint, samples, allow_pickle=allow_pickle, trust=trust)
         prepared = FinishRequest(out=path, judging=judging, settings=settings, moved=moved,
                                measuring=measuring, cache=cache)  # fmt: skip
-        finish_off(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
+        execute_finish(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
                    sign_key=sign_key, bounds=bounds)  # fmt: skip
     if checkpoint is not None:
         raise UsageError(
@@ -163,5 +163,5 @@ def build_trt(
         patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
         settings=settings, cache=cache, measuring=measuring,
     )  # fmt: skip
-    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+    execute(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
               prepare_only=prepare_only, sign_key=sign_key, bounds=bounds)  # fmt: skip

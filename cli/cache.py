@@ -38,17 +38,17 @@ def ls(
     """List the results that are kept, the last used first."""
     from ..pipeline.cache.store_layout import list_results
     from ..pipeline.manifest_file import encode_json
-    from .render_cache import show_results
+    from .render_cache import show_cache
     from .tables import show_json
 
-    layout = _layout(cache_dir)
+    layout = _open_layout(cache_dir)
     rows = list_results(layout)
     if json:
         show_json(
             encode_json({"results": rows, "size": layout.size(), "folder": str(layout.folder)})
         )
     else:
-        show_results(rows, layout.size(), layout.folder)
+        show_cache(rows, layout.size(), layout.folder)
 
 
 @app.command("gc")
@@ -80,17 +80,17 @@ def gc(
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.quantities import bytes_of, seconds_of
-    from .render_cache import show_freed
+    from .render_cache import show_cache_freed
     from .tables import show_json
 
     most = DEFAULT_CACHE_LIMIT if limit is None else bytes_of(limit, least=0)
     age = None if older_than is None else seconds_of(older_than)
-    layout = _layout(cache_dir)
+    layout = _open_layout(cache_dir)
     freed = collect_garbage(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
     if json:
         show_json(encode_json({"freed": freed, "left": layout.size()}))
     else:
-        show_freed(freed, layout.size())
+        show_cache_freed(freed, layout.size())
 
 
 @app.command("verify")
@@ -103,19 +103,19 @@ def verify(
     """Digest every file again and remove what is wrong; exit 1 where anything was."""
     from ..pipeline.cache.result_store import verify_store as wrong_in
     from ..pipeline.manifest_file import encode_json
-    from .render_cache import show_wrong
+    from .render_cache import show_cache_faults
     from .tables import show_json
 
-    layout = _layout(cache_dir)
+    layout = _open_layout(cache_dir)
     wrong = wrong_in(layout) if layout.folder.is_dir() else ()
     if json:
         show_json(encode_json({"wrong": wrong, "left": layout.size()}))
     else:
-        show_wrong(wrong, layout.size())
+        show_cache_faults(wrong, layout.size())
     raise typer.Exit(1 if wrong else 0)
 
 
-def _layout(cache_dir: Path | None) -> StoreLayout:
+def _open_layout(cache_dir: Path | None) -> StoreLayout:
     """The store in the folder that was named, or in the user's own."""
     from ..core.errors import UsageError
     from ..pipeline.cache.result_store import RESULTS_FOLDER

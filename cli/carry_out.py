@@ -19,16 +19,16 @@ from ..pipeline.provenance.signing import keep_signature
 from ..pipeline.recorded_run import AnyRequest, FinishRequest
 from ..pipeline.report_files import remove_stale_reports
 from ..reports.formats import Format
-from .kept_folder import work_in
-from .options_sign import private_key
+from .kept_folder import set_output_folder
+from .options_sign import load_private_key
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
-from .render_report import report_on
+from .render_report import report_run
 from .screen import Screen
 from .tables import show_json
 
 
-def carry_out(
+def execute(
     order: Order,
     *,
     dry_run: bool,
@@ -54,20 +54,20 @@ def carry_out(
         else:
             show_plan(rows)
         return
-    key = private_key(sign_key)
-    work_in(order.out)
+    key = load_private_key(sign_key)
+    set_output_folder(order.out)
     with (
         remove_stale_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
         keep_signature(order.out, key, screen),
     ):
-        manifest = _run(order, screen, bounds)
-    _show(manifest, str(order.out), json=json)
-    report_on(manifest, order.out, reports, json=json)
-    raise typer.Exit(_code(manifest, prepare_only=prepare_only))
+        manifest = _run_order(order, screen, bounds)
+    _show_result(manifest, str(order.out), json=json)
+    report_run(manifest, order.out, reports, json=json)
+    raise typer.Exit(_exit_code(manifest, prepare_only=prepare_only))
 
 
-def _run(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
+def _run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
     if bounds is not None:
         from ..pipeline.isolation.supervisor import run_isolated
 
@@ -81,14 +81,14 @@ def _run(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifes
     return run(order, tell)
 
 
-def _code(manifest: Manifest, *, prepare_only: bool) -> int:
+def _exit_code(manifest: Manifest, *, prepare_only: bool) -> int:
     """The manifest's exit code; where only a step is pending and that was meant, 0."""
     code = manifest.exit_code
     pending_only = code == MissingError.exit_code and not manifest.failures
     return 0 if prepare_only and pending_only else code
 
 
-def finish_off(
+def execute_finish(
     order: FinishRequest,
     *,
     json: bool,
@@ -105,20 +105,20 @@ def finish_off(
     Raises:
         typer.Exit: with the manifest's exit code.
     """
-    key = private_key(sign_key)
-    work_in(order.out)
+    key = load_private_key(sign_key)
+    set_output_folder(order.out)
     with (
         remove_stale_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
         keep_signature(order.out, key, screen),
     ):
-        manifest = _run(order, screen, bounds)
-    _show(manifest, str(order.out), json=json)
-    report_on(manifest, order.out, reports, json=json)
-    raise typer.Exit(_code(manifest, prepare_only=prepare_only))
+        manifest = _run_order(order, screen, bounds)
+    _show_result(manifest, str(order.out), json=json)
+    report_run(manifest, order.out, reports, json=json)
+    raise typer.Exit(_exit_code(manifest, prepare_only=prepare_only))
 
 
-def _show(manifest: Manifest, out: str, *, json: bool) -> None:
+def _show_result(manifest: Manifest, out: str, *, json: bool) -> None:
     if json:
         show_json(encode_manifest(manifest))
     else:

@@ -9,9 +9,9 @@ from typing import Protocol
 from ..projects.annotations import Annotation
 from ..reports.words import clean
 
-_NAME = re.compile(r"[^A-Za-z0-9_.-]")
-_TITLE = 200  # characters: what a list of remarks shows
-_MESSAGE = 4000
+_SECTION_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_TITLE_LIMIT = 200  # characters: what a list of remarks shows
+_MESSAGE_LIMIT = 4000
 
 
 class Forge(Protocol):
@@ -34,12 +34,12 @@ class Forge(Protocol):
         ...
 
 
-class GitHub:
+class GitHubForge:
     """Workflow commands, which Forgejo and Gitea read as well."""
 
     def begin(self, name: str) -> str:
         """`::group::NAME`."""
-        return f"::group::{_data(name)}"
+        return f"::group::{_escape_data(name)}"
 
     def end(self, name: str) -> str:  # noqa: ARG002 - groups do not nest: the last one ends
         """`::endgroup::`."""
@@ -48,22 +48,22 @@ class GitHub:
     def remark(self, note: Annotation) -> str:
         """`::error file=...,line=...,title=...::message`."""
         given = {"file": note.file, "line": str(note.line) if note.file and note.line else ""}
-        given["title"] = note.title[:_TITLE]
-        told = ",".join(f"{name}={_property(text)}" for name, text in given.items() if text)
-        return f"::{note.level} {told}::{_data(note.message[:_MESSAGE])}"
+        given["title"] = note.title[:_TITLE_LIMIT]
+        told = ",".join(f"{name}={_escape_property(text)}" for name, text in given.items() if text)
+        return f"::{note.level} {told}::{_escape_data(note.message[:_MESSAGE_LIMIT])}"
 
     def foreign(self, text: str) -> str:
         """Without what begins a command: `::` first on a line, blanks aside, or `##[` anywhere."""
-        line = _plain(text).replace("##[", "#\u200b#[")
+        line = _to_one_line(text).replace("##[", "#\u200b#[")
         return f"| {line}" if line.lstrip().startswith("::") else line
 
 
-class GitLab:
+class GitLabForge:
     """Sections of a job's log; remarks are lines, as GitLab reads them from JUnit instead."""
 
     def begin(self, name: str) -> str:
         """A section that can be folded, open."""
-        return f"\x1b[0Ksection_start:{int(time.time())}:{_key(name)}\r\x1b[0K{_plain(name)}"
+        return f"\x1b[0Ksection_start:{int(time.time())}:{_key(name)}\r\x1b[0K{_to_one_line(name)}"
 
     def end(self, name: str) -> str:
         """Its end."""
@@ -73,34 +73,34 @@ class GitLab:
         """One line, as compilers write them."""
         place = ":".join(filter(None, (note.file, str(note.line or ""))))
         parts = (place if note.file else "", note.level, f"{note.title}: {note.message}")
-        return _plain(": ".join(filter(None, parts)))
+        return _to_one_line(": ".join(filter(None, parts)))
 
     def foreign(self, text: str) -> str:
         """Without control characters no section begins."""
-        return _plain(text)
+        return _to_one_line(text)
 
 
-def forge_of(environment: dict[str, str]) -> Forge:
+def detect_forge(environment: dict[str, str]) -> Forge:
     """The forge whose runner this is; GitHub's form elsewhere."""
-    return GitLab() if environment.get("GITLAB_CI") else GitHub()
+    return GitLabForge() if environment.get("GITLAB_CI") else GitHubForge()
 
 
-def _plain(text: str) -> str:
+def _to_one_line(text: str) -> str:
     """On one line, with what moves a cursor made visible."""
     return clean(" ".join(text.split("\n")).replace("\r", " "))
 
 
 def _key(name: str) -> str:
     """A section's name: GitLab takes letters, digits, `_`, `.` and `-`."""
-    return _NAME.sub("_", name)
+    return _SECTION_NAME.sub("_", name)
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     """What stands after the second `::`."""
     escaped = clean(text.replace("\r\n", "\n").replace("\r", "\n"))
     return escaped.replace("%", "%25").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
+def _escape_property(text: str) -> str:
     """A value between the first `::` and the second."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -14,7 +14,7 @@ from ..projects.annotations import WARNING, Annotation, of_fault, of_run, within
 from ..projects.outcome import Ended
 from ..projects.records import Project
 from ..projects.run_record import RunRecord
-from .ci_place import CiPlace, ci_place
+from .ci_place import CiJob, detect_job
 from .ci_screen import CiScreen
 from .render_run import show_run
 from .streams import lenient_stream
@@ -22,13 +22,13 @@ from .tables import plain_console
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ci:
+class CiRun:
     """A run in a job of a forge. Where stdout has one JSON document, all else goes to stderr."""
 
-    place: CiPlace
+    place: CiJob
     json: bool = False
 
-    def refused(self, error: ModelcError, file: Path, out: Path | None) -> None:
+    def report_refusal(self, error: ModelcError, file: Path, out: Path | None) -> None:
         """What keeps a run from beginning: remarks on its lines, the summary, the documents.
 
         No document is written without `out`; one that cannot be is a warning beside the error.
@@ -43,9 +43,9 @@ class Ci:
             try:
                 self._wrote([write_refusal(error, one, out, link=self.place.link)])
             except UsageError as fault:
-                self.warned(fault)
+                self.report_warning(fault)
 
-    def warned(self, fault: ModelcError) -> None:
+    def report_warning(self, fault: ModelcError) -> None:
         """What changes no result is a warning."""
         self._remark([Annotation(level=WARNING, title="modelc", message=fault.text)], Path())
 
@@ -55,14 +55,14 @@ class Ci:
         from ..projects.ci_documents import clear_documents
 
         clear_documents(out)
-        with self._written() as stream:
-            screen = CiScreen(self.place.forge, lambda line: _write(line, stream), jobs=jobs)
+        with self._open_lines() as stream:
+            screen = CiScreen(self.place.forge, lambda line: _write_line(line, stream), jobs=jobs)
             try:
                 yield screen
             finally:
                 screen.close()
 
-    def told(self, ended: Sequence[Ended], record: RunRecord, project: Project, out: Path) -> None:
+    def report_result(self, ended: Sequence[Ended], record: RunRecord, project: Project, out: Path) -> None:
         """The result in plain lines, remarks, and the documents."""
         from ..projects.ci_documents import SUMMARY, write_documents
 
@@ -74,24 +74,24 @@ class Ci:
         self._wrote(written)
 
     def _wrote(self, paths: Iterable[Path]) -> None:
-        with self._written() as stream:
+        with self._open_lines() as stream:
             for path in paths:
-                _write(self.place.forge.foreign(f"written: {path}"), stream)
+                _write_line(self.place.forge.foreign(f"written: {path}"), stream)
 
     def _show(self, ended: Sequence[Ended], record: RunRecord, out: Path) -> None:
         if self.json:
             return
-        with plain_console() as (console, lines), self._written() as stream:
+        with plain_console() as (console, lines), self._open_lines() as stream:
             show_run(ended, record, out, console=console)
             for line in lines():
-                _write(self.place.forge.foreign(line.rstrip()), stream)
+                _write_line(self.place.forge.foreign(line.rstrip()), stream)
 
     def _remark(self, notes: Iterable[Annotation], folder: Path) -> None:
-        with self._written() as stream:
+        with self._open_lines() as stream:
             for note in notes:
-                _write(self.place.forge.remark(self._placed(note, folder)), stream)
+                _write_line(self.place.forge.remark(self._place_note(note, folder)), stream)
 
-    def _placed(self, note: Annotation, folder: Path) -> Annotation:
+    def _place_note(self, note: Annotation, folder: Path) -> Annotation:
         """The remark with its file as the forge knows it; in words where it is elsewhere."""
         if not note.file:
             return note
@@ -114,17 +114,17 @@ class Ci:
             self._remark([Annotation(level=WARNING, title="step summary", message=told)], Path())
 
     @contextmanager
-    def _written(self) -> Iterator[TextIO]:
+    def _open_lines(self) -> Iterator[TextIO]:
         """Where lines go: a copy of the stream, in UTF-8 whatever the job's locale is."""
         with lenient_stream(os.dup(2 if self.json else 1), "utf-8", closes=True) as stream:
             yield stream
 
 
-def _write(line: str, stream: TextIO) -> None:
+def _write_line(line: str, stream: TextIO) -> None:
     stream.write(f"{line}\n")
 
 
-def ci_of(*, json: bool, quiet: bool) -> Ci:
+def make_ci_run(*, json: bool, quiet: bool) -> CiRun:
     """The run in the job that this process is of.
 
     Raises:
@@ -137,4 +137,4 @@ def ci_of(*, json: bool, quiet: bool) -> Ci:
             option="quiet",
             code=ErrorCode.NO_EFFECT,
         )
-    return Ci(place=ci_place(), json=json)
+    return CiRun(place=detect_job(), json=json)

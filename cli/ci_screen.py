@@ -9,7 +9,7 @@ from typing import assert_never
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started, Tell
 from .ci_commands import Forge
 
-_TOGETHER = "models"  # the one group of those that run side by side
+_SHARED_GROUP = "models"  # the one group of those that run side by side
 
 
 class CiScreen:
@@ -30,10 +30,10 @@ class CiScreen:
         """The listener to one model."""
 
         def tell(event: Event) -> None:
-            line = _line(event)
+            line = _event_line(event)
             if line:
                 with self._lock:
-                    self._into(_TOGETHER if self._together else model)
+                    self._into(_SHARED_GROUP if self._together else model)
                     named = f"{model}  {line}" if self._together else line
                     self._write(self._forge.foreign(named))
 
@@ -41,7 +41,7 @@ class CiScreen:
 
     def note(self, event: Event) -> None:
         """What is of no model, as a cache that cannot be reached."""
-        line = _line(event)
+        line = _event_line(event)
         if line:
             with self._lock:
                 self._write(self._forge.foreign(line))
@@ -61,7 +61,7 @@ class CiScreen:
         self._open = name
 
 
-def _line(event: Event) -> str:
+def _event_line(event: Event) -> str:
     """A line for what ended and what is noted; no line for what only goes on.
 
     An attempt that did not pass is followed by the next; the summary says how the artifact ended.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
-from .options_project import ProjectFile, Set, given_of
+from .options_project import ProjectFile, Set, collect_overrides
 
 
 def config(
@@ -46,22 +46,22 @@ def config(
     from ..projects.layers import settings_of
     from ..projects.reading import read_project
     from ..projects.schema import FILE
-    from .render_config import as_document, show_checked, show_settings, warn
+    from .render_config import print_warnings, settings_document, show_check, show_settings
     from .tables import show_document, show_json
 
     if schema:
         show_document(FILE.read_bytes())
         return
     if check:
-        show_checked(file, given_of(sets), model, json=json, quiet=quiet)
+        show_check(file, collect_overrides(sets), model, json=json, quiet=quiet)
         return
-    settings = settings_of(read_project(file), given_of(sets))
+    settings = settings_of(read_project(file), collect_overrides(sets))
     names = [one.name for one in settings.models]
     if model is not None and model not in names:
         raise unknown(f"model in {file}:", model, names or ["(none)"])
     if not quiet:
-        warn(settings.warnings)
+        print_warnings(settings.warnings)
     if json:
-        show_json(as_document(settings, model))
+        show_json(settings_document(settings, model))
     else:
         show_settings(settings, model)

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import ErrorCode
 from . import options as o
 from . import options_bounds as b
-from .options_tolerance import limits_of
+from .options_tolerance import read_limits
 
 
 def debug(
@@ -74,7 +74,7 @@ def debug(
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
     from ..projects.quantities import bytes_of
-    from .render_debug import show_localisation, warn_unwritten
+    from .render_debug import show_localisation, warn_no_reproducer
     from .screen import Screen
     from .tables import show_json
 
@@ -92,22 +92,22 @@ def debug(
             "--drop-output": drop_output,
         })  # fmt: skip
     with ExitStack() as held:
-        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+        bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
         screen = held.enter_context(Screen(quiet=quiet))
         held.enter_context(keep_signature(artifact.parent, None, screen))
         held.enter_context(keep_signature(artifact.parent.parent, None, screen))
-        moved = o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust)
-        judging = make_judging(feeds=feeds, seed=seed, limits=limits_of(), device=device)
+        moved = o.file_move(None, samples, allow_pickle=allow_pickle, trust=trust)
+        judging = make_judging(feeds=feeds, seed=seed, limits=read_limits(), device=device)
         arguments = {
             "path": artifact, "against": source, "moved": moved, "precision": precision,
             "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
         }  # fmt: skip
-        result = b.answer(
+        result = b.run_call(
             ApiCall(function="localise", arguments=arguments), Localisation, bounds, screen
         )
     if json:
         show_json(encode_json(result))
-        warn_unwritten(result, out)
+        warn_no_reproducer(result, out)
     else:
         show_localisation(result, artifact, out)
     raise typer.Exit(1 if result.guilty or result.whole else 0)

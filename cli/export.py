@@ -14,7 +14,7 @@ from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from .options_sign import SignKey
-from .options_tolerance import Tolerances, limits_of
+from .options_tolerance import Tolerances, read_limits
 
 
 def export(
@@ -97,9 +97,9 @@ def export(
     from ..core.capture import Capture
     from ..pipeline import make_order as asked
     from ..pipeline.order import Order, Wanted
-    from .carry_out import carry_out
+    from .carry_out import execute
 
-    precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
+    precision = p.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
     source = asked.make_source(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
@@ -107,7 +107,7 @@ def export(
     )  # fmt: skip
     judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
+        limits=read_limits(tolerance), device=device, search=search, accept=accept_branch,
         sensitivity=sensitivity,
     )  # fmt: skip
     lowering = asked.make_lowering(
@@ -136,7 +136,7 @@ def export(
         custom_ops=asked.parse_custom_ops(custom_op),
         runtimes=tuple(runtimes or ()),
     )
-    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-    reports = r.formats_of(report)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
+    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
+    reports = r.parse_formats(report)
+    execute(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
               sign_key=sign_key)  # fmt: skip

@@ -41,11 +41,11 @@ def init(
     Weights are looked at and nothing of them is run; code is imported only where --model names it.
     """
     from ..projects.init import begin_project
-    from .render_init import begun_document, show_begun
+    from .render_init import project_document, show_new_project
     from .tables import show_json
 
     begun = begin_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
     if json:
-        show_json(begun_document(begun))
+        show_json(project_document(begun))
     elif not quiet:
-        show_begun(begun)
+        show_new_project(begun)

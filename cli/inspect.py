@@ -28,14 +28,14 @@ def inspect(
     from .render import show_checkpoint, show_inspection
     from .tables import show_json
 
-    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
     if weights_kind(path):
         call = ApiCall(function="inspect_checkpoint", arguments={"path": path})
-        contents = b.answer(call, CheckpointContents, bounds)
+        contents = b.run_call(call, CheckpointContents, bounds)
         show_json(encode_json(contents)) if json else show_checkpoint(contents, path)
         return
     call = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
-    looked = b.answer(call, InspectedFile, bounds)
+    looked = b.run_call(call, InspectedFile, bounds)
     if json:
         show_json(encode_json(looked))
         return

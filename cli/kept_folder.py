@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_folders: list[Path] = []  # output folders that this run of the command works in
+_output_folders: list[Path] = []  # output folders that this run of the command works in
 
 
 def forget_folders() -> None:
     """A new run of the command begins."""
-    _folders.clear()
+    _output_folders.clear()
 
 
-def work_in(folder: Path) -> None:
+def set_output_folder(folder: Path) -> None:
     """From now on, what is proven is kept in this folder."""
-    _folders.append(folder)
+    _output_folders.append(folder)
 
 
-def kept_folder() -> Path | None:
+def last_output_folder() -> Path | None:
     """The folder that holds what was proven, of this run or an earlier one; None for nothing."""
     records = ("manifest.json", "run.json", "*/manifest.json")
-    held = (one for one in _folders if any(any(one.glob(name)) for name in records))
+    held = (one for one in _output_folders if any(any(one.glob(name)) for name in records))
     return next(held, None)

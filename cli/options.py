@@ -308,7 +308,9 @@ Debug = Annotated[
 ]
 
 
-def refuse_others(context: typer.Context, allowed: Collection[str], where: str, hint: str) -> None:
+def refuse_other_options(
+    context: typer.Context, allowed: Collection[str], where: str, hint: str
+) -> None:
     """No option that was given stays without effect in silence.
 
     Raises:
@@ -327,7 +329,7 @@ def refuse_others(context: typer.Context, allowed: Collection[str], where: str, 
         )
 
 
-def moved_of(
+def file_move(
     checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool, trust: bool = False
 ) -> Moved:
     """Where the files of an earlier run are now, from options."""

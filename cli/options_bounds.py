@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..pipeline.isolation.watchdog import ProcessLimits
 
 Returned = TypeVar("Returned")
-_VARIABLE = "MODELC_ISOLATE"
+_ISOLATE_VARIABLE = "MODELC_ISOLATE"
 
 Isolate = Annotated[
     bool | None,
@@ -46,7 +46,7 @@ Memory = Annotated[
 ]
 
 
-def bounds_of(
+def process_bounds(
     isolate: bool | None, *, timeout: str | None = None, memory: str | None = None
 ) -> ProcessLimits | None:
     """The bounds of a process of its own; None where the work is done in this one.
@@ -70,10 +70,10 @@ def bounds_of(
         memory=None if memory is None else bytes_of(memory),
     )
     asked = isolate or timeout is not None or memory is not None
-    return bounds if asked or (isolate is None and _usual()) else None
+    return bounds if asked or (isolate is None and _isolates_by_default()) else None
 
 
-def answer(
+def run_call(
     call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = silence
 ) -> Returned:
     """What the call returns, of this type: from a process of its own where there are bounds.
@@ -94,11 +94,12 @@ def answer(
     return found
 
 
-def _usual() -> bool:
+def _isolates_by_default() -> bool:
     """What holds where nothing is said: processes of their own, where the system has sessions."""
-    said = os.environ.get(_VARIABLE, "")
+    said = os.environ.get(_ISOLATE_VARIABLE, "")
     if said not in ("", "0", "1"):
         raise UsageError(
-            f"{_VARIABLE}={said} is neither 0 nor 1", hint=f"set {_VARIABLE}=1, or not"
+            f"{_ISOLATE_VARIABLE}={said} is neither 0 nor 1",
+            hint=f"set {_ISOLATE_VARIABLE}=1, or not",
         )
     return os.name == "posix" if said == "" else said == "1"

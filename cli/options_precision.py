@@ -116,7 +116,7 @@ MaxTrials = Annotated[
 ]
 
 
-def precision_of(*, fp16: bool = False, bf16: bool = False, int8: bool = False) -> Precision:
+def choose_precision(*, fp16: bool = False, bf16: bool = False, int8: bool = False) -> Precision:
     """The one precision that was asked for; FP32 without any."""
     from ..core.errors import UsageError
     from ..core.precision import Precision

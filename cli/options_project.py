@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Panel
-from .options_sign import VARIABLE as SIGN_KEY
+from .options_sign import SIGN_KEY_VARIABLE as SIGN_KEY
 
 if TYPE_CHECKING:
     from ..projects.layers import Given
@@ -33,7 +33,9 @@ Set = Annotated[
 ]
 
 
-def given_of(sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None) -> Given:
+def collect_overrides(
+    sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
+) -> Given:
     """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
     from ..projects.layers import PREFIX, Given
 

@@ -32,7 +32,7 @@ Latency = Annotated[
 ]
 
 
-def formats_of(texts: list[str] | None) -> tuple[Format, ...]:
+def parse_formats(texts: list[str] | None) -> tuple[Format, ...]:
     """The formats that were asked for.
 
     Raises:
@@ -45,7 +45,7 @@ def formats_of(texts: list[str] | None) -> tuple[Format, ...]:
     return formats.formats_of(texts)
 
 
-def formats_beside(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
+def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
     """The same where `path` is judged: only a folder has a manifest to report of.
 
     Raises:
@@ -58,4 +58,4 @@ def formats_beside(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
             option="report",
             code=ErrorCode.NO_EFFECT,
         )
-    return formats_of(texts)
+    return parse_formats(texts)

@@ -12,13 +12,13 @@ from .options import Panel
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
 
-VARIABLE = "MODELC_SIGN_KEY"
+SIGN_KEY_VARIABLE = "MODELC_SIGN_KEY"
 
 SignKey = Annotated[
     Path | None,
     typer.Option(
         "--sign-key",
-        envvar=VARIABLE,
+        envvar=SIGN_KEY_VARIABLE,
         metavar="PEM",
         help="Sign the manifest with this ed25519 key, into manifest.json.sig.",
         rich_help_panel=Panel.SIGNING,
@@ -26,7 +26,7 @@ SignKey = Annotated[
 ]
 
 
-def private_key(path: Path | None) -> PrivateKey | None:
+def load_private_key(path: Path | None) -> PrivateKey | None:
     """The key in the file that was named, if one was."""
     if path is None:
         return None
@@ -35,8 +35,8 @@ def private_key(path: Path | None) -> PrivateKey | None:
     return read_private_key(path)
 
 
-def public_key(path: Path | None) -> PublicKey | None:
-    """As `private_key`, of the key that signatures are checked with."""
+def load_public_key(path: Path | None) -> PublicKey | None:
+    """As `load_private_key`, of the key that signatures are checked with."""
     if path is None:
         return None
     from ..pipeline.provenance.signing import read_public_key
@@ -44,7 +44,7 @@ def public_key(path: Path | None) -> PublicKey | None:
     return read_public_key(path)
 
 
-def given(context: typer.Context, name: str) -> bool:
+def is_on_command_line(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line, and not in the environment alone."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

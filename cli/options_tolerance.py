@@ -14,8 +14,8 @@ from ..core.names import unknown
 from ..core.verdict import Limits
 from .options import Panel
 
-FILE = "modelc.toml"
-_TABLE = "tolerance"
+PROJECT_FILE = "modelc.toml"
+_TOLERANCE_TABLE = "tolerance"
 
 Tolerances = Annotated[
     list[str] | None,
@@ -29,8 +29,8 @@ Tolerances = Annotated[
 ]
 
 
-def limits_of(
-    texts: Sequence[str] | None = None, file: Path = Path(FILE)
+def read_limits(
+    texts: Sequence[str] | None = None, file: Path = Path(PROJECT_FILE)
 ) -> tuple[Limits, dict[str, Limits]]:
     """The limits for all outputs, and by output; those in `file` where no option says otherwise.
 
@@ -40,13 +40,13 @@ def limits_of(
     from ..pipeline.limit_text import parse_limits
 
     known: dict[str, dict[str, float]] = {}
-    for output, values in (*_in_file(file), *map(parse_limits, texts or ())):
+    for output, values in (*_limits_in_file(file), *map(parse_limits, texts or ())):
         known.setdefault(output, {}).update(values)
     shared = Limits(**known.pop("", {}))
     return shared, {output: Limits(**values) for output, values in known.items()}
 
 
-def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
+def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
     from ..pipeline.limit_text import limit_field, parse_limit_number
     from ..projects.keys import TOP_LEVEL
@@ -60,9 +60,11 @@ def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     for name in tables:
         if name not in TOP_LEVEL:
             raise unknown(f"key in {file}:", name, TOP_LEVEL)
-    table = tables.get(_TABLE, {})
+    table = tables.get(_TOLERANCE_TABLE, {})
     if not isinstance(table, Mapping):
-        raise UsageError(f"{file}: {_TABLE} is no table", hint=f"write [{_TABLE}] above it")
+        raise UsageError(
+            f"{file}: {_TOLERANCE_TABLE} is no table", hint=f"write [{_TOLERANCE_TABLE}] above it"
+        )
     found = [("", {k: v for k, v in table.items() if not isinstance(v, Mapping)})]
     found += [(name, dict(value)) for name, value in table.items() if isinstance(value, Mapping)]
     return [

@@ -20,7 +20,7 @@ from ..reports.rows import sensitivity_lines
 from ..reports.size_text import readable_dim
 from ..reports.words import counted, figure, size_text
 from ..sources.weight_sets import percent_text
-from .tables import STATES, fitted_table, new_table, result_console, say
+from .tables import STATE_MARKS, fit_table, new_table, print_line, result_console
 
 
 def show_verdict(verdict: Verdict) -> None:
@@ -29,18 +29,18 @@ def show_verdict(verdict: Verdict) -> None:
     rows = [_output_row(verdict, name) for name in dict.fromkeys(o.output for o in verdict.outputs)]
     right = ("max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom")
     columns = ["output", "worst feed", *right, "verdict"]
-    console.print(fitted_table(console, columns, rows, right=right, less=("argmax", "cosine")))
-    state = STATES[verdict.state]
+    console.print(fit_table(console, columns, rows, right=right, less=("argmax", "cosine")))
+    state = STATE_MARKS[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
     feeds = counted(len(verdict.feeds), "feed")
     within = f" within {tolerance_text(verdict)}" if verdict.passed else ""
-    say(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
+    print_line(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
     if verdict.domain is not None:
-        say(console, f"domain: {escape(verdict.domain.describe())}")
+        print_line(console, f"domain: {escape(verdict.domain.describe())}")
     for line in sensitivity_lines([verdict]):
-        say(console, escape(line))
+        print_line(console, escape(line))
     for note in verdict.notes:
-        say(console, f"  [yellow]{escape(note)}[/]")
+        print_line(console, f"  [yellow]{escape(note)}[/]")
 
 
 def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     found = [output for output in verdict.outputs if output.output == name]
     rows = [output for output in found if not output.loose]
     held = [output for output in rows if not output.excused]
-    worst = min(held or rows or found, key=_nearness)
+    worst = min(held or rows or found, key=_worst_first_key)
     known = worst.sqnr if worst.floating or not worst.passed else None  # of integers it is none
     sqnr = "exact" if worst.exact else figure(known, ".1f")
     mark = "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]"
@@ -65,7 +65,7 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     }
 
 
-def _nearness(output: OutputVerdict) -> tuple[bool, float, float, float]:
+def _worst_first_key(output: OutputVerdict) -> tuple[bool, float, float, float]:
     """Sorts what is wrong first, then by headroom, SQNR and the largest error."""
     room = math.inf if output.headroom is None else output.headroom
     sqnr = math.inf if output.sqnr is None else output.sqnr
@@ -130,17 +130,17 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
     console.print(table)
     for row in rows:
         if row.loads_in:
-            say(console, f"{escape(row.artifact)}: {escape(row.loads_in)}")
+            print_line(console, f"{escape(row.artifact)}: {escape(row.loads_in)}")
     for row in rows:
         if row.pending:
             why = escape(row.pending)
-            say(console, f"[yellow]{escape(row.artifact)}[/] is only prepared: {why}")
+            print_line(console, f"[yellow]{escape(row.artifact)}[/] is only prepared: {why}")
     if rows:
-        say(console, f"all go to {escape(str(Path(rows[0].file).parent))}")
-    say(console, "each is validated against eager; what is wrong goes to rejected/")
+        print_line(console, f"all go to {escape(str(Path(rows[0].file).parent))}")
+    print_line(console, "each is validated against eager; what is wrong goes to rejected/")
 
 
-_ROOMY = 110  # columns: with less, what a target makes would stand below itself in thin lines
+_ROOMY_WIDTH = 110  # columns: with less, what a target makes would stand below itself in thin lines
 
 
 def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
@@ -156,8 +156,8 @@ def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
         precisions = " ".join(map(str, target.MADE_FROM))
         texts = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
         cells.append(dict(zip(columns, (*texts, escape(package or "modelc")), strict=False)))
-    less = ("makes",) if console.width < _ROOMY else ()
-    console.print(fitted_table(console, columns, cells, less=less))
+    less = ("makes",) if console.width < _ROOMY_WIDTH else ()
+    console.print(fit_table(console, columns, cells, less=less))
 
 
 def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[str, str]]) -> None:
@@ -169,11 +169,11 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     facts.add_row("size", size_text(size))
     for key, value in inspection.facts.items():
         facts.add_row(key, escape(value))
-    facts.add_row("weights", escape(_counts(inspection.weights)))
-    facts.add_row("operators", escape(_counts(inspection.operators, limit=12)))
+    facts.add_row("weights", escape(_counts_text(inspection.weights)))
+    facts.add_row("operators", escape(_counts_text(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
         name = key.removeprefix("modelc.")  # what ONNX has before keys of modelc's
-        whole = console.width >= _WHOLE or not _DIGEST.fullmatch(value)
+        whole = console.width >= _WHOLE_DIGEST_WIDTH or not _DIGEST.fullmatch(value)
         shown = value if whole else f"{value[:12]}…"
         facts.add_row(escape(_DIGESTS.get(name, name)), escape(shown))
     for key, value in lineage:
@@ -182,14 +182,14 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     ports = new_table("", "name", "dtype", "dims")
     for kind, infos in (("input", inspection.inputs), ("output", inspection.outputs)):
         for info in infos:
-            ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims(info)))
+            ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims_text(info)))
     console.print(ports)
 
 
 def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
     """The sets of weights in a checkpoint, and how far they are from one another."""
     console = result_console()
-    say(console, escape(f"{path}: {contents.kind}, {size_text(contents.size)}"))
+    print_line(console, escape(f"{path}: {contents.kind}, {size_text(contents.size)}"))
     table = new_table("weights key", "tensors", "parameters", "difference")
     for one in contents.sets:
         told = [f"{percent_text(share)} from {key}" for key, share in one.differs.items()]
@@ -197,7 +197,9 @@ def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
         table.add_row(*map(escape, cells))
     console.print(table)
     if len(contents.sets) > 1:
-        say(console, "export takes the one that fits the module, or that of --weights-key KEY")
+        print_line(
+            console, "export takes the one that fits the module, or that of --weights-key KEY"
+        )
 
 
 # What a model says of its origin by digest, beside what the manifest says of it by path.
@@ -205,14 +207,14 @@ _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_WHOLE = 90  # columns: with less, a digest does not fit on a line
+_WHOLE_DIGEST_WIDTH = 90  # columns: with less, a digest does not fit on a line
 
 
-def _dims(info: TensorInfo) -> str:
+def _dims_text(info: TensorInfo) -> str:
     return f"[{', '.join(map(readable_dim, info.dims))}]" if info.dims else ""
 
 
-def _counts(counts: object, limit: int = 8) -> str:
+def _counts_text(counts: object, limit: int = 8) -> str:
     pairs = sorted(dict(counts).items(), key=lambda item: -item[1])  # type: ignore[call-overload]  # a mapping
     text = ", ".join(f"{name} {count:,}" for name, count in pairs[:limit])
     return f"{text}, … ({len(pairs)} kinds)" if len(pairs) > limit else text

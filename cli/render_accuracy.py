@@ -10,12 +10,12 @@ from rich.markup import escape
 from ..core.findings import Accuracy
 from ..core.records import Artifact
 from ..validators.accuracy_text import drop_text, interval_text, value_text
-from .tables import new_table, say
+from .tables import new_table, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_NAMED = 5  # disagreeing samples in the terminal; the manifest has a hundred
+_SAMPLES_SHOWN = 5  # disagreeing samples in the terminal; the manifest has a hundred
 
 
 def show_accuracy(console: Console, shown: Sequence[Artifact]) -> None:
@@ -30,13 +30,13 @@ def show_accuracy(console: Console, shown: Sequence[Artifact]) -> None:
     title = f"{escape(first.metric)} of {first.samples:,} samples"
     table = new_table(title, *figures, right=figures)
     for name, accuracy in measured:
-        table.add_row(escape(name), *_cells(accuracy))
+        table.add_row(escape(name), *_accuracy_cells(accuracy))
     console.print(table)
     for name, accuracy in measured:
-        _tell_disagreeing(console, name, accuracy)
+        _show_disagreements(console, name, accuracy)
 
 
-def _cells(accuracy: Accuracy) -> tuple[str, ...]:
+def _accuracy_cells(accuracy: Accuracy) -> tuple[str, ...]:
     limit = ""
     if accuracy.max_drop is not None:
         text = drop_text(accuracy, accuracy.max_drop)
@@ -52,11 +52,13 @@ def _cells(accuracy: Accuracy) -> tuple[str, ...]:
     )
 
 
-def _tell_disagreeing(console: Console, name: str, accuracy: Accuracy) -> None:
+def _show_disagreements(console: Console, name: str, accuracy: Accuracy) -> None:
     """The first samples that are answered otherwise, with what each answered."""
-    for answer in accuracy.answers[:_NAMED]:
+    for answer in accuracy.answers[:_SAMPLES_SHOWN]:
         text = f"{answer.sample}: {answer.label}; eager {answer.eager}, artifact {answer.artifact}"
-        say(console, f"  [dim]{escape(name)}: {escape(text)}[/]")
-    more = accuracy.disagreements - min(len(accuracy.answers), _NAMED)
+        print_line(console, f"  [dim]{escape(name)}: {escape(text)}[/]")
+    more = accuracy.disagreements - min(len(accuracy.answers), _SAMPLES_SHOWN)
     if more > 0 and accuracy.answers:
-        say(console, f"  [dim]{escape(name)}: {more:,} more; up to 100 are in the manifest[/]")
+        print_line(
+            console, f"  [dim]{escape(name)}: {more:,} more; up to 100 are in the manifest[/]"
+        )

@@ -10,46 +10,48 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..reports.words import counted, size_text
-from .tables import new_table, result_console, say
+from .tables import new_table, print_line, result_console
 
 if TYPE_CHECKING:
     from ..pipeline.cache.store_layout import ListedResult
 
-_STEPS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-def show_results(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
+def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
     """A row for each result, then the size of all and where they are."""
     console = result_console()
     if rows:
         heads = ("model", "artifact", "size", "last used", "key", "result")
         table = new_table(*heads, right=("size",))
         for row in rows:
-            used = _ago(time.time() - row.used)
+            used = _age_text(time.time() - row.used)
             names = (row.key[:12], row.name[:12])
             table.add_row(
                 escape(row.model), escape(row.artifact), size_text(row.size), used, *names
             )
         console.print(table)
-    say(console, f"{counted(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}")
+    print_line(
+        console, f"{counted(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}"
+    )
 
 
-def show_freed(freed: int, left: int) -> None:
+def show_cache_freed(freed: int, left: int) -> None:
     """What went and what stays."""
-    say(result_console(), f"{size_text(freed)} freed, {size_text(left)} left")
+    print_line(result_console(), f"{size_text(freed)} freed, {size_text(left)} left")
 
 
-def show_wrong(wrong: Sequence[str], left: int) -> None:
+def show_cache_faults(wrong: Sequence[str], left: int) -> None:
     """A line for each thing that was wrong, then one that sums it up."""
     console = result_console()
     for line in wrong:
-        say(console, f"[red]removed[/]: {escape(line)}")
+        print_line(console, f"[red]removed[/]: {escape(line)}")
     told = f"{len(wrong)} wrong and removed" if wrong else "all digests are right"
-    say(console, f"{told}, {size_text(left)} left")
+    print_line(console, f"{told}, {size_text(left)} left")
 
 
-def _ago(seconds: float) -> str:
-    for step, unit in _STEPS:
+def _age_text(seconds: float) -> str:
+    for step, unit in _TIME_UNITS:
         if seconds >= step:
             return f"{seconds / step:.0f} {unit} ago"
     return "just now"

@@ -14,7 +14,7 @@ from ..calibration.calibration_report import (
     SampleSeverity,
     ValueSpread,
 )
-from .tables import fitted_table, result_console, say
+from .tables import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,23 +40,23 @@ def show_calibration(report: CalibrationReport) -> None:
     errors = len(report.errors)
     if errors:
         kinds = "kind" if errors == 1 else "kinds"
-        say(console, f"[red]not usable[/]: {errors} {kinds} of errors")
+        print_line(console, f"[red]not usable[/]: {errors} {kinds} of errors")
     else:
         warnings = sum(one.severity is SampleSeverity.WARNING for one in report.findings)
         told = f", with {warnings} warnings to look at" if warnings else ""
-        say(console, f"[green]usable[/]{told}")
+        print_line(console, f"[green]usable[/]{told}")
 
 
 def _show_counts(console: Console, report: CalibrationReport) -> None:
     kind = f"{escape(report.source)} ({report.kind})"
     chosen = report.selection + (f" of seed {report.seed}" if report.selection == "random" else "")
-    say(
+    print_line(
         console,
         f"{kind}: {report.found:,} samples, {report.read:,} read; "
         f"{report.used:,} to calibrate with, {report.held_out:,} held out; {chosen}",
     )
     if report.preprocess:
-        say(console, f"preprocess: {escape(report.preprocess)}")
+        print_line(console, f"preprocess: {escape(report.preprocess)}")
 
 
 def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
@@ -67,32 +67,32 @@ def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
             "input": escape(one.name),
             "dtype": one.dtype,
             "shape": shapes,
-            "0.1 %": _figure(one.percentiles["0.1"]),
-            "99.9 %": _figure(one.percentiles["99.9"]),
+            "0.1 %": _figure_text(one.percentiles["0.1"]),
+            "99.9 %": _figure_text(one.percentiles["99.9"]),
             "histogram": f"[cyan]{bars_text(one.histogram)}[/]",
         }
-        rows.append(row | _spread(one.total))
+        rows.append(row | _spread_cells(one.total))
         rows += [
-            {"input": f"  [dim]channel {index}[/]"} | _spread(channel)
-            for index, channel in _channels(one)
+            {"input": f"  [dim]channel {index}[/]"} | _spread_cells(channel)
+            for index, channel in _first_channels(one)
         ]
     columns = ("input", "dtype", "shape", *_FIGURES, "histogram")
     less = ("0.1 %", "99.9 %", "dtype", "std", "shape")
-    console.print(fitted_table(console, columns, rows, right=_FIGURES, less=less))
+    console.print(fit_table(console, columns, rows, right=_FIGURES, less=less))
 
 
-def _channels(one: InputReport) -> Iterator[tuple[int, ValueSpread]]:
+def _first_channels(one: InputReport) -> Iterator[tuple[int, ValueSpread]]:
     """The first channels; none where one is all there is."""
     if len(one.channels) > 1:
         yield from enumerate(one.channels[:_CHANNELS])
 
 
-def _spread(spread: ValueSpread) -> dict[str, str]:
+def _spread_cells(spread: ValueSpread) -> dict[str, str]:
     figures = (spread.low, spread.high, spread.mean, spread.std)
-    return dict(zip(_FIGURES, map(_figure, figures), strict=False))  # the first four
+    return dict(zip(_FIGURES, map(_figure_text, figures), strict=False))  # the first four
 
 
-def _figure(value: float) -> str:
+def _figure_text(value: float) -> str:
     return f"{value:.4g}"
 
 
@@ -106,6 +106,6 @@ def bars_text(counts: Sequence[int]) -> str:
 
 def _show_finding(console: Console, finding: SampleFinding) -> None:
     style = _STYLES[finding.severity]
-    say(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
+    print_line(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
     if finding.hint:
-        say(console, f"  [dim]hint: {escape(finding.hint)}[/]")
+        print_line(console, f"  [dim]hint: {escape(finding.hint)}[/]")

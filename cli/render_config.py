@@ -13,19 +13,19 @@ from ..projects.orders import plan_project
 from ..projects.records import KeyPath, Layer, Said, Settings, Value
 from ..reports.words import counted
 from .screen import error_console
-from .tables import new_table, result_console, say, show_json
+from .tables import new_table, print_line, result_console, show_json
 
 
-def warn(lines: Sequence[str]) -> None:
+def print_warnings(lines: Sequence[str]) -> None:
     """Lines that the user should see, on stderr."""
     if not lines:
         return
     with error_console() as console:
         for line in lines:
-            say(console, f"[yellow]warning:[/] {escape(line)}")
+            print_line(console, f"[yellow]warning:[/] {escape(line)}")
 
 
-def show_checked(file: Path, given: Given, model: str | None, *, json: bool, quiet: bool) -> None:
+def show_check(file: Path, given: Given, model: str | None, *, json: bool, quiet: bool) -> None:
     """Plan a project as a run would, and say in one line that nothing is wrong with it.
 
     Raises:
@@ -33,14 +33,14 @@ def show_checked(file: Path, given: Given, model: str | None, *, json: bool, qui
     """
     planned = plan_project(file, given=given, names=() if model is None else (model,))
     if not quiet:
-        warn(planned.settings.warnings)
+        print_warnings(planned.settings.warnings)
     if json:
-        show_json(as_document(planned.settings, model))
+        show_json(settings_document(planned.settings, model))
         return
     models = planned.models
     artifacts = sum(step.asked for one in models for step in one.plan)
     told = f"{counted(len(models), 'model')}, {counted(artifacts, 'artifact')}"
-    say(result_console(), f"{escape(str(file))}: {told}, nothing wrong")
+    print_line(result_console(), f"{escape(str(file))}: {told}, nothing wrong")
 
 
 def show_settings(settings: Settings, model: str | None) -> None:
@@ -50,41 +50,43 @@ def show_settings(settings: Settings, model: str | None) -> None:
     tables += [(one.name, one.said) for one in settings.models if model in (None, one.name)]
     for title, said in tables:
         table = new_table(title, "value", "from")
-        for one in _in_order(said):
+        for one in _sort_settings(said):
             built_in = one.layer is Layer.BUILT_IN
             style = "dim" if built_in else ""
             table.add_row(
-                escape(one.name), escape(_text(one.value)), escape(str(one.told)), style=style
+                escape(one.name), escape(_value_text(one.value)), escape(str(one.told)), style=style
             )
         console.print(table)
 
 
-def as_document(settings: Settings, model: str | None) -> bytes:
+def settings_document(settings: Settings, model: str | None) -> bytes:
     """The same as JSON: `run`, and `models` by name, each a list of settings."""
     document = {
         "file": str(settings.project.file),
-        "run": _listed(settings.run_said),
+        "run": _rows_of_settings(settings.run_said),
         "models": {
-            one.name: _listed(one.said) for one in settings.models if model in (None, one.name)
+            one.name: _rows_of_settings(one.said)
+            for one in settings.models
+            if model in (None, one.name)
         },
         "warnings": list(settings.warnings),
     }
     return (encoder.dumps(document, indent=1) + "\n").encode()
 
 
-def _listed(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:
+def _rows_of_settings(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:
     return [
         {"key": one.name, "value": one.value, "layer": one.layer.value, "from": str(one.told)}
-        for one in _in_order(said)
+        for one in _sort_settings(said)
     ]
 
 
-def _in_order(said: Mapping[KeyPath, Said]) -> Iterable[Said]:
+def _sort_settings(said: Mapping[KeyPath, Said]) -> Iterable[Said]:
     """What somebody said before what is built in."""
     return sorted(said.values(), key=lambda one: one.layer is Layer.BUILT_IN)
 
 
-def _text(value: Value) -> str:
+def _value_text(value: Value) -> str:
     """A value as TOML has it; one of a list alone without its brackets."""
     if isinstance(value, tuple):
         return ", ".join(value)

@@ -8,11 +8,11 @@ from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
 from ..reports.words import figure, size_text
-from .render_config import warn
-from .tables import new_table, result_console, say
+from .render_config import print_warnings
+from .tables import new_table, print_line, result_console
 
-_WORST = 10  # rows
-_WIDTH = 60  # columns of the curve
+_WORST_COUNT = 10  # rows
+_CURVE_WIDTH = 60  # columns of the curve
 _BARS = "▁▂▃▄▅▆▇█"
 _NAMED_BY = {
     "scopes": "layers by the exporter's scopes",
@@ -22,13 +22,13 @@ _NAMED_BY = {
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
-def warn_unwritten(found: Localisation, out: Path | None) -> None:
+def warn_no_reproducer(found: Localisation, out: Path | None) -> None:
     """Say on stderr why nothing was written to the folder that was asked for, where that is so."""
-    unwritten = _unwritten(found, out)
-    warn([unwritten] if unwritten else [])
+    unwritten = _no_reproducer_reason(found, out)
+    print_warnings([unwritten] if unwritten else [])
 
 
-def _unwritten(found: Localisation, out: Path | None) -> str:
+def _no_reproducer_reason(found: Localisation, out: Path | None) -> str:
     """Why there is no reproducer: it shows the operation of a guilty layer."""
     if out is None or found.reproducer:
         return ""
@@ -47,16 +47,18 @@ def show_localisation(found: Localisation, artifact: Path, out: Path | None = No
     console = result_console()
     if found.passed:
         name = escape(found.artifact)
-        say(console, f"[green]{name} passed[/]: its outputs are within the limits on every feed")
+        print_line(
+            console, f"[green]{name} passed[/]: its outputs are within the limits on every feed"
+        )
     _show_verdict(found)
     _show_worst(found)
     _show_curve(found)
     for note in found.notes:
-        say(console, f"[yellow]{escape(note)}[/]")
+        print_line(console, f"[yellow]{escape(note)}[/]")
     effort = f"{found.runs} runs, {found.seconds:.1f} s, {size_text(found.memory)} of activations"
-    say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
+    print_line(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
     if found.named_by in _NAMED_BY:
-        say(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
+        print_line(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
     _show_reproducer(found, artifact, out)
 
 
@@ -65,13 +67,13 @@ def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> N
     folders = (out or artifact.parent, artifact.parent, artifact.parent.parent)
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     there = [script for script in scripts if found.reproducer and script.is_file()]
-    unwritten = _unwritten(found, out)
+    unwritten = _no_reproducer_reason(found, out)
     if unwritten:
-        say(console, f"[yellow]{escape(unwritten)}[/]")
+        print_line(console, f"[yellow]{escape(unwritten)}[/]")
     elif found.guilty and not found.reproducer:
-        say(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
+        print_line(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
     if there:
-        say(console, f"reproduce it: python {escape(str(there[0]))}")
+        print_line(console, f"reproduce it: python {escape(str(there[0]))}")
 
 
 def _show_verdict(found: Localisation) -> None:
@@ -80,36 +82,36 @@ def _show_verdict(found: Localisation) -> None:
     if found.guilty:
         _show_guilty(found)
     elif found.whole:
-        say(console, f"[bold red]{name} is wrong as a whole[/]: {escape(found.whole)}")
+        print_line(console, f"[bold red]{name} is wrong as a whole[/]: {escape(found.whole)}")
     elif found.deviating:
-        say(console, f"{escape(_deviation(found))}: the limits allow it")
+        print_line(console, f"{escape(_deviation_text(found))}: the limits allow it")
     else:
-        say(console, f"[green]no layer of {name} is wrong by itself[/]")
+        print_line(console, f"[green]no layer of {name} is wrong by itself[/]")
 
 
 def _show_guilty(found: Localisation) -> None:
     console = result_console()
     layer = found.layers[0]
-    say(
+    print_line(
         console, f"[bold red]{escape(found.guilty)}[/] is where {escape(found.artifact)} goes wrong"
     )
     facts = new_table("", "")
     facts.show_header = False
     facts.add_row("class", escape(layer.kind))
-    facts.add_row("called at", escape(_place(layer)))
+    facts.add_row("called at", escape(_place_text(layer)))
     facts.add_row("node", escape(f"{layer.operator} {layer.node}"))
-    facts.add_row("error before", _ratio(layer.before))
-    facts.add_row("its own error", _ratio(layer.local))
-    facts.add_row("error after", _ratio(layer.accumulated))
+    facts.add_row("error before", _ratio_text(layer.before))
+    facts.add_row("its own error", _ratio_text(layer.local))
+    facts.add_row("error after", _ratio_text(layer.accumulated))
     facts.add_row("cause", escape(found.cause) or "[dim]not found[/]")
     console.print(facts)
 
 
-def _deviation(found: Localisation) -> str:
+def _deviation_text(found: Localisation) -> str:
     layer = found.layers[0]
     cause = f" ({layer.cause})" if layer.cause else ""
     operation = f"{layer.operator} {layer.node}"
-    return f"{found.deviating} deviates in {operation}, {_ratio(layer.local)}{cause}"
+    return f"{found.deviating} deviates in {operation}, {_ratio_text(layer.local)}{cause}"
 
 
 def _show_worst(found: Localisation) -> None:
@@ -119,15 +121,15 @@ def _show_worst(found: Localisation) -> None:
         "layer", "class", "operator", "own dB", "before dB", "after dB", "called at",
         right=("own dB", "before dB", "after dB"),
     )  # fmt: skip
-    for layer in found.layers[:_WORST]:
+    for layer in found.layers[:_WORST_COUNT]:
         table.add_row(
             escape(layer.module or "(the model)"),
             escape(layer.kind.rpartition(".")[2]),
             escape(layer.operator),
-            _short(layer.local),
-            _short(layer.before),
-            _short(layer.accumulated),
-            escape(_place(layer)),
+            _short_figure(layer.local),
+            _short_figure(layer.before),
+            _short_figure(layer.accumulated),
+            escape(_place_text(layer)),
         )
     result_console().print(table)
 
@@ -137,29 +139,29 @@ def _show_curve(found: Localisation) -> None:
     values = [_CEILING if value is None else value for _, value in found.curve]
     if not values:
         return
-    size = -(-len(values) // _WIDTH)
+    size = -(-len(values) // _CURVE_WIDTH)
     groups = [values[i : i + size] for i in range(0, len(values), size)]
-    bars = "".join(_bar(min(group)) for group in groups)
+    bars = "".join(_curve_bar(min(group)) for group in groups)
     first, last = found.curve[0][0] or "(the model)", found.curve[-1][0] or "(the model)"
     known = [value for _, value in found.curve if value is not None]
     lowest = f"lowest {min(known):.1f} dB" if known else "no error anywhere"
     console = result_console()
-    say(console, f"SQNR from {escape(first)} to {escape(last)}, {lowest}:")
-    say(console, f"  {bars}")
+    print_line(console, f"SQNR from {escape(first)} to {escape(last)}, {lowest}:")
+    print_line(console, f"  {bars}")
 
 
-def _bar(value: float) -> str:
+def _curve_bar(value: float) -> str:
     share = min(max(value, 0.0), _CEILING) / _CEILING
     return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
 
 
-def _place(layer: Layer) -> str:
+def _place_text(layer: Layer) -> str:
     return f"{layer.file}:{layer.line}" if layer.file else "-"
 
 
-def _ratio(value: float | None) -> str:
+def _ratio_text(value: float | None) -> str:
     return "none" if value is None else f"SQNR {value:.1f} dB"
 
 
-def _short(value: float | None) -> str:
+def _short_figure(value: float | None) -> str:
     return "exact" if value is None else figure(value, ".1f")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.diagnosis import Buildable, Check, Diagnosis, State
-from .tables import new_table, result_console, say
+from .tables import new_table, print_line, result_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MARKS = {
+_CHECK_MARKS = {
     State.OK: "[green]ok[/]",
     State.WARN: "[yellow]warn[/]",
     State.MISSING: "[dim]missing[/]",
@@ -31,13 +31,13 @@ def show_diagnosis(diagnosis: Diagnosis, *, quiet: bool = False) -> None:
         found = [check for check in diagnosis.checks if check.state in (State.WARN, State.BROKEN)]
         if found:
             _show_checks(console, found)
-        say(console, _summary(diagnosis))
+        print_line(console, _diagnosis_summary(diagnosis))
         return
     _show_checks(console, diagnosis.checks)
     _show_buildable(console, "format", "precisions", diagnosis.targets)
     if diagnosis.quantizers:
         _show_buildable(console, "quantizer", "for", diagnosis.quantizers)
-    say(console, _summary(diagnosis))
+    print_line(console, _diagnosis_summary(diagnosis))
 
 
 def _show_checks(console: Console, checks: Sequence[Check]) -> None:
@@ -46,7 +46,7 @@ def _show_checks(console: Console, checks: Sequence[Check]) -> None:
     for check in checks:
         # What is as it should be, or need not be there, is not to be mended.
         mend = check.mend if check.state is not State.OK else ""
-        row = (check.name, _MARKS[check.state], check.told, mend)
+        row = (check.name, _CHECK_MARKS[check.state], check.told, mend)
         table.add_row(escape(row[0]), row[1], escape(row[2]), escape(row[3]))
     console.print(table)
 
@@ -60,7 +60,7 @@ def _show_buildable(console: Console, title: str, makes: str, rows: Sequence[Bui
     console.print(table)
 
 
-def _summary(diagnosis: Diagnosis) -> str:
+def _diagnosis_summary(diagnosis: Diagnosis) -> str:
     ready = sum(row.ready for row in diagnosis.targets)
     can = f"{ready} of {len(diagnosis.targets)} formats can be built here"
     if not diagnosis.broken:

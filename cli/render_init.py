@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.markup import escape
 
 from ..projects.init import Begun
-from .tables import result_console, say
+from .tables import print_line, result_console
 
 
-def begun_document(begun: Begun) -> bytes:
+def project_document(begun: Begun) -> bytes:
     """The file, its models, the lines to edit, and what else is wrong."""
     from ..pipeline.manifest_file import encode_json
 
@@ -18,21 +18,21 @@ def begun_document(begun: Begun) -> bytes:
     )
 
 
-def show_begun(begun: Begun) -> None:
+def show_new_project(begun: Begun) -> None:
     """The models, the lines to edit, and the command that comes next."""
     console = result_console()
     for name, one in zip(begun.models, begun.described, strict=True):
         held = f", {one.parameters:,} numbers in {len(one.tensors)} tensors" if one.tensors else ""
-        say(console, f"{escape(name)}: {escape(one.kind)}{held}")
-    say(console, f"wrote {escape(str(begun.file))}")
+        print_line(console, f"{escape(name)}: {escape(one.kind)}{held}")
+    print_line(console, f"wrote {escape(str(begun.file))}")
     for edit in begun.edits:
         what = ", ".join((*edit.sizes, edit.what))
         place = f"{begun.file}:{edit.line} {edit.key}"
-        say(console, f"[yellow]edit[/] {escape(place)}: {escape(what)}")
+        print_line(console, f"[yellow]edit[/] {escape(place)}: {escape(what)}")
     for fault in begun.left:
-        say(console, f"[yellow]mend[/] {escape(fault.text)}")
-        say(console, f"     [dim]{escape(fault.hint)}[/]")
-    say(
+        print_line(console, f"[yellow]mend[/] {escape(fault.text)}")
+        print_line(console, f"     [dim]{escape(fault.hint)}[/]")
+    print_line(
         console,
         "then: modelc config, modelc run" if begun.edits or begun.left else "next: modelc run",
     )

@@ -20,20 +20,31 @@ from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
-from .render_warnings import calibration_lines, larger_lines, note_lines, sample_lines, traced_lines
-from .tables import STATES, fitted_table, new_table, result_console, say, say_all
+from .render_warnings import (
+    calibration_lines,
+    note_lines,
+    sample_finding_lines,
+    size_increase_lines,
+    trace_warning_lines,
+)
+from .tables import STATE_MARKS, fit_table, new_table, print_line, print_lines, result_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LESS = ("max abs", "seconds", "made by", "size")  # columns that go first where not all fit
+_OPTIONAL_COLUMNS = (
+    "max abs",
+    "seconds",
+    "made by",
+    "size",
+)  # columns that go first where not all fit
 
 
 def show_manifest(manifest: Manifest, out: str) -> None:
     """The verdict table of the last run, the reasons of what did not pass, where the record is."""
     console = result_console()
-    shown = shown_artifacts(manifest)
-    rows = [_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
+    shown = artifacts_to_show(manifest)
+    rows = [_artifact_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
     waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
     for step, mark in (
         *((failure.step, _failure_mark(failure)) for failure in manifest.failures),
@@ -41,28 +52,32 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     ):
         rows.append({"format": escape(step), "verdict": mark})
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
-    console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
-    say_all(console, map(escape, domain_lines(shown, manifest.signature)))
-    say_all(console, map(escape, describe_narrowed_values(shown, manifest.signature)))
-    say_all(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
+    console.print(
+        fit_table(console, _columns_in_use(shown), rows, right=right, less=_OPTIONAL_COLUMNS)
+    )
+    print_lines(console, map(escape, domain_lines(shown, manifest.signature)))
+    print_lines(console, map(escape, describe_narrowed_values(shown, manifest.signature)))
+    print_lines(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     for artifact in shown:
         _show_attempts(console, artifact)
         show_tradeoffs(console, artifact)
-    say_all(console, (*sample_lines(shown), *calibration_lines(shown)))
-    say_all(console, larger_lines(manifest, shown))
+    print_lines(console, (*sample_finding_lines(shown), *calibration_lines(shown)))
+    print_lines(console, size_increase_lines(manifest, shown))
     for artifact in shown:
-        explain(console, artifact, manifest.verdict_of(artifact.name))
-        tell_guilty_layer(console, artifact, manifest, out)
-    say_all(console, (*note_lines(manifest, shown), *traced_lines(manifest, shown)))
+        show_reason(console, artifact, manifest.verdict_of(artifact.name))
+        show_guilty_layer(console, artifact, manifest, out)
+    print_lines(console, (*note_lines(manifest, shown), *trace_warning_lines(manifest, shown)))
     for failure in manifest.failures:
-        say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        say(console, f"  [dim]hint: {escape(_failure_hint(failure, out))}[/]")
+        print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        print_line(console, f"  [dim]hint: {escape(_failure_hint(failure, out))}[/]")
     for pending in waiting:
-        tell_pending(console, pending)
+        show_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
-        say(console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
-    say(console, f"{_count(manifest, shown)} · {escape(out)}/manifest.json")
+        print_line(
+            console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]"
+        )
+    print_line(console, f"{_count_text(manifest, shown)} · {escape(out)}/manifest.json")
 
 
 def _failure_hint(failure: Failure, out: str) -> str:
@@ -73,7 +88,7 @@ def _failure_hint(failure: Failure, out: str) -> str:
     return failure.hint
 
 
-def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:
+def _count_text(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     """How many of the last run ended in which way; what could not be judged is not refused."""
     verdicts = [manifest.verdict_of(artifact.name) for artifact in shown]
     states = Counter(State.ERROR if v is None else v.state for v in verdicts)
@@ -92,10 +107,10 @@ def _is_rejection(failure: Failure) -> bool:
 
 
 def _failure_mark(failure: Failure) -> str:
-    return STATES[State.FAILED] if _is_rejection(failure) else STATES[State.ERROR]
+    return STATE_MARKS[State.FAILED] if _is_rejection(failure) else STATE_MARKS[State.ERROR]
 
 
-def _columns(shown: Sequence[Artifact]) -> list[str]:
+def _columns_in_use(shown: Sequence[Artifact]) -> list[str]:
     """The columns that any artifact has something in."""
     columns = ["format", "precision", "made by", "size", "max abs", "SQNR dB", "headroom"]
     if any(artifact.latency for artifact in shown):
@@ -129,20 +144,22 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
-        say(console, f"  [dim]{escape(artifact.capture)} is kept, {CHOICE_RULE}[/]")
+        print_line(console, f"  [dim]{escape(artifact.capture)} is kept, {CHOICE_RULE}[/]")
 
 
-def tell_pending(console: Console, pending: Pending) -> None:
+def show_pending(console: Console, pending: Pending) -> None:
     """Why it is not built, and what is known of it."""
-    say(console, f"[yellow]{escape(pending.step)}[/]: not built here: {escape(pending.reason)}")
+    print_line(
+        console, f"[yellow]{escape(pending.step)}[/]: not built here: {escape(pending.reason)}"
+    )
     for warning in pending.warnings:
-        say(console, f"  [yellow]{escape(warning)}[/]")
+        print_line(console, f"  [yellow]{escape(warning)}[/]")
     if pending.memory:
         size = size_text(pending.memory)
-        say(console, f"  [dim]it needs about {size} of device memory (an estimate)[/]")
+        print_line(console, f"  [dim]it needs about {size} of device memory (an estimate)[/]")
 
 
-def shown_artifacts(manifest: Manifest) -> list[Artifact]:
+def artifacts_to_show(manifest: Manifest) -> list[Artifact]:
     """The last run's artifacts; what was there before is not what a failed step gave."""
     by_name = {artifact.name: artifact for artifact in manifest.artifacts}
     broken = {failure.step for failure in manifest.failures}
@@ -151,7 +168,7 @@ def shown_artifacts(manifest: Manifest) -> list[Artifact]:
     return [artifact for artifact in found if artifact is not None]
 
 
-def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
+def _artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
     return {
         "format": escape(artifact.target),
         "precision": str(artifact.precision),
@@ -162,12 +179,12 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
         "headroom": headroom_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),
         "computes in": escape(coverage_text(artifact.coverage)),
-        "verdict": STATES[verdict.state] if verdict else "not judged",
+        "verdict": STATE_MARKS[verdict.state] if verdict else "not judged",
         "seconds": f"{artifact.seconds:.1f}",
     }
 
 
-def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
+def show_reason(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
     """Why it did not pass, and where it is."""
     if verdict is None:
         return
@@ -175,14 +192,16 @@ def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> No
         whole = not console.is_terminal  # piped, a reason stays one line
         texts = [one.text for one in verdict.reasons] or [verdict.state]
         first, *more = [verdict.reason] if whole else texts
-        say(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
+        print_line(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
         for part in more:
-            say(console, f"  {escape(part)}")
+            print_line(console, f"  {escape(part)}")
     if artifact.rejected:
-        say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
+        print_line(
+            console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]"
+        )
 
 
-def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
+def show_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
     """The layer that a refused artifact goes wrong in, and the command that says more."""
     from ..pipeline.debug.rejection import describe_guilty
 
@@ -190,8 +209,8 @@ def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, 
     if found is None or not found.guilty or not artifact.rejected:
         return
     command = f"modelc debug {quote(f'{out}/{artifact.files[0].name}')}"
-    say(console, f"  [bold]{escape(describe_guilty(found))}[/]")
-    say(console, f"  [dim]more: {escape(command)}[/]")
+    print_line(console, f"  [bold]{escape(describe_guilty(found))}[/]")
+    print_line(console, f"  [dim]more: {escape(command)}[/]")
 
 
 def latency_text(latency: Latency | None) -> str:

@@ -8,12 +8,12 @@ from rich.markup import escape
 
 from ..projects.regression_records import Changed, Regression
 from ..reports.differences import Change
-from .tables import say, show_reasoned
+from .tables import print_line, show_reasons_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-CHANGES = {
+CHANGE_MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
     Change.NEW: "[cyan]new[/]",
@@ -24,22 +24,22 @@ CHANGES = {
 def show_regression(console: Console, found: Regression) -> None:
     """A row a measure that changed; what was not compared; the sum."""
     if found.changed:
-        rows = [_row(one) for one in found.changed]
-        show_reasoned(console, rows, right=("base", "now"))
+        rows = [_change_row(one) for one in found.changed]
+        show_reasons_table(console, rows, right=("base", "now"))
     for text in (*found.notes, *found.left_out):
-        say(console, f"  [yellow]{escape(text)}[/]")
+        print_line(console, f"  [yellow]{escape(text)}[/]")
     worse = len(found.worse)
     told = f"{worse} worse" if worse else "nothing worse"
-    say(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
+    print_line(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
 
 
-def _row(one: Changed) -> dict[str, str]:
+def _change_row(one: Changed) -> dict[str, str]:
     return {
         "model": escape(one.model),
         "artifact": escape(one.artifact),
         "measure": escape(one.measure),
         "base": escape(one.before),
         "now": escape(one.after),
-        "": CHANGES[one.change],
+        "": CHANGE_MARKS[one.change],
         "why": escape(one.why),
     }

@@ -16,13 +16,13 @@ from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
 from ..reports.formats import FORMATS, Format, format_named
-from .render_regression import CHANGES
-from .tables import result_console, say, show_json, show_reasoned
+from .render_regression import CHANGE_MARKS
+from .tables import print_line, result_console, show_json, show_reasons_table
 
-_COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
+_COMPARISON_WRITERS: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
 
 
-def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: bool) -> None:
+def write_report(path: Path, out: Path | None, formats: Sequence[Format], *, json: bool) -> None:
     """Write the documents of one run and say where they are; with `json` its manifest instead.
 
     Raises:
@@ -32,12 +32,12 @@ def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: 
         _write_project(path, out, formats, json=json)
         return
     manifest, folder = load_run(path)
-    chosen = list(formats) or _by_suffix(out) or ([] if json else [format_named("html")])
-    written = _write(manifest, out or folder, chosen) if chosen else ()
+    chosen = list(formats) or _formats_by_suffix(out) or ([] if json else [format_named("html")])
+    written = _write_documents(manifest, out or folder, chosen) if chosen else ()
     if json:
         show_json(encode_json(manifest))
     else:
-        show_written(written)
+        show_paths(written)
 
 
 def _write_project(
@@ -57,29 +57,29 @@ def _write_project(
     if json:
         show_json(encode_json(results_at(folder).record))
     else:
-        show_written(written)
+        show_paths(written)
 
 
-def _write(manifest: Manifest, out: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
-    if not _is_file(out):
+def _write_documents(manifest: Manifest, out: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
+    if not _is_document_path(out):
         return write_reports(manifest, out, formats)
-    kind = _only(formats, out)
+    kind = _single_format(formats, out)
     return (write_document(kind.render(manifest), out, kind),)
 
 
-def _is_file(out: Path) -> bool:
+def _is_document_path(out: Path) -> bool:
     """Whether `-o` names a file: it has a document's suffix and is no folder."""
-    return not out.is_dir() and bool(_by_suffix(out))
+    return not out.is_dir() and bool(_formats_by_suffix(out))
 
 
-def _by_suffix(out: Path | None) -> list[Format]:
+def _formats_by_suffix(out: Path | None) -> list[Format]:
     """The format whose file ends as `out` does; `.junit.xml` is JUnit as `.xml` is."""
     if out is None or out.is_dir() or not out.suffix:
         return []
     return [one for one in FORMATS if one.file.endswith(out.suffix)]
 
 
-def _only(formats: Sequence[Format], out: Path) -> Format:
+def _single_format(formats: Sequence[Format], out: Path) -> Format:
     if len(formats) > 1:
         raise UsageError(
             f"-o {out} is one file, and {len(formats)} reports are asked for",
@@ -88,7 +88,7 @@ def _only(formats: Sequence[Format], out: Path) -> Format:
     return formats[0]
 
 
-def report_on(manifest: Manifest, folder: Path, formats: Sequence[Format], *, json: bool) -> None:
+def report_run(manifest: Manifest, folder: Path, formats: Sequence[Format], *, json: bool) -> None:
     """Write the reports of a run that has just ended; with `json` stdout holds one document alone.
 
     Raises:
@@ -96,17 +96,17 @@ def report_on(manifest: Manifest, folder: Path, formats: Sequence[Format], *, js
     """
     written = write_reports(manifest, folder, formats)
     if not json:
-        show_written(written)
+        show_paths(written)
 
 
-def show_written(paths: Sequence[Path]) -> None:
+def show_paths(paths: Sequence[Path]) -> None:
     """Where each document is."""
     console = result_console()
     for path in paths:
-        say(console, f"report · {escape(str(path))}")
+        print_line(console, f"report · {escape(str(path))}")
 
 
-def compare_two(
+def compare_and_show(
     paths: tuple[Path, Path],
     out: Path | None,
     formats: Sequence[Format],
@@ -121,10 +121,10 @@ def compare_two(
     Raises:
         UsageError: there is no run, or the report is none of a comparison.
     """
-    chosen = list(formats) or _by_suffix(out) or ([format_named("md")] if out else [])
+    chosen = list(formats) or _formats_by_suffix(out) or ([format_named("md")] if out else [])
     for one in chosen:
-        if one.name not in _COMPARED:
-            known = ", ".join(_COMPARED)
+        if one.name not in _COMPARISON_WRITERS:
+            known = ", ".join(_COMPARISON_WRITERS)
             raise UsageError(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
@@ -139,31 +139,33 @@ def compare_two(
     if json:
         show_json(encode_json(comparison))
     else:
-        _show(comparison)
-        show_written(written)
+        _show_comparison(comparison)
+        show_paths(written)
     return comparison.regressed
 
 
 def _write_comparison(
     comparison: Comparison, out: Path, formats: Sequence[Format]
 ) -> tuple[Path, ...]:
-    if formats and _is_file(out):
-        kind = _only(formats, out)
-        return (write_document(_COMPARED[kind.name](comparison), out, kind),)
+    if formats and _is_document_path(out):
+        kind = _single_format(formats, out)
+        return (write_document(_COMPARISON_WRITERS[kind.name](comparison), out, kind),)
     return tuple(
-        write_document(_COMPARED[one.name](comparison), out / f"comparison.{one.name}", one)
+        write_document(
+            _COMPARISON_WRITERS[one.name](comparison), out / f"comparison.{one.name}", one
+        )
         for one in formats
     )
 
 
-def _show(comparison: Comparison) -> None:
+def _show_comparison(comparison: Comparison) -> None:
     """The measures that changed, aligned; how many did not."""
     console = result_console()
-    say(console, f"before: {escape(run_text(comparison.before))}")
-    say(console, f"after:  {escape(run_text(comparison.after))}")
+    print_line(console, f"before: {escape(run_text(comparison.before))}")
+    print_line(console, f"after:  {escape(run_text(comparison.after))}")
     for note in comparison.notes:
-        say(console, f"  [yellow]{escape(note)}[/]")
-    shown = [m for m in comparison.measures if m.change in CHANGES]
+        print_line(console, f"  [yellow]{escape(note)}[/]")
+    shown = [m for m in comparison.measures if m.change in CHANGE_MARKS]
     if shown:
         rows = [
             {
@@ -171,12 +173,12 @@ def _show(comparison: Comparison) -> None:
                 "measure": escape(m.measure),
                 "before": escape(m.before),
                 "after": escape(m.after),
-                "": CHANGES[m.change],
+                "": CHANGE_MARKS[m.change],
                 "why": escape(m.why),
             }
             for m in shown
         ]
-        show_reasoned(console, rows, right=("before", "after"))
+        show_reasons_table(console, rows, right=("before", "after"))
     quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
     rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
-    say(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")
+    print_line(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

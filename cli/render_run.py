@@ -18,22 +18,22 @@ from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 from ..projects.wording import in_keys
 from ..reports.words import counted, figure, size_text
 from .render import PlanRow, plan_rows
-from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
+from .render_manifest import artifacts_to_show, show_guilty_layer, show_pending, show_reason
 from .render_regression import show_regression
-from .render_warnings import warning_lines
-from .tables import new_table, result_console, say, say_all, show_json
+from .render_warnings import lines_of_warnings
+from .tables import new_table, print_line, print_lines, result_console, show_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STATES = {
+_RUN_STATE_MARKS = {
     "passed": "[green]pass[/]",
     "failed": "[red]FAIL[/]",
     "error": "[red]error[/]",
     "pending": "[yellow]pending[/]",
     "not-run": "[dim]not run[/]",
 }
-_SOURCES = {"": "", "made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
+_SOURCE_MARKS = {"": "", "made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
 
 
 def show_run(
@@ -41,19 +41,23 @@ def show_run(
 ) -> None:
     """A row an artifact; then, model by model, what is wrong; what changed; then the sum."""
     console = console or result_console()
-    _show_table(console, record.models)
+    _show_artifacts(console, record.models)
     for one, end in zip(ended, record.models, strict=True):
-        _tell_model(console, one, end)
+        _show_model(console, one, end)
     if record.regression is not None:
         show_regression(console, record.regression)
-    say(console, f"{_sum(record)} · {record.seconds:.1f} s · {escape(str(out / FILE))}")
+    print_line(
+        console, f"{_run_summary(record)} · {record.seconds:.1f} s · {escape(str(out / FILE))}"
+    )
 
 
-def _show_table(console: Console, models: Sequence[ModelEnd]) -> None:
+def _show_artifacts(console: Console, models: Sequence[ModelEnd]) -> None:
     right = ("size", "SQNR dB", "seconds")
     table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
     for model in models:
-        rows = [_row(one) for one in model.artifacts] or [("", "", "", _STATES[model.state], "")]
+        rows = [_artifact_cells(one) for one in model.artifacts] or [
+            ("", "", "", _RUN_STATE_MARKS[model.state], "")
+        ]
         for number, row in enumerate(rows):
             first = number == 0
             seconds = f"{model.seconds:.1f}" if first and model.state != "not-run" else ""
@@ -61,66 +65,70 @@ def _show_table(console: Console, models: Sequence[ModelEnd]) -> None:
     console.print(table)
 
 
-def _row(one: ArtifactEnd) -> tuple[str, ...]:
+def _artifact_cells(one: ArtifactEnd) -> tuple[str, ...]:
     sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
     return (
         escape(one.name),
         size_text(one.size) if one.size else "",
         sqnr if one.size else "",
-        _STATES[one.state],
-        _SOURCES[one.source],
+        _RUN_STATE_MARKS[one.state],
+        _SOURCE_MARKS[one.source],
     )
 
 
-def _tell_model(console: Console, one: Ended, end: ModelEnd) -> None:
+def _show_model(console: Console, one: Ended, end: ModelEnd) -> None:
     """What stopped a model, what of it is not proven, its warnings, which gates it breaks."""
     name = escape(one.name)
     if end.error:
-        say(console, f"[red]{name}[/]: {escape(end.error)}")
-        say(console, f"  [dim]hint: {escape(end.hint)}[/]")
+        print_line(console, f"[red]{name}[/]: {escape(end.error)}")
+        print_line(console, f"  [dim]hint: {escape(end.hint)}[/]")
     if one.manifest is not None:
-        _tell_artifacts(console, one, one.manifest)
+        _show_model_artifacts(console, one, one.manifest)
     for breach in one.breaches:
         told = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
-        say(
+        print_line(
             console,
             f"[red]{name}/{escape(breach.artifact)}[/]: {escape(breach.message)}{told}",
         )
 
 
-def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
+def _show_model_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
     """What is not proven and why, what waits for another host, the warnings as export has them."""
-    shown = shown_artifacts(manifest)
+    shown = artifacts_to_show(manifest)
     wrong = [
         artifact
         for artifact in shown
         if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
     ]
     waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
-    warnings = warning_lines(manifest, shown)
+    warnings = lines_of_warnings(manifest, shown)
     if wrong or waiting or manifest.failures or warnings:
-        say(console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]")
+        print_line(
+            console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]"
+        )
     for artifact in wrong:
-        explain(console, artifact, manifest.verdict_of(artifact.name))
-        tell_guilty_layer(console, artifact, manifest, one.folder)
+        show_reason(console, artifact, manifest.verdict_of(artifact.name))
+        show_guilty_layer(console, artifact, manifest, one.folder)
     for failure in manifest.failures:
-        say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        say(
+        print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        print_line(
             console,
             f"  [dim]hint: {escape(str(in_keys(Hint(*(failure.advice or (failure.hint,))))))}[/]",
         )
     for pending in waiting:
-        tell_pending(console, pending)
-        say(console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}")
-    say_all(console, warnings)
+        show_pending(console, pending)
+        print_line(
+            console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}"
+        )
+    print_lines(console, warnings)
 
 
-def _sum(record: RunRecord) -> str:
+def _run_summary(record: RunRecord) -> str:
     artifacts = [one for model in record.models for one in model.artifacts]
     states = Counter(one.state for one in artifacts)
     sources = Counter(one.source for one in artifacts)
     parts = [f"{states['passed']} proven", f"{states['failed']} refused"]
-    parts += [f"{states[s]} {text}" for s, text in _REST if states[s]]
+    parts += [f"{states[s]} {text}" for s, text in _OTHER_STATES if states[s]]
     stopped = sum(model.state == "error" for model in record.models)
     parts += [f"{stopped} of {counted(len(record.models), 'model')} stopped"] if stopped else []
     unrun = sum(model.state == "not-run" for model in record.models)
@@ -131,7 +139,7 @@ def _sum(record: RunRecord) -> str:
     return f"{', '.join(parts)} · {sources['made']} made, {taken_up} taken up"
 
 
-_REST = (("error", "not judged"), ("pending", "pending"))
+_OTHER_STATES = (("error", "not judged"), ("pending", "pending"))
 
 
 def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:
@@ -144,17 +152,17 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     table = new_table("model", "artifact", "from", "by", "file")
     for model in models:
         for number, row in enumerate(plans[model.name]):
-            table.add_row(escape(model.name) if number == 0 else "", *_plan_row(row, model))
+            table.add_row(escape(model.name) if number == 0 else "", *_plan_cells(row, model))
     console.print(table)
     for model in models:
         for text in (*model.left_out, *model.unused):
-            say(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
+            print_line(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
     steps = counted(sum(map(len, plans.values())), "artifact")
     of = counted(len(models), "model")
-    say(console, f"{steps} of {of} by {escape(str(file))} in {escape(str(run.out))}")
+    print_line(console, f"{steps} of {of} by {escape(str(file))} in {escape(str(run.out))}")
 
 
-def _plan_row(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
+def _plan_cells(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
     needed = "" if row.asked else " [dim](needed by others)[/]"
     made_from = str(model.order.source.checkpoint) if row.made_from == "eager" else row.made_from
     return (

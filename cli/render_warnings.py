@@ -14,26 +14,26 @@ from ..reports.artifact_warnings import findings_of, notes_of, random_warning, w
 from ..reports.size_text import has_symbols
 from ..reports.words import counted, size_text
 
-_NOTES = 8  # shown of each artifact
-_WARNED = 3  # warnings of the tracer that are shown
-_TRACER = "TracerWarning"
-_WARNING = "yellow"
+_NOTES_SHOWN = 8  # shown of each artifact
+_TRACE_LINES_SHOWN = 3  # warnings of the tracer that are shown
+_TRACER_KIND = "TracerWarning"
+_WARNING_STYLE = "yellow"
 
 
-def warning_lines(manifest: Manifest, shown: Sequence[Artifact]) -> list[str]:
+def lines_of_warnings(manifest: Manifest, shown: Sequence[Artifact]) -> list[str]:
     """The warnings alone: what calibrated them, what was found in the samples, the notes."""
     calibrated = calibration_lines(shown, warnings=True)
-    larger = larger_lines(manifest, shown)
-    return [*sample_lines(shown), *calibrated, *larger, *note_lines(manifest, shown)]
+    larger = size_increase_lines(manifest, shown)
+    return [*sample_finding_lines(shown), *calibrated, *larger, *note_lines(manifest, shown)]
 
 
-def sample_lines(shown: Sequence[Artifact]) -> Iterator[str]:
+def sample_finding_lines(shown: Sequence[Artifact]) -> Iterator[str]:
     """What was found in the calibration samples."""
     for finding in findings_of(shown):
-        yield _line(_WARNING, finding)
+        yield _markup_line(_WARNING_STYLE, finding)
 
 
-def larger_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
+def size_increase_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
     """Which quantized artifacts are larger than the FP32 one of their format."""
     plain = {a.target: a for a in manifest.artifacts if a.precision is Precision.FP32}
     for one in shown:
@@ -41,7 +41,9 @@ def larger_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]
         if one.precision is Precision.INT8 and other is not None and one.size > other.size:
             sizes = f"{size_text(one.size)} and {size_text(other.size)}"
             why = "size counts last where a quantizer is chosen"
-            yield _line(_WARNING, f"{one.name}: larger than {other.name}: {sizes}; {why}")
+            yield _markup_line(
+                _WARNING_STYLE, f"{one.name}: larger than {other.name}: {sizes}; {why}"
+            )
 
 
 def calibration_lines(shown: Sequence[Artifact], *, warnings: bool = False) -> Iterator[str]:
@@ -52,18 +54,18 @@ def calibration_lines(shown: Sequence[Artifact], *, warnings: bool = False) -> I
     owners: dict[tuple[str, str], list[str]] = {}
     for artifact in shown:
         if artifact.calibration is not None:
-            told = _calibrated(artifact.calibration)
+            told = _calibration_line(artifact.calibration)
             owners.setdefault(told, []).append(artifact.name)
     for (style, text), names in owners.items():
-        if style == _WARNING or not warnings:
-            yield _line(style, f"{', '.join(names)}: {text}")
+        if style == _WARNING_STYLE or not warnings:
+            yield _markup_line(style, f"{', '.join(names)}: {text}")
 
 
-def _calibrated(record: CalibrationRecord) -> tuple[str, str]:
+def _calibration_line(record: CalibrationRecord) -> tuple[str, str]:
     """How to show it, and what to say."""
     warning = random_warning(record)
     if warning:
-        return _WARNING, warning
+        return _WARNING_STYLE, warning
     others = counted(record.held_out, "other")
     text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
     return "dim", f"{text}, judged on {others}"
@@ -79,27 +81,29 @@ def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
     dims = manifest.signature.free_dims
     for artifact in shown:
         notes = notes_of(artifact, manifest)
-        clear = [note for note in notes if not has_symbols(note, dims)][:_NOTES]
+        clear = [note for note in notes if not has_symbols(note, dims)][:_NOTES_SHOWN]
         hidden += len(notes) - len(clear)
         for note in clear:
             owners.setdefault(note, []).append(artifact.name)
     for note, names in owners.items():
-        yield _line(_WARNING, f"{', '.join(names)}: {note}")
+        yield _markup_line(_WARNING_STYLE, f"{', '.join(names)}: {note}")
     if hidden:
-        yield _line("dim", f"{counted(hidden, 'more note')} in the manifest")
+        yield _markup_line("dim", f"{counted(hidden, 'more note')} in the manifest")
     for warning in warnings_of_all(manifest):
-        yield _line(_WARNING, warning)
+        yield _markup_line(_WARNING_STYLE, warning)
 
 
-def traced_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
+def trace_warning_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
     """What the tracer said of the user's lines, but for values and sizes: these are judged."""
     traced = any(artifact.capture in TRACES for artifact in shown)
-    told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
-    for one in told[:_WARNED]:
-        yield _line(_WARNING, f"{one.file}:{one.line}: {one.text}")
-    if len(told) > _WARNED:
-        yield _line("dim", f"{len(told) - _WARNED} more warnings are in the manifest")
+    told = [w for w in manifest.warned if traced and w.kind == _TRACER_KIND and not w.converts]
+    for one in told[:_TRACE_LINES_SHOWN]:
+        yield _markup_line(_WARNING_STYLE, f"{one.file}:{one.line}: {one.text}")
+    if len(told) > _TRACE_LINES_SHOWN:
+        yield _markup_line(
+            "dim", f"{len(told) - _TRACE_LINES_SHOWN} more warnings are in the manifest"
+        )
 
 
-def _line(style: str, text: str) -> str:
+def _markup_line(style: str, text: str) -> str:
     return f"  [{style}]{escape(text)}[/]"

@@ -44,9 +44,9 @@ def report(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Write the reports of a run, or compare two runs, from their manifests alone."""
-    from .render_report import compare_two, write_one
+    from .render_report import compare_and_show, write_report
 
-    formats = r.formats_of(report)
+    formats = r.parse_formats(report)
     if len(paths) == 1:
         if fail_on_regression:
             raise UsageError(
@@ -54,11 +54,11 @@ def report(
                 hint="modelc report BEFORE AFTER",
                 option="fail-on-regression",
             )
-        write_one(paths[0], out, formats, json=json)
+        write_report(paths[0], out, formats, json=json)
         return
     if len(paths) != 2:  # noqa: PLR2004 - one run, or two beside each other
         raise UsageError(
             f"{len(paths)} runs were given", hint="give one, or two to compare: BEFORE AFTER"
         )
-    worse = compare_two((paths[0], paths[1]), out, formats, json=json, latency=latency)
+    worse = compare_and_show((paths[0], paths[1]), out, formats, json=json, latency=latency)
     raise typer.Exit(1 if worse and fail_on_regression else 0)

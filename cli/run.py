@@ -109,9 +109,9 @@ def run(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
-    from .ci_run import ci_of
-    from .options_project import given_of
-    from .run_project import Asked, run_project
+    from .ci_run import make_ci_run
+    from .options_project import collect_overrides
+    from .run_project import RunArguments, run_project
 
     flags = {
         "out": out,
@@ -123,7 +123,7 @@ def run(
         "remote-cache": remote_cache,
         "report": ",".join(report) if report else None,
     }
-    asked = Asked(
+    asked = RunArguments(
         file=file,
         models=tuple(models or ()),
         only=tuple(filter(None, (word.strip() for word in (only or "").split(",")))),
@@ -133,8 +133,8 @@ def run(
         sign_key=sign_key,
         json=json,
         quiet=quiet,
-        ci=ci_of(quiet=quiet, json=json) if ci else None,
+        ci=make_ci_run(quiet=quiet, json=json) if ci else None,
         base=fail_on_regression,
         latency=latency,
     )
-    raise typer.Exit(run_project(asked, given_of(sets, flags)))
+    raise typer.Exit(run_project(asked, collect_overrides(sets, flags)))

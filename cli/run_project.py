@@ -18,13 +18,13 @@ from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..sources.user_code import use_code_folder
-from .ci_run import Ci
-from .kept_folder import work_in
+from .ci_run import CiRun
+from .kept_folder import set_output_folder
 from .options import cache_folder
-from .options_sign import private_key
-from .render_config import warn
+from .options_sign import load_private_key
+from .render_config import print_warnings
 from .render_run import show_plans, show_run
-from .run_screen import tell_of, width_of
+from .run_screen import make_model_listener, name_column_width
 from .screen import Screen
 from .tables import show_json
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunArguments:
     """What the command line of `modelc run` says beside settings."""
 
     file: Path
@@ -48,12 +48,12 @@ class Asked:
     sign_key: Path | None = None
     json: bool = False
     quiet: bool = False
-    ci: Ci | None = None
+    ci: CiRun | None = None
     base: Path | None = None
     latency: bool = False
 
 
-def run_project(asked: Asked, given: Given) -> int:
+def run_project(asked: RunArguments, given: Given) -> int:
     """Carry out the project; the exit code.
 
     Raises:
@@ -64,17 +64,17 @@ def run_project(asked: Asked, given: Given) -> int:
 
     began = time.perf_counter()
     cache = cache_folder(no_cache=not asked.use_cache)
-    with _refusals(asked, given):
+    with _report_refusals(asked, given):
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         models = only(planned.models, asked.only)
         base = None if asked.base is None else base_at(asked.base)
-    warn(planned.settings.warnings)
+    print_warnings(planned.settings.warnings)
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
-    with _refusals(asked, given):
-        key = private_key(asked.sign_key)
-    ended = _carried_out(models, planned, asked, given, key)
+    with _report_refusals(asked, given):
+        key = load_private_key(asked.sign_key)
+    ended = _execute_models(models, planned, asked, given, key)
     record = record_of_run(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
@@ -84,24 +84,24 @@ def run_project(asked: Asked, given: Given) -> int:
             base, ended, parts, prepare_only=asked.prepare_only, latency=asked.latency
         )
         record = against(record, found)
-    return _told(ended, record, planned, asked, key)
+    return _conclude(ended, record, planned, asked, key)
 
 
 @contextmanager
-def _refusals(asked: Asked, given: Given) -> Iterator[None]:
+def _report_refusals(asked: RunArguments, given: Given) -> Iterator[None]:
     """Before the first step: no success of an earlier run outlives one that does not begin."""
     try:
         yield
     except ModelcError as error:
         out = None if asked.dry_run else results_folder(asked.file, given)
         if out is not None:
-            _forget(out, asked)
+            _remove_records(out, asked)
         if asked.ci is not None:
-            asked.ci.refused(error, asked.file, out)
+            asked.ci.report_refusal(error, asked.file, out)
         raise
 
 
-def _forget(out: Path, asked: Asked) -> None:
+def _remove_records(out: Path, asked: RunArguments) -> None:
     """Remove the record and the index of an earlier run; that it cannot be is only told."""
     from ..projects.index_page import clear_index
     from ..projects.run_record import forget_record
@@ -111,15 +111,15 @@ def _forget(out: Path, asked: Asked) -> None:
         clear_index(out, wanted=False)
     except UsageError as fault:
         if asked.ci is None:
-            warn([fault.text])
+            print_warnings([fault.text])
         else:
-            asked.ci.warned(fault)
+            asked.ci.report_warning(fault)
 
 
-def _carried_out(
+def _execute_models(
     models: Sequence[ModelOrder],
     planned: Planned,
-    asked: Asked,
+    asked: RunArguments,
     given: Given,
     key: PrivateKey | None,
 ) -> tuple[Ended, ...]:
@@ -131,26 +131,28 @@ def _carried_out(
     from ..reports.formats import format_named, formats_of
 
     run = planned.settings.run
-    work_in(run.out)
+    set_output_folder(run.out)
     limits = Limits(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
     with ExitStack() as held, use_code_folder(planned.settings.project.folder):
-        with _refusals(asked, given):
+        with _report_refusals(asked, given):
             for model in models:
                 held.enter_context(remove_stale_reports(model.order.out, reports))
-            screen, of = held.enter_context(_listening(models, run, asked))
+            screen, of = held.enter_context(_listen(models, run, asked))
             for model in models:
                 held.enter_context(keep_signature(model.order.out, key, screen))
-            caching = held.enter_context(_caching(run, asked, screen))
+            caching = held.enter_context(_open_caching(run, asked, screen))
             clear_index(run.out, wanted=format_named("html") in reports)
             clear_record(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
 
 @contextmanager
-def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[ReuseSources | None]:
+def _open_caching(
+    run: RunSettings, asked: RunArguments, tell: Tell
+) -> Iterator[ReuseSources | None]:
     """Where earlier results are looked for; None where they are not to be."""
     from ..pipeline.cache.file_digests import FileDigests
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT
@@ -169,24 +171,24 @@ def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[ReuseSource
 
 
 @contextmanager
-def _listening(
-    models: Sequence[ModelOrder], run: RunSettings, asked: Asked
+def _listen(
+    models: Sequence[ModelOrder], run: RunSettings, asked: RunArguments
 ) -> Iterator[tuple[Tell, TellOf]]:
     """Who listens to the run, and to each of its models."""
     if asked.ci is not None:
         with asked.ci.progress(run.out, jobs=min(run.jobs, len(models))) as lines:
             yield lines.note, lines.of
         return
-    width = width_of(models)
+    width = name_column_width(models)
     with Screen(quiet=asked.quiet, more=width) as screen:
-        yield screen, tell_of(screen, width)
+        yield screen, make_model_listener(screen, width)
 
 
-def _told(
+def _conclude(
     ended: Sequence[Ended],
     record: RunRecord,
     planned: Planned,
-    asked: Asked,
+    asked: RunArguments,
     key: PrivateKey | None,
 ) -> int:
     """Write the record and the documents, show them; the exit code."""
@@ -205,7 +207,7 @@ def _told(
     if format_named("html") in reports:
         write_index(results_at(run.out))
     if asked.ci is not None:
-        asked.ci.told(ended, record, planned.settings.project, run.out)
+        asked.ci.report_result(ended, record, planned.settings.project, run.out)
     elif not asked.json:
         show_run(ended, record, run.out)
     if asked.json:

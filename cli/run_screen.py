@@ -11,12 +11,12 @@ from ..projects.records import ModelOrder
 from .screen import Screen
 
 
-def width_of(models: Sequence[ModelOrder]) -> int:
+def name_column_width(models: Sequence[ModelOrder]) -> int:
     """Columns of the models' names and what parts them from the rest; none for one model."""
     return max(len(model.name) for model in models) + 2 if len(models) > 1 else 0
 
 
-def tell_of(screen: Screen, width: int) -> Callable[[str], Tell]:
+def make_model_listener(screen: Screen, width: int) -> Callable[[str], Tell]:
     """The screen for each model, its name before what is told where there is room for it."""
     lock = Lock()
 
@@ -25,14 +25,14 @@ def tell_of(screen: Screen, width: int) -> Callable[[str], Tell]:
 
         def tell(event: Event) -> None:
             with lock:
-                screen(_named(event, before))
+                screen(_prefix_event(event, before))
 
         return tell
 
     return of
 
 
-def _named(event: Event, before: str) -> Event:
+def _prefix_event(event: Event, before: str) -> Event:
     match event:
         case Noted():
             return replace(event, text=f"{before}{event.text}")

@@ -27,7 +27,7 @@ def sbom(
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
     from ..pipeline.provenance.bill_of_materials import make_bill, write_bill
-    from .tables import result_console, say, show_document
+    from .tables import print_line, result_console, show_document
 
     bill = make_bill(out)
     if file is None:
@@ -35,4 +35,4 @@ def sbom(
         return
     written = write_bill(bill, file)
     if not quiet:
-        say(result_console(), f"wrote {written}")
+        print_line(result_console(), f"wrote {written}")

@@ -14,13 +14,13 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
 from ..reports.words import clean
 from .streams import lenient_stream
-from .tables import CleanConsole, say
+from .tables import CleanConsole, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _USUAL, _NARROW = 40, 36  # columns of a step's name: `convert openvino-int8 (onnxruntime)` has 35
-_WIDE = 90  # columns of the terminal
+_WIDE_TERMINAL = 90  # columns of the terminal
 
 
 @contextmanager
@@ -81,7 +81,7 @@ class Screen:
                     )
             case Noted():
                 style = "yellow" if event.warning else "dim"
-                say(self._console, f"  [{style}]{escape(event.text)}[/]")
+                print_line(self._console, f"  [{style}]{escape(event.text)}[/]")
             case Finished():
                 self._finish(event)
             case Entered():
@@ -96,6 +96,6 @@ class Screen:
         missed = "[yellow]✗[/]" if event.attempt else "[red]✗[/]"
         mark = "[green]✓[/]" if event.passed else missed
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
-        width = self._more + (_NARROW if self._console.width < _WIDE else _USUAL)
+        width = self._more + (_NARROW if self._console.width < _WIDE_TERMINAL else _USUAL)
         step = f"{event.step:<{width}}"
-        say(self._console, f"{mark} {escape(step)} [dim]{event.seconds:6.1f} s[/]{detail}")
+        print_line(self._console, f"{mark} {escape(step)} [dim]{event.seconds:6.1f} s[/]{detail}")

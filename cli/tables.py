@@ -20,16 +20,16 @@ from ..reports.words import clean_line
 if TYPE_CHECKING:
     from rich.style import Style
 
-STATES = {
+STATE_MARKS = {
     State.PASSED: "[green]pass[/]",
     State.FAILED: "[red]FAIL[/]",
     State.ERROR: "[red]error[/]",
 }
-_HANGING = 2  # columns
-_NAMES = ("model", "artifact", "measure")  # columns that say what a row is of
-_LEAST = 20  # columns of prose, on however narrow a terminal
-_WIDE = 200  # what is piped is not cut to 80 columns
-_WIDEST = 10_000  # columns: as wide as a table would be
+_INDENT = 2  # columns
+_NAME_COLUMNS = ("model", "artifact", "measure")  # columns that say what a row is of
+_MIN_WIDTH = 20  # columns of prose, on however narrow a terminal
+_WIDE_CONSOLE = 200  # what is piped is not cut to 80 columns
+_MAX_WIDTH = 10_000  # columns: as wide as a table would be
 
 
 class CleanConsole(Console):
@@ -59,7 +59,7 @@ class CleanConsole(Console):
 
 def result_console() -> Console:
     """The console of results; as wide as the terminal."""
-    return CleanConsole(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    return CleanConsole(highlight=False, width=None if sys.stdout.isatty() else _WIDE_CONSOLE)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
         console = Console(
             file=stream,
             highlight=False,
-            width=_WIDE,
+            width=_WIDE_CONSOLE,
             color_system=None,
             force_terminal=False,
             no_color=True,
@@ -92,7 +92,7 @@ def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
     return table
 
 
-def fitted_table(
+def fit_table(
     console: Console,
     columns: Sequence[str],
     rows: Sequence[Mapping[str, str]],
@@ -105,17 +105,17 @@ def fitted_table(
     They go in the order of `less`. A cell that a row has no text for is empty.
     """
     kept = list(columns)
-    table = _filled(kept, rows, right)
-    options = console.options.update(max_width=_WIDEST)
+    table = _fill_table(kept, rows, right)
+    options = console.options.update(max_width=_MAX_WIDTH)
     for gone in less:
         if console.measure(table, options=options).maximum <= console.width:
             break
         kept = [column for column in kept if column != gone]
-        table = _filled(kept, rows, right)
+        table = _fill_table(kept, rows, right)
     return table
 
 
-def _filled(
+def _fill_table(
     columns: Sequence[str], rows: Sequence[Mapping[str, str]], right: Iterable[str]
 ) -> Table:
     table = new_table(*columns, right=right)
@@ -124,7 +124,7 @@ def _filled(
     return table
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """One line of prose with its markup; what is piped stays one line.
 
     On a terminal that is too narrow the further lines are indented below the first.
@@ -133,20 +133,20 @@ def say(console: Console, text: str) -> None:
         console.print(text, soft_wrap=True)
         return
     depth = len(text) - len(text.lstrip(" "))
-    below = depth + _HANGING
+    below = depth + _INDENT
     prose = Text.from_markup(clean_line(text.strip(" ")))
-    for number, line in enumerate(prose.wrap(console, max(console.width - below, _LEAST))):
+    for number, line in enumerate(prose.wrap(console, max(console.width - below, _MIN_WIDTH))):
         line.rstrip()
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)
 
 
-def say_all(console: Console, lines: Iterable[str]) -> None:
+def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Lines of prose, each as `say` has it."""
     for line in lines:
-        say(console, line)
+        print_line(console, line)
 
 
-def show_reasoned(
+def show_reasons_table(
     console: Console, rows: Sequence[Mapping[str, str]], *, right: Iterable[str] = ()
 ) -> None:
     """A table whose last column, `why`, goes to lines of its own where it is too narrow for it.
@@ -154,16 +154,16 @@ def show_reasoned(
     A line begins with the names that its row begins with.
     """
     columns = list(rows[0])
-    table = _filled(columns, rows, right)
-    options = console.options.update(max_width=_WIDEST)
+    table = _fill_table(columns, rows, right)
+    options = console.options.update(max_width=_MAX_WIDTH)
     if console.measure(table, options=options).maximum <= console.width:
         console.print(table)
         return
-    console.print(_filled(columns[:-1], rows, right))
+    console.print(_fill_table(columns[:-1], rows, right))
     for row in rows:
         if row["why"]:
-            names = filter(None, (row[name] for name in _NAMES if name in row))
-            say(console, f"{' '.join(names)}: {row['why']}")
+            names = filter(None, (row[name] for name in _NAME_COLUMNS if name in row))
+            print_line(console, f"{' '.join(names)}: {row['why']}")
 
 
 _documents: list[bytes] = []  # what this run of the command will write to stdout

@@ -15,12 +15,12 @@ def targets(
     from ..pipeline.api import targets as rows_of
     from ..pipeline.manifest_file import encode_json
     from .render import show_targets
-    from .render_config import warn
+    from .render_config import print_warnings
     from .tables import show_json
 
     rows = rows_of()
     if not quiet:
-        warn(plugin_faults())
+        print_warnings(plugin_faults())
     if json:
         show_json(encode_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
         return

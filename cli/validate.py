@@ -20,14 +20,14 @@ from . import options_bounds as b
 from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
-from .options_sign import SignKey, given, private_key
-from .options_tolerance import Tolerances, limits_of
+from .options_sign import SignKey, is_on_command_line, load_private_key
+from .options_tolerance import Tolerances, read_limits
 
 if TYPE_CHECKING:
     from ..pipeline.isolation.watchdog import ProcessLimits
     from ..reports.formats import Format
 
-_REJUDGING = {
+_REJUDGE_OPTIONS = {
     "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "sign_key", "json",
     "quiet", "debug",
 }  # fmt: skip
@@ -98,7 +98,7 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.make_order import make_judging, make_measuring, make_settings, make_source
     from ..pipeline.report_files import remove_stale_reports
-    from .kept_folder import work_in
+    from .kept_folder import set_output_folder
     from .screen import Screen
 
     trusted = trust or trust_engine
@@ -106,10 +106,10 @@ def validate(
              "--static": static, "--drop-output": drop_output,
              "--weights-key": weights_key}  # fmt: skip
     if against is None:
-        _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
+        _refuse_options([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
         source = None
     else:
-        _refuse(["--checkpoint"], [checkpoint], "beside --against")
+        _refuse_options(["--checkpoint"], [checkpoint], "beside --against")
         source = make_source(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
@@ -120,15 +120,17 @@ def validate(
         calibrates=False,
     )  # fmt: skip
     if rejudge:
-        o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
+        o.refuse_other_options(
+            context, _REJUDGE_OPTIONS, "with --rejudge: nothing is run", "leave it out"
+        )
     judging = make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device,
-        limits=limits_of(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
+        limits=read_limits(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
-    reports = r.formats_beside(path, report)
+    reports = r.parse_folder_formats(path, report)
     settings = make_settings(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
-    work_in(path)
-    sign = _signed(path, sign_key, context, rejudge=rejudge)
+    set_output_folder(path)
+    sign = _keep_signature(path, sign_key, context, rejudge=rejudge)
     with remove_stale_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         if rejudge:
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
@@ -136,15 +138,15 @@ def validate(
             arguments = {
                 "path": path, "against": source, "precision": precision, "settings": settings,
                 "judging": replace(judging, trusts_record=trusts), "measuring": measuring,
-                "moved": o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
+                "moved": o.file_move(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
                 "replay": replay,
             }  # fmt: skip
-            bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-            result = _judged_again(path, arguments, bounds, screen)
-    raise typer.Exit(_shown(result, path, reports, json=json))
+            bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
+            result = _judge_again(path, arguments, bounds, screen)
+    raise typer.Exit(_show_result(result, path, reports, json=json))
 
 
-def _judged_again(
+def _judge_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
@@ -152,11 +154,11 @@ def _judged_again(
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():
-        return b.answer(call, Manifest, bounds, tell)
-    return b.answer(call, Verdict, bounds, tell)
+        return b.run_call(call, Manifest, bounds, tell)
+    return b.run_call(call, Verdict, bounds, tell)
 
 
-def _signed(
+def _keep_signature(
     path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
 ) -> Callable[[Tell], AbstractContextManager[bool]]:
     """What keeps the signature of a folder true, given who listens; a single file has none.
@@ -167,9 +169,9 @@ def _signed(
     from ..pipeline.provenance.signing import keep_signature
 
     if path.is_dir():
-        private = private_key(key)
+        private = load_private_key(key)
         return lambda tell: keep_signature(path, private, tell, judges_all=not rejudge)
-    if given(context, "sign_key"):
+    if is_on_command_line(context, "sign_key"):
         raise UsageError(
             "--sign-key has no effect on a single file",
             hint="give the folder that it lies in",
@@ -179,12 +181,14 @@ def _signed(
     return lambda _: nullcontext(enter_result=True)
 
 
-def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> int:
+def _show_result(
+    result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool
+) -> int:
     """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
     from ..pipeline.manifest_file import encode_json
     from .render import show_verdict
     from .render_manifest import show_manifest
-    from .render_report import report_on
+    from .render_report import report_run
     from .tables import show_json
 
     if json:
@@ -194,11 +198,11 @@ def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *,
     else:
         show_manifest(result, str(path))
     if not isinstance(result, Verdict):
-        report_on(result, path, reports, json=json)
+        report_run(result, path, reports, json=json)
     return result.exit_code
 
 
-def _refuse(names: Sequence[str], values: Sequence[object], where: str) -> None:
+def _refuse_options(names: Sequence[str], values: Sequence[object], where: str) -> None:
     """No option that was given stays without effect in silence."""
     for name, value in zip(names, values, strict=True):
         if value:

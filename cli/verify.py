@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
-from .options_sign import public_key
+from .options_sign import load_public_key
 
 
 def verify(
@@ -32,7 +32,7 @@ def verify(
     from .render_verify import show_verification
     from .tables import show_json
 
-    found = look(out, key=public_key(key))
+    found = look(out, key=load_public_key(key))
     if json:
         show_json(encode_json(found))
     else:

@@ -96,9 +96,9 @@ def test_every_room_is_type_checked() -> None:
     "code",
     [
         "import modelc",
-        "from modelc.cli.app import door; door(['--help'])",
-        "from modelc.cli.app import door; door(['export', '--help'])",
-        "from modelc.cli.app import door; door(['targets'])",
+        "from modelc.cli.app import run_cli; run_cli(['--help'])",
+        "from modelc.cli.app import run_cli; run_cli(['export', '--help'])",
+        "from modelc.cli.app import run_cli; run_cli(['targets'])",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:

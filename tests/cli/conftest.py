@@ -59,7 +59,7 @@ def door(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ran]]:
     def run(*arguments: object) -> Ran:
         given = [str(argument) for argument in arguments]
         capfd.readouterr()
-        code = app.door(given)
+        code = app.run_cli(given)
         told = capfd.readouterr()
         return subprocess.CompletedProcess(given, code, stdout=told.out, stderr=told.err)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.cli.app import door
+from modelc.cli.app import run_cli
 from modelc.core.digest import record_of
 from modelc.pipeline.cache.result_store import RESULTS_FOLDER, ResultStore
 from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry
@@ -45,7 +45,7 @@ def names(cache: Path) -> list[str]:
 def test_it_lists_what_is_kept_the_last_used_first(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert door(["cache", "ls", "--cache-dir", str(cache)]) == 0
+    assert run_cli(["cache", "ls", "--cache-dir", str(cache)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "kB" in line]
     assert lines[0].split()[:4] == ["net0", "onnx", "50.0", "kB"]
     assert "2 d ago" in lines[1]
@@ -62,7 +62,7 @@ def test_results_of_one_key_are_told_apart(
     files = (record_of(path),)
     entry = CacheEntry(key=KEYS[0], model="net0", artifact="onnx", files=files, calibrated=kept)
     assert store.put(entry, {path.name: path})
-    assert door(["cache", "ls", "--cache-dir", str(cache)]) == 0
+    assert run_cli(["cache", "ls", "--cache-dir", str(cache)]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if KEYS[0][:12] in line]
     entries = {entry.stem[:12] for entry in store.layout.place(KEYS[0]).iterdir()}
     assert {row[-1] for row in rows} == entries
@@ -70,7 +70,7 @@ def test_results_of_one_key_are_told_apart(
 
 
 def test_its_json_is_one_document(cache: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert door(["cache", "ls", "--cache-dir", str(cache), "--json"]) == 0
+    assert run_cli(["cache", "ls", "--cache-dir", str(cache), "--json"]) == 0
     rows = json.loads(capfdbinary.readouterr().out)["results"]
     assert [(row["model"], row["size"], row["key"]) for row in rows] == [
         ("net0", 50_000, KEYS[0]),
@@ -92,21 +92,21 @@ def test_its_json_is_one_document(cache: Path, capfdbinary: pytest.CaptureFixtur
 def test_gc_keeps_what_the_size_and_the_age_allow(
     cache: Path, options: list[str], left: list[str]
 ) -> None:
-    assert door(["cache", "gc", "--cache-dir", str(cache), *options]) == 0
+    assert run_cli(["cache", "gc", "--cache-dir", str(cache), *options]) == 0
     assert names(cache) == left
 
 
 def test_verify_tells_and_removes_what_is_wrong_and_exits_with_1(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert door(["cache", "verify", "--cache-dir", str(cache)]) == 0
+    assert run_cli(["cache", "verify", "--cache-dir", str(cache)]) == 0
     blob = next((cache / RESULTS_FOLDER / "blobs").glob("*/*"))
     blob.write_bytes(b"!" * 50_000)
-    assert door(["cache", "verify", "--cache-dir", str(cache)]) == 1
+    assert run_cli(["cache", "verify", "--cache-dir", str(cache)]) == 1
     assert f"file {blob.name[:12]}: its digest is another" in capsys.readouterr().out
     assert not blob.exists()
     assert sum(path.is_file() for path in (cache / RESULTS_FOLDER / "entries").rglob("*")) == 1
-    assert door(["cache", "verify", "--cache-dir", str(cache)]) == 0
+    assert run_cli(["cache", "verify", "--cache-dir", str(cache)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_verify_tells_and_removes_what_is_wrong_and_exits_with_1(
 def test_what_is_no_order_is_refused(
     arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert door(["cache", *arguments]) == 2
+    assert run_cli(["cache", *arguments]) == 2
     assert told in capfd.readouterr().err
 
 
@@ -129,6 +129,6 @@ def test_a_cache_that_was_never_used_is_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("ls", "gc", "verify"):
-        assert door(["cache", command, "--cache-dir", str(tmp_path)]) == 0
+        assert run_cli(["cache", command, "--cache-dir", str(tmp_path)]) == 0
     assert "0 results, 0 B" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

@@ -12,9 +12,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from modelc.cli.ci_commands import GitHub, GitLab
-from modelc.cli.ci_place import ci_place
-from modelc.cli.ci_run import ci_of
+from modelc.cli.ci_commands import GitHubForge, GitLabForge
+from modelc.cli.ci_place import detect_job
+from modelc.cli.ci_run import make_ci_run
 from modelc.cli.ci_screen import CiScreen
 from modelc.core.errors import UsageError
 from modelc.core.events import Advanced, Finished, Noted, Started
@@ -37,7 +37,7 @@ input = "x:float32[batch=1..4,16]"
 
 def remark(**changes: str | int) -> str:
     given: dict[str, str | int] = {"level": "error", "title": "t", "message": "m"}
-    return GitHub().remark(Annotation(**{**given, **changes}))  # type: ignore[arg-type]
+    return GitHubForge().remark(Annotation(**{**given, **changes}))  # type: ignore[arg-type]
 
 
 def test_a_remark_is_a_workflow_command() -> None:
@@ -59,20 +59,20 @@ def test_no_remark_is_longer_than_the_runner_takes() -> None:
 
 @pytest.mark.parametrize("line", ["::error::mine", "  ::stop-commands::x", "##[error]mine"])
 def test_no_text_of_others_is_a_command(line: str) -> None:
-    shown = GitHub().foreign(line)
+    shown = GitHubForge().foreign(line)
     assert not shown.lstrip().startswith("::")
     assert "##[" not in shown
 
 
 def test_names_with_colons_stay_as_they_are() -> None:
-    assert GitHub().foreign("ok torch::nn::Linear") == "ok torch::nn::Linear"
+    assert GitHubForge().foreign("ok torch::nn::Linear") == "ok torch::nn::Linear"
 
 
 def test_gitlab_has_sections_with_names_that_it_takes() -> None:
-    begin, end = GitLab().begin("my net"), GitLab().end("my net")
+    begin, end = GitLabForge().begin("my net"), GitLabForge().end("my net")
     assert re.fullmatch(r"\x1b\[0Ksection_start:\d+:my_net\r\x1b\[0Kmy net", begin)
     assert re.fullmatch(r"\x1b\[0Ksection_end:\d+:my_net\r\x1b\[0K", end)
-    assert "\x1b" not in GitLab().foreign("\x1b[0Ksection_start:1:x\r")
+    assert "\x1b" not in GitLabForge().foreign("\x1b[0Ksection_start:1:x\r")
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Log:
     lines: list[str]
 
     def screen(self, jobs: int) -> CiScreen:
-        return CiScreen(GitHub(), self.lines.append, jobs=jobs)
+        return CiScreen(GitHubForge(), self.lines.append, jobs=jobs)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_what_only_goes_on_has_no_line(log: Log) -> None:
 
 
 def test_the_place_of_a_job_is_what_its_environment_says() -> None:
-    github = ci_place(
+    github = detect_job(
         {
             "GITHUB_WORKSPACE": "/w",
             "GITHUB_STEP_SUMMARY": "/s.md",
@@ -140,18 +140,18 @@ def test_the_place_of_a_job_is_what_its_environment_says() -> None:
             "GITHUB_RUN_ID": "5",
         }
     )
-    assert isinstance(github.forge, GitHub)
+    assert isinstance(github.forge, GitHubForge)
     assert (github.root, github.summary) == (Path("/w"), Path("/s.md"))
     assert github.link == "https://github.com/a/b/actions/runs/5"
-    gitlab = ci_place({"GITLAB_CI": "true", "CI_PROJECT_DIR": "/p", "CI_JOB_URL": "https://j/1"})
-    assert isinstance(gitlab.forge, GitLab)
+    gitlab = detect_job({"GITLAB_CI": "true", "CI_PROJECT_DIR": "/p", "CI_JOB_URL": "https://j/1"})
+    assert isinstance(gitlab.forge, GitLabForge)
     assert (gitlab.root, gitlab.summary, gitlab.link) == (Path("/p"), None, "https://j/1")
-    assert ci_place({}).link == ""
+    assert detect_job({}).link == ""
 
 
 def test_quiet_goes_with_no_groups() -> None:
     with pytest.raises(UsageError, match="--quiet has no effect with --ci"):
-        ci_of(json=False, quiet=True)
+        make_ci_run(json=False, quiet=True)
 
 
 @dataclass

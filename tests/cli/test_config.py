@@ -113,8 +113,8 @@ def test_export_reads_its_limits_beside_models(
 def test_no_framework_is_loaded_to_show_it(file: Path, surroundings: dict[str, str]) -> None:
     code = (
         "import json, sys\n"
-        "from modelc.cli.app import door\n"
-        "door(['config'])\n"
+        "from modelc.cli.app import run_cli\n"
+        "run_cli(['config'])\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     ran = subprocess.run(

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
-from modelc.cli.app import _tell
+from modelc.cli.app import _print_error
 from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import CleanConsole, new_table, say
+from modelc.cli.tables import CleanConsole, new_table, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ def in_table(console: Console) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("draw", [lambda c: c.print(EVIL), lambda c: say(c, EVIL), in_table])
+@pytest.mark.parametrize("draw", [lambda c: c.print(EVIL), lambda c: print_line(c, EVIL), in_table])
 def test_control_characters_are_shown_as_their_escapes(
     draw: Callable[[Console], None], terminal: bool
 ) -> None:
@@ -54,7 +54,11 @@ FORGED = "x\n::error file=a.py::forged\u2028row\r\n| pass |"
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize(
     "draw",
-    [lambda c: c.print(FORGED), lambda c: say(c, f"  note: {FORGED}"), lambda c: row(c, FORGED)],
+    [
+        lambda c: c.print(FORGED),
+        lambda c: print_line(c, f"  note: {FORGED}"),
+        lambda c: row(c, FORGED),
+    ],
 )
 def test_a_name_with_line_breaks_makes_no_line_of_its_own(
     draw: Callable[[Console], None], terminal: bool
@@ -101,7 +105,7 @@ def test_names_in_a_model_and_in_samples_are_on_one_line(
 
 
 def test_an_error_with_such_a_name_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    _tell(f"no node {EVIL}\nhint: none", f"rename it\nerror: {EVIL}")
+    _print_error(f"no node {EVIL}\nhint: none", f"rename it\nerror: {EVIL}")
     text = capfd.readouterr().err
     assert not [raw for raw in RAW if raw in text]
     assert [line.partition(":")[0] for line in text.splitlines()] == ["error", "hint"]

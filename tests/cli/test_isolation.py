@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from modelc.cli.options_bounds import bounds_of
+from modelc.cli.options_bounds import process_bounds
 from modelc.core.errors import UsageError
 
 MODULE = "modelc.benchmarks.dying"
@@ -41,15 +41,15 @@ def isolated(surroundings: dict[str, str]) -> dict[str, str]:
 
 
 def test_bounds_are_read_as_people_write_them() -> None:
-    bounds = bounds_of(None, timeout="10 min", memory="2GiB")
+    bounds = process_bounds(None, timeout="10 min", memory="2GiB")
     assert bounds is not None
     assert (bounds.timeout, bounds.memory) == (600.0, 2 << 30)
 
 
 def test_a_bound_asks_for_a_process_of_its_own() -> None:
-    assert bounds_of(None) is None  # as this suite is run
-    assert bounds_of(True) is not None
-    assert bounds_of(None, timeout="5") is not None
+    assert process_bounds(None) is None  # as this suite is run
+    assert process_bounds(True) is not None
+    assert process_bounds(None, timeout="5") is not None
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_a_bound_asks_for_a_process_of_its_own() -> None:
 )
 def test_a_bound_without_a_process_to_hold_to_it_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"no effect with --no-isolate"):
-        bounds_of(False, **given)
+        process_bounds(False, **given)
 
 
 @pytest.mark.parametrize("given", [{"timeout": "soon"}, {"memory": "much"}, {"memory": "5"}])
 def test_what_is_no_bound_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(UsageError):
-        bounds_of(None, **given)
+        process_bounds(None, **given)
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def _without_logs(found: dict[str, bytes | None]) -> dict[str, bytes | None]:
 
 LIMITED = """
 import resource, sys
-from modelc.cli.app import door
+from modelc.cli.app import run_cli
 kind = getattr(resource, sys.argv[1])
 resource.setrlimit(kind, (int(sys.argv[2]), resource.getrlimit(kind)[1]))
 sys.exit(door(sys.argv[3:]))

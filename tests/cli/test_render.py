@@ -14,7 +14,7 @@ from rich.console import Console
 
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import fitted_table, say, show_json, show_reasoned, write_json
+from modelc.cli.tables import fit_table, print_line, show_json, show_reasons_table, write_json
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
@@ -92,7 +92,7 @@ def test_prose_is_indented_below_its_first_line(width: int) -> None:
     stream = Terminal()
     console = Console(file=stream, width=width, force_terminal=True, color_system=None)
     words = [f"word{number}" for number in range(40)]
-    say(console, f"  [yellow]{' '.join(words)}[/]")
+    print_line(console, f"  [yellow]{' '.join(words)}[/]")
     first, *rest = stream.getvalue().splitlines()
     assert first.startswith("  word0")
     assert all(line.startswith("    word") for line in rest)
@@ -102,7 +102,7 @@ def test_prose_is_indented_below_its_first_line(width: int) -> None:
 
 def test_what_is_piped_stays_one_line() -> None:
     stream = io.StringIO()
-    say(Console(file=stream, width=40), "  " + "word " * 40)
+    print_line(Console(file=stream, width=40), "  " + "word " * 40)
     assert len(stream.getvalue().splitlines()) == 1
 
 
@@ -127,7 +127,7 @@ def test_a_table_goes_without_the_columns_that_do_not_fit(width: int, kept: str)
     row = dict.fromkeys(columns, "0123456")
     with io.StringIO() as stream:
         console = Console(file=stream, width=width, color_system=None)
-        console.print(fitted_table(console, columns, [row, {}], less=("second", "first")))
+        console.print(fit_table(console, columns, [row, {}], less=("second", "first")))
         head = stream.getvalue().split("─")[0]
     assert " ".join(head.split()) == kept
 
@@ -207,7 +207,7 @@ def test_a_long_reason_stands_below_a_table_that_is_too_narrow(columns: int, whe
     console = Console(file=stream, width=columns, highlight=False, color_system=None)
     why = "1.11e+07 times as far from eager as roundoff explains (limit 5), and much more beside"
     row = {"artifact": "onnx", "measure": "verdict", "before": "passed", "": "worse", "why": why}
-    show_reasoned(console, [row, {**row, "artifact": "pt2", "why": ""}])
+    show_reasons_table(console, [row, {**row, "artifact": "pt2", "why": ""}])
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
     assert max(map(len, lines)) <= columns
     told = next(line for line in lines if "1.11e+07" in line)

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from modelc.cli.render_tradeoffs import pareto, show_tradeoffs
+from modelc.cli.render_tradeoffs import select_pareto, show_tradeoffs
 from modelc.core.findings import TradeOff
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact, FileRecord
@@ -39,17 +39,17 @@ def shown(*points: TradeOff) -> str:
 
 def test_a_point_that_another_beats_is_left_out() -> None:
     points = [point(0, 10.0), point(2, 9.0), point(3, 31.0), point(3, 20.0), point(4, 30.5)]
-    assert [(len(p.kept), p.sqnr) for p in pareto(points)] == [(0, 10.0), (3, 31.0)]
+    assert [(len(p.kept), p.sqnr) for p in select_pareto(points)] == [(0, 10.0), (3, 31.0)]
 
 
 def test_the_chosen_point_is_shown_though_another_beats_it() -> None:
     chosen = point(3, 30.1, chosen=True)
-    assert chosen in pareto([point(2, 30.2, passed=False), chosen])
+    assert chosen in select_pareto([point(2, 30.2, passed=False), chosen])
 
 
 def test_the_less_an_accuracy_drops_the_better_whatever_the_ratio() -> None:
     points = [point(0, 20.0, drop=0.4), point(1, 25.0, drop=0.5), point(2, 19.0, drop=0.0)]
-    assert [len(p.kept) for p in pareto(points)] == [0, 2]
+    assert [len(p.kept) for p in select_pareto(points)] == [0, 2]
 
 
 def test_layers_ratio_latency_and_share_are_shown_and_the_kept_are_named() -> None:
@@ -65,7 +65,7 @@ def test_layers_ratio_latency_and_share_are_shown_and_the_kept_are_named() -> No
 
 def test_an_attempt_that_broke_is_no_point_of_the_table() -> None:
     broken = point(2, None, error="the quantizer refused")
-    assert broken not in pareto([point(0, 5.0), broken, point(3, 31.0)])
+    assert broken not in select_pareto([point(0, 5.0), broken, point(3, 31.0)])
 
 
 def test_many_points_are_cut_to_a_dozen_with_the_chosen_one() -> None:

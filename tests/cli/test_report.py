@@ -27,7 +27,7 @@ ALL = sorted(one.file for one in FORMATS)
 NAMES = ",".join(one.name for one in FORMATS)
 ALONE = """
 import json, sys
-from modelc.cli.app import door
+from modelc.cli.app import run_cli
 code = door(sys.argv[1:])
 heavy = {"torch", "numpy", "onnx", "onnxruntime", "openvino", "nncf", "transformers"}
 print(json.dumps(sorted(heavy & set(sys.modules))), file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.cli.options_tolerance import limits_of
+from modelc.cli.options_tolerance import read_limits
 from modelc.core.errors import UsageError
 from modelc.core.verdict import Limits
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def test_limits_for_all_outputs_and_for_one(tmp_path: Path) -> None:
     texts = ["floor-factor=8", "logits:min-sqnr=60,atol=1e-3", "logits:rtol=0.1"]
-    shared, by_output = limits_of(texts, tmp_path / "none.toml")
+    shared, by_output = read_limits(texts, tmp_path / "none.toml")
     assert shared == Limits(floor_factor=8)
     assert by_output == {"logits": Limits(min_sqnr=60, atol=1e-3, rtol=0.1)}
 
@@ -24,7 +24,7 @@ def test_limits_for_all_outputs_and_for_one(tmp_path: Path) -> None:
 def test_the_file_gives_what_no_option_says(tmp_path: Path) -> None:
     file = tmp_path / "modelc.toml"
     file.write_text('[tolerance]\nmin-sqnr = 70\nrtol = 0.1\n[tolerance."aux.energy"]\natol = 2\n')
-    shared, by_output = limits_of(["min-sqnr=50", "aux.energy:rtol=1"], file)
+    shared, by_output = read_limits(["min-sqnr=50", "aux.energy:rtol=1"], file)
     assert shared == Limits(min_sqnr=50, rtol=0.1)
     assert by_output == {"aux.energy": Limits(atol=2, rtol=1)}
 
@@ -40,7 +40,7 @@ def test_the_file_gives_what_no_option_says(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        limits_of([text], tmp_path / "none.toml")
+        read_limits([text], tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_file_that_cannot_be_read_is_named(text: str, says: str, tmp_path: Pat
     file = tmp_path / "modelc.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=says):
-        limits_of([], file)
+        read_limits([], file)

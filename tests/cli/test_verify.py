@@ -24,7 +24,7 @@ PEM, NO_CIPHER = serialization.Encoding.PEM, serialization.NoEncryption()
 FRAMEWORKS = ("torch", "onnxruntime", "openvino", "nncf", "transformers", "tensorrt")
 ALONE = f"""
 import sys
-from modelc.cli.app import door
+from modelc.cli.app import run_cli
 code = door(sys.argv[1:])
 print(sorted(set({FRAMEWORKS!r}) & set(sys.modules)), file=sys.stderr)
 sys.exit(code)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.cli.app import door
+from modelc.cli.app import run_cli
 from modelc.converters.onnx_probe import OnnxProbe
 from modelc.core.contract import Feed, Outputs
 from modelc.pipeline.debug.localise_file import localise_file
@@ -55,7 +55,7 @@ def test_debug_ends_with_1_for_what_is_wrong_as_a_whole(
         "--model", source.model or "", "--model-arg", "name=chain",
         "--input", source.inputs[0], "--no-isolate",
     ]  # fmt: skip
-    assert door(arguments) == 1
+    assert run_cli(arguments) == 1
     assert "is wrong as a whole" in capsys.readouterr().out
 
 
