@@ -22,8 +22,8 @@ from ..core.interrupts import heed, is_users_own, received
 from ..core.names import nearest, refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
-from ..projects.faults import each_of
-from ..projects.keys import REPLACED
+from ..projects.faults import split_faults
+from ..projects.keys import REPLACED_KEYS
 from . import (
     build_ov,
     build_trt,
@@ -220,7 +220,7 @@ def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
         code, faults = error.exit_code, _usage_faults(error)
     elif isinstance(error, ModelcError):
         code = error.exit_code
-        faults = [_CliFault.of(one) for one in each_of(error)]
+        faults = [_CliFault.of(one) for one in split_faults(error)]
     else:
         fault = _CliFault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
         code, faults = BUG, [fault]
@@ -237,7 +237,7 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     near = _nearest_options(error)
     if near:
         message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
-    former = REPLACED.get(str(getattr(error, "option_name", "")).removeprefix("--"))
+    former = REPLACED_KEYS.get(str(getattr(error, "option_name", "")).removeprefix("--"))
     if former:
         message, hint = message.partition(" (")[0], f"use --{former}"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []

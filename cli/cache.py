@@ -79,12 +79,12 @@ def gc(
     """Remove what was used least recently, beyond a size or an age."""
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
-    from ..projects.quantities import bytes_of, seconds_of
+    from ..projects.quantities import parse_bytes, parse_seconds
     from .render_cache import show_cache_freed
     from .tables import show_json
 
-    most = DEFAULT_CACHE_LIMIT if limit is None else bytes_of(limit, least=0)
-    age = None if older_than is None else seconds_of(older_than)
+    most = DEFAULT_CACHE_LIMIT if limit is None else parse_bytes(limit, least=0)
+    age = None if older_than is None else parse_seconds(older_than)
     layout = _open_layout(cache_dir)
     freed = collect_garbage(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
     if json:

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import TextIO
 
 from ..core.errors import ErrorCode, ModelcError, UsageError
-from ..projects.annotations import WARNING, Annotation, of_fault, of_run, within
-from ..projects.outcome import Ended
+from ..projects.annotations import (
+    WARNING_LEVEL,
+    Annotation,
+    annotate_fault,
+    annotate_run,
+    path_within,
+)
+from ..projects.outcome import ModelOutcome
 from ..projects.records import Project
 from ..projects.run_record import RunRecord
 from .ci_place import CiJob, detect_job
@@ -33,13 +39,13 @@ class CiRun:
 
         No document is written without `out`; one that cannot be is a warning beside the error.
         """
-        from ..projects.ci_documents import DOCUMENTS, SUMMARY, write_refusal
+        from ..projects.ci_documents import CI_DOCUMENTS, SUMMARY_DOCUMENT, write_refusal
 
-        self._remark(of_fault(error), file.parent)
-        self._summarise(SUMMARY.refused(error, self.place.link))
+        self._remark(annotate_fault(error), file.parent)
+        self._summarise(SUMMARY_DOCUMENT.refused(error, self.place.link))
         if out is None:
             return
-        for one in DOCUMENTS:
+        for one in CI_DOCUMENTS:
             try:
                 self._wrote([write_refusal(error, one, out, link=self.place.link)])
             except UsageError as fault:
@@ -47,7 +53,7 @@ class CiRun:
 
     def report_warning(self, fault: ModelcError) -> None:
         """What changes no result is a warning."""
-        self._remark([Annotation(level=WARNING, title="modelc", message=fault.text)], Path())
+        self._remark([Annotation(level=WARNING_LEVEL, title="modelc", message=fault.text)], Path())
 
     @contextmanager
     def progress(self, out: Path, *, jobs: int) -> Iterator[CiScreen]:
@@ -62,15 +68,17 @@ class CiRun:
             finally:
                 screen.close()
 
-    def report_result(self, ended: Sequence[Ended], record: RunRecord, project: Project, out: Path) -> None:
+    def report_result(
+        self, ended: Sequence[ModelOutcome], record: RunRecord, project: Project, out: Path
+    ) -> None:
         """The result in plain lines, remarks, and the documents."""
-        from ..projects.ci_documents import SUMMARY, write_documents
+        from ..projects.ci_documents import SUMMARY_DOCUMENT, write_documents
 
         self._show(ended, record, out)
-        notes = of_run(ended, record.regression, project.places)
+        notes = annotate_run(ended, record.regression, project.places)
         self._remark(notes, project.folder)
         written = write_documents(record, out, link=self.place.link)
-        self._summarise((out / SUMMARY.file).read_text(encoding="utf-8"))
+        self._summarise((out / SUMMARY_DOCUMENT.file).read_text(encoding="utf-8"))
         self._wrote(written)
 
     def _wrote(self, paths: Iterable[Path]) -> None:
@@ -78,7 +86,7 @@ class CiRun:
             for path in paths:
                 _write_line(self.place.forge.foreign(f"written: {path}"), stream)
 
-    def _show(self, ended: Sequence[Ended], record: RunRecord, out: Path) -> None:
+    def _show(self, ended: Sequence[ModelOutcome], record: RunRecord, out: Path) -> None:
         if self.json:
             return
         with plain_console() as (console, lines), self._open_lines() as stream:
@@ -95,7 +103,7 @@ class CiRun:
         """The remark with its file as the forge knows it; in words where it is elsewhere."""
         if not note.file:
             return note
-        found = within(note.file, self.place.root, Path(), folder, self.place.root)
+        found = path_within(note.file, self.place.root, Path(), folder, self.place.root)
         if found:
             return replace(note, file=found)
         told = f"{note.file}:{note.line}: " if note.line else f"{note.file}: "
@@ -111,7 +119,9 @@ class CiRun:
                 stream.write(text)
         except OSError as error:
             told = f"{self.place.summary}: {error.strerror or type(error).__name__}"
-            self._remark([Annotation(level=WARNING, title="step summary", message=told)], Path())
+            self._remark(
+                [Annotation(level=WARNING_LEVEL, title="step summary", message=told)], Path()
+            )
 
     @contextmanager
     def _open_lines(self) -> Iterator[TextIO]:

@@ -43,19 +43,19 @@ def config(
     of defaults, that before what is built in.
     """
     from ..core.names import unknown
-    from ..projects.layers import settings_of
+    from ..projects.layers import resolve_settings
     from ..projects.reading import read_project
-    from ..projects.schema import FILE
+    from ..projects.schema import SCHEMA_FILE
     from .render_config import print_warnings, settings_document, show_check, show_settings
     from .tables import show_document, show_json
 
     if schema:
-        show_document(FILE.read_bytes())
+        show_document(SCHEMA_FILE.read_bytes())
         return
     if check:
         show_check(file, collect_overrides(sets), model, json=json, quiet=quiet)
         return
-    settings = settings_of(read_project(file), collect_overrides(sets))
+    settings = resolve_settings(read_project(file), collect_overrides(sets))
     names = [one.name for one in settings.models]
     if model is not None and model not in names:
         raise unknown(f"model in {file}:", model, names or ["(none)"])

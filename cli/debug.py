@@ -73,7 +73,7 @@ def debug(
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
-    from ..projects.quantities import bytes_of
+    from ..projects.quantities import parse_bytes
     from .render_debug import show_localisation, warn_no_reproducer
     from .screen import Screen
     from .tables import show_json
@@ -100,7 +100,7 @@ def debug(
         judging = make_judging(feeds=feeds, seed=seed, limits=read_limits(), device=device)
         arguments = {
             "path": artifact, "against": source, "moved": moved, "precision": precision,
-            "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
+            "feed": feed, "memory": parse_bytes(activations), "out": out, "judging": judging,
         }  # fmt: skip
         result = b.run_call(
             ApiCall(function="localise", arguments=arguments), Localisation, bounds, screen

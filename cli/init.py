@@ -40,11 +40,11 @@ def init(
 
     Weights are looked at and nothing of them is run; code is imported only where --model names it.
     """
-    from ..projects.init import begin_project
+    from ..projects.init import create_project
     from .render_init import project_document, show_new_project
     from .tables import show_json
 
-    begun = begin_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
+    begun = create_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
     if json:
         show_json(project_document(begun))
     elif not quiet:

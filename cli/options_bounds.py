@@ -55,7 +55,7 @@ def process_bounds(
         UsageError: a bound was given where there is no process to hold to it.
     """
     from ..pipeline.isolation.watchdog import ProcessLimits
-    from ..projects.quantities import bytes_of, seconds_of
+    from ..projects.quantities import parse_bytes, parse_seconds
 
     for name, value in (("--timeout", timeout), ("--memory", memory)):
         if isolate is False and value is not None:
@@ -66,8 +66,8 @@ def process_bounds(
                 code=ErrorCode.NO_EFFECT,
             )
     bounds = ProcessLimits(
-        timeout=None if timeout is None else seconds_of(timeout),
-        memory=None if memory is None else bytes_of(memory),
+        timeout=None if timeout is None else parse_seconds(timeout),
+        memory=None if memory is None else parse_bytes(memory),
     )
     asked = isolate or timeout is not None or memory is not None
     return bounds if asked or (isolate is None and _isolates_by_default()) else None

@@ -13,7 +13,7 @@ from .options import Panel
 from .options_sign import SIGN_KEY_VARIABLE as SIGN_KEY
 
 if TYPE_CHECKING:
-    from ..projects.layers import Given
+    from ..projects.layers import Overrides
 
 ProjectFile = Annotated[
     Path,
@@ -35,14 +35,14 @@ Set = Annotated[
 
 def collect_overrides(
     sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
-) -> Given:
+) -> Overrides:
     """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
-    from ..projects.layers import PREFIX, Given
+    from ..projects.layers import VARIABLE_PREFIX, Overrides
 
     ours = {
         name: text
         for name, text in os.environ.items()
-        if name.startswith(PREFIX) and name != SIGN_KEY
+        if name.startswith(VARIABLE_PREFIX) and name != SIGN_KEY
     }
     plain = {name: text for name, text in (flags or {}).items() if text is not None}
-    return Given(sets=tuple(sets or ()), flags=plain, environment=ours)
+    return Overrides(sets=tuple(sets or ()), flags=plain, environment=ours)

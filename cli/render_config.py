@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from ..projects.layers import Given
+from ..projects.layers import Overrides
 from ..projects.orders import plan_project
-from ..projects.records import KeyPath, Layer, Said, Settings, Value
+from ..projects.records import KeyPath, Setting, SettingLayer, Settings, Value
 from ..reports.words import counted
 from .screen import error_console
 from .tables import new_table, print_line, result_console, show_json
@@ -25,7 +25,7 @@ def print_warnings(lines: Sequence[str]) -> None:
             print_line(console, f"[yellow]warning:[/] {escape(line)}")
 
 
-def show_check(file: Path, given: Given, model: str | None, *, json: bool, quiet: bool) -> None:
+def show_check(file: Path, given: Overrides, model: str | None, *, json: bool, quiet: bool) -> None:
     """Plan a project as a run would, and say in one line that nothing is wrong with it.
 
     Raises:
@@ -51,7 +51,7 @@ def show_settings(settings: Settings, model: str | None) -> None:
     for title, said in tables:
         table = new_table(title, "value", "from")
         for one in _sort_settings(said):
-            built_in = one.layer is Layer.BUILT_IN
+            built_in = one.layer is SettingLayer.BUILT_IN
             style = "dim" if built_in else ""
             table.add_row(
                 escape(one.name), escape(_value_text(one.value)), escape(str(one.told)), style=style
@@ -74,16 +74,16 @@ def settings_document(settings: Settings, model: str | None) -> bytes:
     return (encoder.dumps(document, indent=1) + "\n").encode()
 
 
-def _rows_of_settings(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:
+def _rows_of_settings(said: Mapping[KeyPath, Setting]) -> list[dict[str, object]]:
     return [
         {"key": one.name, "value": one.value, "layer": one.layer.value, "from": str(one.told)}
         for one in _sort_settings(said)
     ]
 
 
-def _sort_settings(said: Mapping[KeyPath, Said]) -> Iterable[Said]:
+def _sort_settings(said: Mapping[KeyPath, Setting]) -> Iterable[Setting]:
     """What somebody said before what is built in."""
-    return sorted(said.values(), key=lambda one: one.layer is Layer.BUILT_IN)
+    return sorted(said.values(), key=lambda one: one.layer is SettingLayer.BUILT_IN)
 
 
 def _value_text(value: Value) -> str:

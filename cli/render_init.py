@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from ..projects.init import Begun
+from ..projects.init import NewProject
 from .tables import print_line, result_console
 
 
-def project_document(begun: Begun) -> bytes:
+def project_document(begun: NewProject) -> bytes:
     """The file, its models, the lines to edit, and what else is wrong."""
     from ..pipeline.manifest_file import encode_json
 
@@ -18,7 +18,7 @@ def project_document(begun: Begun) -> bytes:
     )
 
 
-def show_new_project(begun: Begun) -> None:
+def show_new_project(begun: NewProject) -> None:
     """The models, the lines to edit, and the command that comes next."""
     console = result_console()
     for name, one in zip(begun.models, begun.described, strict=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..projects.regression_records import Changed, Regression
+from ..projects.regression_records import MeasureChange, Regression
 from ..reports.differences import Change
 from .tables import print_line, show_reasons_table
 
@@ -33,7 +33,7 @@ def show_regression(console: Console, found: Regression) -> None:
     print_line(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
 
 
-def _change_row(one: Changed) -> dict[str, str]:
+def _change_row(one: MeasureChange) -> dict[str, str]:
     return {
         "model": escape(one.model),
         "artifact": escape(one.artifact),

@@ -11,7 +11,7 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
-from ..projects.results import compare_projects, is_project, results_at
+from ..projects.results import compare_projects, is_project_folder, read_results
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
@@ -28,7 +28,7 @@ def write_report(path: Path, out: Path | None, formats: Sequence[Format], *, jso
     Raises:
         UsageError: there is no run, or a document cannot be written.
     """
-    if is_project(path):
+    if is_project_folder(path):
         _write_project(path, out, formats, json=json)
         return
     manifest, folder = load_run(path)
@@ -55,7 +55,7 @@ def _write_project(
     chosen = list(formats) or ([] if json else [format_named("html")])
     written = write_project_reports(folder, chosen)
     if json:
-        show_json(encode_json(results_at(folder).record))
+        show_json(encode_json(read_results(folder).record))
     else:
         show_paths(written)
 
@@ -128,9 +128,9 @@ def compare_and_show(
             raise UsageError(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
-    projects = [is_project(path) for path in paths]
+    projects = [is_project_folder(path) for path in paths]
     if all(projects):
-        comparison = compare_projects(*map(results_at, paths), latency=latency)
+        comparison = compare_projects(*map(read_results, paths), latency=latency)
         folder = paths[1]
     else:
         comparison = compare_runs(*paths, latency=latency)

@@ -12,10 +12,10 @@ from rich.markup import escape
 from ..core.errors import Hint
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
-from ..projects.outcome import Ended
+from ..projects.outcome import ModelOutcome
 from ..projects.records import ModelOrder, RunSettings
-from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
-from ..projects.wording import in_keys
+from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from ..projects.wording import key_hint
 from ..reports.words import counted, figure, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import artifacts_to_show, show_guilty_layer, show_pending, show_reason
@@ -37,7 +37,7 @@ _SOURCE_MARKS = {"": "", "made": "made", "kept": "[dim]kept[/]", "cache": "[dim]
 
 
 def show_run(
-    ended: Sequence[Ended], record: RunRecord, out: Path, *, console: Console | None = None
+    ended: Sequence[ModelOutcome], record: RunRecord, out: Path, *, console: Console | None = None
 ) -> None:
     """A row an artifact; then, model by model, what is wrong; what changed; then the sum."""
     console = console or result_console()
@@ -47,11 +47,11 @@ def show_run(
     if record.regression is not None:
         show_regression(console, record.regression)
     print_line(
-        console, f"{_run_summary(record)} · {record.seconds:.1f} s · {escape(str(out / FILE))}"
+        console, f"{_run_summary(record)} · {record.seconds:.1f} s · {escape(str(out / RUN_FILE))}"
     )
 
 
-def _show_artifacts(console: Console, models: Sequence[ModelEnd]) -> None:
+def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
     right = ("size", "SQNR dB", "seconds")
     table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
     for model in models:
@@ -65,7 +65,7 @@ def _show_artifacts(console: Console, models: Sequence[ModelEnd]) -> None:
     console.print(table)
 
 
-def _artifact_cells(one: ArtifactEnd) -> tuple[str, ...]:
+def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:
     sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
     return (
         escape(one.name),
@@ -76,7 +76,7 @@ def _artifact_cells(one: ArtifactEnd) -> tuple[str, ...]:
     )
 
 
-def _show_model(console: Console, one: Ended, end: ModelEnd) -> None:
+def _show_model(console: Console, one: ModelOutcome, end: ModelRun) -> None:
     """What stopped a model, what of it is not proven, its warnings, which gates it breaks."""
     name = escape(one.name)
     if end.error:
@@ -92,7 +92,7 @@ def _show_model(console: Console, one: Ended, end: ModelEnd) -> None:
         )
 
 
-def _show_model_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
+def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifest) -> None:
     """What is not proven and why, what waits for another host, the warnings as export has them."""
     shown = artifacts_to_show(manifest)
     wrong = [
@@ -113,7 +113,7 @@ def _show_model_artifacts(console: Console, one: Ended, manifest: Manifest) -> N
         print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
         print_line(
             console,
-            f"  [dim]hint: {escape(str(in_keys(Hint(*(failure.advice or (failure.hint,))))))}[/]",
+            f"  [dim]hint: {escape(str(key_hint(Hint(*(failure.advice or (failure.hint,))))))}[/]",
         )
     for pending in waiting:
         show_pending(console, pending)

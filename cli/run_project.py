@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell
 from ..pipeline.manifest_file import encode_json
-from ..projects.layers import Given, results_folder
-from ..projects.only import only
-from ..projects.orders import Planned, plan_project
-from ..projects.outcome import Ended
+from ..projects.layers import Overrides, results_folder
+from ..projects.only import select_models
+from ..projects.orders import PlannedProject, plan_project
+from ..projects.outcome import ModelOutcome
 from ..projects.records import ModelOrder, RunSettings
 from ..sources.user_code import use_code_folder
 from .ci_run import CiRun
@@ -53,21 +53,21 @@ class RunArguments:
     latency: bool = False
 
 
-def run_project(asked: RunArguments, given: Given) -> int:
+def run_project(asked: RunArguments, given: Overrides) -> int:
     """Carry out the project; the exit code.
 
     Raises:
         ModelcError: the project cannot be carried out; nothing was begun.
     """
-    from ..projects.regression import Parts, base_at, regression_of
-    from ..projects.run_record import against, record_of_run
+    from ..projects.regression import RunScope, find_regression, read_base
+    from ..projects.run_record import make_record, with_regression
 
     began = time.perf_counter()
     cache = cache_folder(no_cache=not asked.use_cache)
     with _report_refusals(asked, given):
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
-        models = only(planned.models, asked.only)
-        base = None if asked.base is None else base_at(asked.base)
+        models = select_models(planned.models, asked.only)
+        base = None if asked.base is None else read_base(asked.base)
     print_warnings(planned.settings.warnings)
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
@@ -75,20 +75,20 @@ def run_project(asked: RunArguments, given: Given) -> int:
     with _report_refusals(asked, given):
         key = load_private_key(asked.sign_key)
     ended = _execute_models(models, planned, asked, given, key)
-    record = record_of_run(
+    record = make_record(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
     if base is not None:
-        parts = Parts.of(planned, models)
-        found = regression_of(
+        parts = RunScope.of(planned, models)
+        found = find_regression(
             base, ended, parts, prepare_only=asked.prepare_only, latency=asked.latency
         )
-        record = against(record, found)
+        record = with_regression(record, found)
     return _conclude(ended, record, planned, asked, key)
 
 
 @contextmanager
-def _report_refusals(asked: RunArguments, given: Given) -> Iterator[None]:
+def _report_refusals(asked: RunArguments, given: Overrides) -> Iterator[None]:
     """Before the first step: no success of an earlier run outlives one that does not begin."""
     try:
         yield
@@ -118,21 +118,21 @@ def _remove_records(out: Path, asked: RunArguments) -> None:
 
 def _execute_models(
     models: Sequence[ModelOrder],
-    planned: Planned,
+    planned: PlannedProject,
     asked: RunArguments,
-    given: Given,
+    given: Overrides,
     key: PrivateKey | None,
-) -> tuple[Ended, ...]:
+) -> tuple[ModelOutcome, ...]:
     from ..pipeline.provenance.signing import keep_signature
     from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
-    from ..projects.running import Limits, run_models
+    from ..projects.running import ProjectLimits, run_models
     from ..reports.formats import format_named, formats_of
 
     run = planned.settings.run
     set_output_folder(run.out)
-    limits = Limits(
+    limits = ProjectLimits(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
@@ -185,16 +185,16 @@ def _listen(
 
 
 def _conclude(
-    ended: Sequence[Ended],
+    ended: Sequence[ModelOutcome],
     record: RunRecord,
-    planned: Planned,
+    planned: PlannedProject,
     asked: RunArguments,
     key: PrivateKey | None,
 ) -> int:
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.report_files import write_reports
     from ..projects.index_page import write_index
-    from ..projects.results import results_at
+    from ..projects.results import read_results
     from ..projects.run_record import write_record
     from ..reports.formats import format_named, formats_of
 
@@ -205,7 +205,7 @@ def _conclude(
             write_reports(one.manifest, Path(one.folder), reports)
     write_record(record, run.out, key)
     if format_named("html") in reports:
-        write_index(results_at(run.out))
+        write_index(read_results(run.out))
     if asked.ci is not None:
         asked.ci.report_result(ended, record, planned.settings.project, run.out)
     elif not asked.json:

@@ -28,7 +28,7 @@ def verify(
 ) -> None:
     """Check a folder's files, records and lineage again; no model is run and nothing is written."""
     from ..pipeline.manifest_file import encode_json
-    from ..projects.verifying import verify as look
+    from ..projects.verifying import verify_results as look
     from .render_verify import show_verification
     from .tables import show_json
 

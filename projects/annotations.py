@@ -10,11 +10,11 @@ from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
 from ..reports.rows import REJECTED, Outcome, rows_of
 from ..reports.source_findings import WARNED, findings_of
-from .faults import each_of
-from .outcome import Ended
-from .regression_records import Changed, Regression
+from .faults import split_faults
+from .outcome import ModelOutcome
+from .regression_records import MeasureChange, Regression
 
-ERROR, WARNING = "error", "warning"
+ERROR_LEVEL, WARNING_LEVEL = "error", "warning"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,77 +31,80 @@ class Annotation:
     line: int = 0
 
 
-def of_fault(error: ModelcError) -> tuple[Annotation, ...]:
+def annotate_fault(error: ModelcError) -> tuple[Annotation, ...]:
     """What keeps a run from beginning: one for each fault, on its line of modelc.toml."""
     return tuple(
-        _at(one.place, "modelc", f"{one.text} (hint: {one.hint})") for one in each_of(error)
+        _annotate_place(one.place, "modelc", f"{one.text} (hint: {one.hint})")
+        for one in split_faults(error)
     )
 
 
-def of_run(
-    ended: Sequence[Ended], regression: Regression | None, places: Mapping[str, Place]
+def annotate_run(
+    ended: Sequence[ModelOutcome], regression: Regression | None, places: Mapping[str, Place]
 ) -> tuple[Annotation, ...]:
     """What is wrong, errors first: forges show the first ones only.
 
     `places` is where modelc.toml names each model.
     """
-    found = [note for one in ended for note in _of_model(one, places.get(one.name))]
+    found = [note for one in ended for note in _annotate_model(one, places.get(one.name))]
     worse = () if regression is None else regression.worse
-    found += [_of_change(one, places.get(one.model)) for one in worse]
-    return tuple(sorted(dict.fromkeys(found), key=lambda note: note.level != ERROR))
+    found += [_annotate_change(one, places.get(one.model)) for one in worse]
+    return tuple(sorted(dict.fromkeys(found), key=lambda note: note.level != ERROR_LEVEL))
 
 
-def _of_model(one: Ended, place: Place | None) -> Iterator[Annotation]:
+def _annotate_model(one: ModelOutcome, place: Place | None) -> Iterator[Annotation]:
     if one.error is not None:
         told = f"{one.error.text} (hint: {one.error.hint})"
-        yield _at(one.error.place or place, one.name, told)
+        yield _annotate_place(one.error.place or place, one.name, told)
     for breach in one.breaches:
         title = f"{one.name}/{breach.artifact}: {breach.gate}"
-        yield _at(breach.told or place, title, breach.message)
+        yield _annotate_place(breach.told or place, title, breach.message)
     if one.manifest is not None:
-        yield from _of_rows(one.name, one.manifest, place)
-        yield from _of_code(one.name, one.manifest)
+        yield from _annotate_rows(one.name, one.manifest, place)
+        yield from _annotate_code(one.name, one.manifest)
 
 
-def _of_rows(model: str, manifest: Manifest, place: Place | None) -> Iterator[Annotation]:
+def _annotate_rows(model: str, manifest: Manifest, place: Place | None) -> Iterator[Annotation]:
     """Artifacts of this run that are not proven."""
     for row in rows_of(manifest):
         name = row.name.removeprefix(REJECTED)
         if name not in manifest.steps or row.outcome is Outcome.PASSED:
             continue
-        level = WARNING if row.outcome is Outcome.PENDING else ERROR
+        level = WARNING_LEVEL if row.outcome is Outcome.PENDING else ERROR_LEVEL
         title = f"{model}/{name}: {row.outcome}"
-        yield _at(place, title, row.reason or "no reason is on record", level=level)
+        yield _annotate_place(place, title, row.reason or "no reason is on record", level=level)
 
 
-def _of_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
+def _annotate_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
     """Lines of the user's own code, but what they have accepted.
 
     What a framework warned of while it captured is left out: what came of it has been judged.
     """
     for one in findings_of(manifest):
         if one.file and not one.accepted and one.rule is not WARNED:
-            level = ERROR if one.level == ERROR else WARNING
+            level = ERROR_LEVEL if one.level == ERROR_LEVEL else WARNING_LEVEL
             title = f"{model}: {one.rule.summary}"
             yield Annotation(
                 level=level, title=title, message=one.text, file=one.file, line=one.line
             )
 
 
-def _of_change(one: Changed, place: Place | None) -> Annotation:
+def _annotate_change(one: MeasureChange, place: Place | None) -> Annotation:
     why = f" ({one.why})" if one.why else ""
     name = "/".join(filter(None, (one.model, one.artifact)))
     message = f"{one.measure}: {one.before} before, {one.after} now{why}"
-    return _at(place, f"{name}: worse than the base", message)
+    return _annotate_place(place, f"{name}: worse than the base", message)
 
 
-def _at(place: Place | None, title: str, message: str, *, level: str = ERROR) -> Annotation:
+def _annotate_place(
+    place: Place | None, title: str, message: str, *, level: str = ERROR_LEVEL
+) -> Annotation:
     """An annotation on the line of modelc.toml that `place` is, if it is one."""
     file, line = (place.file, place.line) if place is not None and place.line else ("", 0)
     return Annotation(level=level, title=title, message=message, file=file, line=line)
 
 
-def within(file: str, root: Path, *folders: Path) -> str:
+def path_within(file: str, root: Path, *folders: Path) -> str:
     """The path of `file` below `root`, with forward slashes; nothing where it is not there.
 
     A relative one begins in the first of `folders` that has it.

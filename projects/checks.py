@@ -6,22 +6,22 @@ import re
 
 from ..core.errors import UsageError
 
-_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_SPEC_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def spec(text: str) -> None:
+def check_spec(text: str) -> None:
     """`package.module:name`.
 
     Raises:
         UsageError: it is not of that form.
     """
-    if not _SPEC.fullmatch(text):
+    if not _SPEC_FORM.fullmatch(text):
         raise UsageError(
             f"{text!r} is not of the form PKG.MOD:NAME", hint="for example nets.resnet:build"
         )
 
 
-def target(text: str) -> None:
+def check_target(text: str) -> None:
     """`onnx`, `openvino:fp16`.
 
     Raises:
@@ -33,7 +33,7 @@ def target(text: str) -> None:
     target_named(Wanted.parse(text).target)
 
 
-def custom_op(text: str) -> None:
+def check_custom_op(text: str) -> None:
     """`ns::op=package.module:fn`.
 
     Raises:
@@ -44,7 +44,7 @@ def custom_op(text: str) -> None:
     parse_custom_ops([text])
 
 
-def model_arg(text: str) -> None:
+def check_model_arg(text: str) -> None:
     """`key=value`.
 
     Raises:
@@ -55,7 +55,7 @@ def model_arg(text: str) -> None:
     parse_model_args([text])
 
 
-def input_spec(text: str) -> None:
+def check_input_spec(text: str) -> None:
     """The `--input` language.
 
     Raises:
@@ -66,7 +66,7 @@ def input_spec(text: str) -> None:
     parse_input(text)
 
 
-def branch(text: str) -> None:
+def check_branch(text: str) -> None:
     """`FILE:LINE`.
 
     Raises:
@@ -77,7 +77,7 @@ def branch(text: str) -> None:
     make_judging(accept=[text])
 
 
-def drop(text: str) -> None:
+def check_drop(text: str) -> None:
     """`0.5%`, `0.005`.
 
     Raises:
@@ -88,7 +88,7 @@ def drop(text: str) -> None:
     parse_drop(text)
 
 
-def preprocess(text: str) -> None:
+def check_preprocess(text: str) -> None:
     """As `--preprocess`.
 
     Raises:
@@ -99,7 +99,7 @@ def preprocess(text: str) -> None:
     Preprocess.parse(text)
 
 
-def quantizer(text: str) -> None:
+def check_quantizer(text: str) -> None:
     """A quantizer's name, or auto.
 
     Raises:
@@ -111,7 +111,7 @@ def quantizer(text: str) -> None:
         find_quantizer(text)
 
 
-def report(text: str) -> None:
+def check_report(text: str) -> None:
     """A report's name.
 
     Raises:

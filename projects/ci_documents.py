@@ -9,11 +9,11 @@ from pathlib import Path
 from ..core.errors import ModelcError
 from ..pipeline.report_files import check_own, write_document
 from . import ci_junit, ci_summary, comment
-from .run_record import RunRecord, writing
+from .run_record import RunRecord, folder_errors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class CiDocument:
     """One of them; `mark` stands near its beginning.
 
     `render` is given the record and a link, `refused` what kept a run from beginning and a link.
@@ -25,25 +25,25 @@ class Document:
     refused: Callable[[ModelcError, str], str]
 
 
-SUMMARY = Document(
+SUMMARY_DOCUMENT = CiDocument(
     file="summary.md",
-    mark=ci_summary.MARK,
-    render=lambda record, _: ci_summary.summary_of(record),
-    refused=lambda error, _: ci_summary.refusal_of(error),
+    mark=ci_summary.SUMMARY_MARK,
+    render=lambda record, _: ci_summary.write_summary(record),
+    refused=lambda error, _: ci_summary.refusal_summary(error),
 )
-DOCUMENTS = (
-    SUMMARY,
-    Document(
+CI_DOCUMENTS = (
+    SUMMARY_DOCUMENT,
+    CiDocument(
         file="junit.xml",
         mark='<testsuites name="modelc"',
-        render=lambda record, _: ci_junit.junit_of(record),
-        refused=lambda error, _: ci_junit.refusal_of(error),
+        render=lambda record, _: ci_junit.write_junit(record),
+        refused=lambda error, _: ci_junit.refusal_junit(error),
     ),
-    Document(
+    CiDocument(
         file="comment.md",
-        mark=comment.MARK,
-        render=lambda record, link: comment.comment_of(record, link=link),
-        refused=lambda error, link: comment.refusal_of(error, link=link),
+        mark=comment.COMMENT_MARK,
+        render=lambda record, link: comment.write_comment(record, link=link),
+        refused=lambda error, link: comment.refusal_comment(error, link=link),
     ),
 )
 
@@ -54,8 +54,8 @@ def clear_documents(out: Path) -> None:
     Raises:
         UsageError: a file of somebody else has the name of one, or the folder cannot be written.
     """
-    with writing(out):
-        for one in DOCUMENTS:
+    with folder_errors(out):
+        for one in CI_DOCUMENTS:
             check_own(out / one.file, one)
             (out / one.file).unlink(missing_ok=True)
 
@@ -66,17 +66,19 @@ def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Pa
     Raises:
         UsageError: one cannot be written.
     """
-    return tuple(write_document(one.render(record, link), out / one.file, one) for one in DOCUMENTS)
+    return tuple(
+        write_document(one.render(record, link), out / one.file, one) for one in CI_DOCUMENTS
+    )
 
 
-def write_refusal(error: ModelcError, one: Document, out: Path, *, link: str = "") -> Path:
+def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
     """Write one of them for a run that did not begin; that of an earlier run goes in any case.
 
     Raises:
         UsageError: it cannot be written.
     """
     path = out / one.file
-    with writing(out):
+    with folder_errors(out):
         check_own(path, one)
         path.unlink(missing_ok=True)
         return write_document(one.refused(error, link), path, one)

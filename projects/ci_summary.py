@@ -10,20 +10,20 @@ from ..core.errors import ModelcError
 from ..reports.differences import Change
 from ..reports.markdown_text import Block, code, fitted, folded, prose, table
 from ..reports.words import counted, figure, seconds_text, size_text
-from .faults import each_of
-from .regression_records import Changed, Regression
-from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+from .faults import split_faults
+from .regression_records import MeasureChange, Regression
+from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
 
-MARK = "<!-- modelc run -->"
-_OPEN = 8  # warnings that are shown unfolded
-_STATES = {
+SUMMARY_MARK = "<!-- modelc run -->"
+_MAX_OPEN = 8  # warnings that are shown unfolded
+_STATE_TEXTS = {
     "passed": "✅ proven",
     "failed": "❌ **refused**",
     "error": "🛑 **not judged**",
     "pending": "⏳ pending",
     "not-run": "not run",
 }
-_TITLES = {
+_CHANGE_TITLES = {
     Change.WORSE: "Worse than the base",
     Change.BETTER: "Better than the base",
     Change.NEW: "New beside the base",
@@ -31,36 +31,38 @@ _TITLES = {
 }
 
 
-def summary_of(record: RunRecord) -> str:
+def write_summary(record: RunRecord) -> str:
     """The run as Markdown of at most 60 kB; what was cut is named at its end."""
     regression = record.regression
     blocks = [
-        Block("summary", [headline(record), ""]),
-        Block("reasons", titled("Why", reasons(record))),
-        Block("worse", titled(_TITLES[Change.WORSE], changes(regression, Change.WORSE))),
-        Block("artifacts", artifacts(record.models)),
-        Block("warnings", _warnings(record)),
+        Block("summary", [run_headline(record), ""]),
+        Block("reasons", add_title("Why", reason_lines(record))),
+        Block(
+            "worse", add_title(_CHANGE_TITLES[Change.WORSE], change_table(regression, Change.WORSE))
+        ),
+        Block("artifacts", artifact_table(record.models)),
+        Block("warnings", _fold_warnings(record)),
         *(
-            Block(change, folded(_TITLES[change], changes(regression, change)))
+            Block(change, folded(_CHANGE_TITLES[change], change_table(regression, change)))
             for change in (Change.BETTER, Change.NEW, Change.TOLD)
         ),
-        Block("base", folded("The base", _base(regression))),
+        Block("base", folded("The base", _base_lines(regression))),
     ]
-    return fitted(MARK, [block for block in blocks if block.lines], see=FILE)
+    return fitted(SUMMARY_MARK, [block for block in blocks if block.lines], see=RUN_FILE)
 
 
-def refusal_of(error: ModelcError) -> str:
+def refusal_summary(error: ModelcError) -> str:
     """A run that did not begin, as Markdown: what was refused, each fault with place and hint."""
     blocks = [
         Block("summary", [refusal_headline(error), ""]),
-        Block("reasons", titled("Why", refusal_reasons(error))),
+        Block("reasons", add_title("Why", refusal_reasons(error))),
     ]
-    return fitted(MARK, blocks, see="the log")
+    return fitted(SUMMARY_MARK, blocks, see="the log")
 
 
 def refusal_headline(error: ModelcError) -> str:
     """That it did not begin, and the number of faults."""
-    faults = counted(len(each_of(error)), "fault")
+    faults = counted(len(split_faults(error)), "fault")
     return (
         f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
         f"modelc {prose(__version__)}"
@@ -69,10 +71,10 @@ def refusal_headline(error: ModelcError) -> str:
 
 def refusal_reasons(error: ModelcError) -> list[str]:
     """A line for each fault, with its hint."""
-    return [f"- {prose(one.text)} *Hint:* {prose(one.hint)}" for one in each_of(error)]
+    return [f"- {prose(one.text)} *Hint:* {prose(one.hint)}" for one in split_faults(error)]
 
 
-def headline(record: RunRecord) -> str:
+def run_headline(record: RunRecord) -> str:
     """How it ended, and the counts."""
     states = Counter(one.state for model in record.models for one in model.artifacts)
     stopped = Counter(model.state for model in record.models if not model.artifacts)
@@ -98,17 +100,17 @@ def headline(record: RunRecord) -> str:
     )
 
 
-def titled(title: str, lines: Sequence[str]) -> list[str]:
+def add_title(title: str, lines: Sequence[str]) -> list[str]:
     """Lines below a title in bold; none where there are none."""
     return [f"**{title}**", "", *lines, ""] if lines else []
 
 
-def reasons(record: RunRecord) -> list[str]:
+def reason_lines(record: RunRecord) -> list[str]:
     """A line for each model that stopped, artifact that is not proven, and gate that is broken."""
-    return [f"- {line}" for model in record.models for line in _reasons(model)]
+    return [f"- {line}" for model in record.models for line in _model_reasons(model)]
 
 
-def _reasons(model: ModelEnd) -> Iterator[str]:
+def _model_reasons(model: ModelRun) -> Iterator[str]:
     if model.error:
         yield f"{code(model.name)}: {prose(model.error)} *Hint:* {prose(model.hint)}"
     for one in model.artifacts:
@@ -119,15 +121,15 @@ def _reasons(model: ModelEnd) -> Iterator[str]:
         yield f"{_name(model, breach.artifact)}: {prose(breach.message)}{told}"
 
 
-def _warnings(record: RunRecord) -> list[str]:
+def _fold_warnings(record: RunRecord) -> list[str]:
     """What to know of artifacts, proven or not, model by model; folded where it is long."""
-    lines = [f"- {line}" for model in record.models for line in _notes(model)]
-    if len(lines) <= _OPEN:
-        return titled("Warnings", lines)
+    lines = [f"- {line}" for model in record.models for line in _model_notes(model)]
+    if len(lines) <= _MAX_OPEN:
+        return add_title("Warnings", lines)
     return folded(f"Warnings ({len(lines)})", lines)
 
 
-def _notes(model: ModelEnd) -> Iterator[str]:
+def _model_notes(model: ModelRun) -> Iterator[str]:
     """Each warning once, with all artifacts of the model that it is of."""
     owners: dict[str, list[str]] = {}
     for one in model.artifacts:
@@ -139,24 +141,24 @@ def _notes(model: ModelEnd) -> Iterator[str]:
         yield f"{code(model.name)}: {prose(note)}"
 
 
-def artifacts(models: Sequence[ModelEnd]) -> list[str]:
+def artifact_table(models: Sequence[ModelRun]) -> list[str]:
     """A row for each artifact; a model without any has one of its own."""
     head = ("model", "artifact", "verdict", ">size", ">SQNR dB", "from", ">seconds")
-    return table(head, (row for model in models for row in _rows(model)))
+    return table(head, (row for model in models for row in _model_rows(model)))
 
 
-def _rows(model: ModelEnd) -> Iterator[tuple[str, ...]]:
+def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
     seconds = "" if model.state == "not-run" else f"{model.seconds:.1f}"
     if not model.artifacts:
-        yield (code(model.name), "", _STATES[model.state], "", "", "", seconds)
+        yield (code(model.name), "", _STATE_TEXTS[model.state], "", "", "", seconds)
     for number, one in enumerate(model.artifacts):
         first = number == 0
-        yield (code(model.name), *_cells(one, model), seconds if first else "")
+        yield (code(model.name), *_artifact_cells(one, model), seconds if first else "")
 
 
-def _cells(one: ArtifactEnd, model: ModelEnd) -> tuple[str, ...]:
+def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
     broken = any(breach.artifact == one.name for breach in model.breaches)
-    state = f"{_STATES[one.state]}{', ❌ **gate**' if broken else ''}"
+    state = f"{_STATE_TEXTS[one.state]}{', ❌ **gate**' if broken else ''}"
     sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
     known = one.size > 0
     return (
@@ -168,20 +170,20 @@ def _cells(one: ArtifactEnd, model: ModelEnd) -> tuple[str, ...]:
     )
 
 
-def changes(regression: Regression | None, change: Change) -> list[str]:
+def change_table(regression: Regression | None, change: Change) -> list[str]:
     """A row for each measure that changed so; none where none did."""
     found = () if regression is None else regression.changed
-    rows = [_change(one) for one in found if one.change is change]
+    rows = [_change_cells(one) for one in found if one.change is change]
     head = ("what", "measure", ">base", ">now", "")
     return table(head, rows) if rows else []
 
 
-def _change(one: Changed) -> tuple[str, ...]:
+def _change_cells(one: MeasureChange) -> tuple[str, ...]:
     name = "/".join(filter(None, (one.model, one.artifact)))
     return (code(name), prose(one.measure), prose(one.before), prose(one.after), prose(one.why))
 
 
-def _base(regression: Regression | None) -> list[str]:
+def _base_lines(regression: Regression | None) -> list[str]:
     """Which run it was, and what makes the two hard to compare."""
     if regression is None:
         return []
@@ -190,5 +192,5 @@ def _base(regression: Regression | None) -> list[str]:
     return [told, "", *(f"- {prose(line)}" for line in more)]
 
 
-def _name(model: ModelEnd, artifact: str) -> str:
+def _name(model: ModelRun, artifact: str) -> str:
     return code(f"{model.name}/{artifact}")

@@ -6,59 +6,63 @@ from ..core.errors import ModelcError
 from ..reports.differences import Change
 from ..reports.markdown_text import Block, fitted, folded
 from .ci_summary import (
-    artifacts,
-    changes,
-    headline,
-    reasons,
+    add_title,
+    artifact_table,
+    change_table,
+    reason_lines,
     refusal_headline,
     refusal_reasons,
-    titled,
+    run_headline,
 )
 from .regression_records import Regression
 from .run_record import RunRecord
 
-MARK = "<!-- modelc run: comment -->"
-_LINES = 20  # of each part: the summary has them all
-_LIMIT = 16_000  # bytes
+COMMENT_MARK = "<!-- modelc run: comment -->"
+_COMMENT_LINES = 20  # of each part: the summary has them all
+_COMMENT_LIMIT = 16_000  # bytes
 
 
-def comment_of(record: RunRecord, *, link: str = "") -> str:
+def write_comment(record: RunRecord, *, link: str = "") -> str:
     """What a reviewer needs: how it ended, why, what got worse; the table folded.
 
     `link` is where the whole log is, if it is anywhere.
     """
     regression = record.regression
     blocks = [
-        Block("summary", [headline(record), ""]),
-        Block("reasons", titled("Why", _first(reasons(record)))),
-        Block("worse", titled("Worse than the base", changes(regression, Change.WORSE))),
-        Block("changes", folded("Other changes from the base", _other(regression))),
-        Block("artifacts", folded("All artifacts", artifacts(record.models))),
-        _link(link),
+        Block("summary", [run_headline(record), ""]),
+        Block("reasons", add_title("Why", _first_lines(reason_lines(record)))),
+        Block("worse", add_title("Worse than the base", change_table(regression, Change.WORSE))),
+        Block("changes", folded("Other changes from the base", _other_changes(regression))),
+        Block("artifacts", folded("All artifacts", artifact_table(record.models))),
+        _link_block(link),
     ]
-    return fitted(MARK, [block for block in blocks if block.lines], _LIMIT, see="summary.md")
+    return fitted(
+        COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
+    )
 
 
-def refusal_of(error: ModelcError, *, link: str = "") -> str:
+def refusal_comment(error: ModelcError, *, link: str = "") -> str:
     """The same of a run that did not begin: what was refused."""
     blocks = [
         Block("summary", [refusal_headline(error), ""]),
-        Block("reasons", titled("Why", _first(refusal_reasons(error)))),
-        _link(link),
+        Block("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
+        _link_block(link),
     ]
-    return fitted(MARK, [block for block in blocks if block.lines], _LIMIT, see="summary.md")
+    return fitted(
+        COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
+    )
 
 
-def _link(link: str) -> Block:
+def _link_block(link: str) -> Block:
     return Block("link", [f"[The whole run]({link})"] if link else [])
 
 
-def _other(regression: Regression | None) -> list[str]:
+def _other_changes(regression: Regression | None) -> list[str]:
     others = (Change.BETTER, Change.NEW, Change.TOLD)
-    return [line for change in others for line in changes(regression, change)]
+    return [line for change in others for line in change_table(regression, change)]
 
 
-def _first(lines: list[str]) -> list[str]:
+def _first_lines(lines: list[str]) -> list[str]:
     """The first lines, and how many there are beyond them."""
-    rest = len(lines) - _LINES
-    return [*lines[:_LINES], *([f"- and {rest} more"] if rest > 0 else [])]
+    rest = len(lines) - _COMMENT_LINES
+    return [*lines[:_COMMENT_LINES], *([f"- and {rest} more"] if rest > 0 else [])]

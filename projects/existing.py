@@ -9,36 +9,40 @@ from pathlib import Path
 
 from ..core.loading import is_loader
 from .faults import Faults
-from .keys import MODEL, Key, Kind
-from .records import Said
+from .keys import MODEL_KEYS, Key, KeyKind
+from .records import Setting
 
 # What `modelc init` writes where only the user knows.
-FACTORY = "PKG.MOD:FACTORY"
-_SIZE = re.compile(r"EDIT_\w+")
-_WRITTEN = frozenset({"timing-cache"})  # made by modelc where it is not there
+FACTORY_FORM = "PKG.MOD:FACTORY"
+_OPEN_SIZE = re.compile(r"EDIT_\w+")
+_OUTPUT_KEYS = frozenset({"timing-cache"})  # made by modelc where it is not there
 
 
-def check_paths(said: Iterable[Said], faults: Faults) -> None:
+def check_paths(said: Iterable[Setting], faults: Faults) -> None:
     """Keep in `faults` what is named and not there, and what `modelc init` left open."""
     for one in said:
-        key = MODEL.get(one.path[0]) if len(one.path) == 1 else None
+        key = MODEL_KEYS.get(one.path[0]) if len(one.path) == 1 else None
         if key is None:
             continue
         texts = one.value if isinstance(one.value, tuple) else (str(one.value),)
         for text in texts:
             _check_filled(one, text, faults)
             if _is_path(key, text):
-                _check_there(one, Path(text), faults)
+                _check_exists(one, Path(text), faults)
 
 
 def _is_path(key: Key, text: str) -> bool:
-    if key.kind not in (Kind.PATH, Kind.SOURCE) or text in key.words or key.name in _WRITTEN:
+    if (
+        key.kind not in (KeyKind.PATH, KeyKind.SOURCE)
+        or text in key.words
+        or key.name in _OUTPUT_KEYS
+    ):
         return False
-    return not (key.kind is Kind.SOURCE and is_loader(text))
+    return not (key.kind is KeyKind.SOURCE and is_loader(text))
 
 
-def _check_filled(one: Said, text: str, faults: Faults) -> None:
-    left = FACTORY if one.path == ("model",) and text == FACTORY else ""
+def _check_filled(one: Setting, text: str, faults: Faults) -> None:
+    left = FACTORY_FORM if one.path == ("model",) and text == FACTORY_FORM else ""
     if one.path == ("input",):
         left = ", ".join(open_sizes(text))
     if left:
@@ -46,17 +50,17 @@ def _check_filled(one: Said, text: str, faults: Faults) -> None:
             f"still to be filled in: {left}",
             place=one.told.of(one.name),
             hint="put in what holds for your model"
-            if left != FACTORY
+            if left != FACTORY_FORM
             else "name the function or class that builds the module, as nets.resnet:build",
         )
 
 
 def open_sizes(text: str) -> tuple[str, ...]:
     """The words in a text that stand for sizes only the user knows."""
-    return tuple(dict.fromkeys(_SIZE.findall(text)))
+    return tuple(dict.fromkeys(_OPEN_SIZE.findall(text)))
 
 
-def _check_there(one: Said, path: Path, faults: Faults) -> None:
+def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
     try:
         if path.exists():
             return

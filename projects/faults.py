@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from ..core.errors import MissingError, ModelcError, Place, UsageError
 from .records import KeyPath
-from .wording import placed
+from .wording import place_error
 
 
 class ProjectError(UsageError):
     """Several things are wrong in a project; `faults` are they, in order."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_joined(faults), hint=faults[0].advice)
+        super().__init__(_join_messages(faults), hint=faults[0].advice)
         self.faults = tuple(faults)
 
 
@@ -22,15 +22,15 @@ class ProjectMissingError(MissingError):
     """Several things that a project needs are not here, and nothing else is wrong with it."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_joined(faults), hint=faults[0].advice)
+        super().__init__(_join_messages(faults), hint=faults[0].advice)
         self.faults = tuple(faults)
 
 
-def _joined(faults: Sequence[ModelcError]) -> str:
+def _join_messages(faults: Sequence[ModelcError]) -> str:
     return f"{len(faults)} faults: " + "; ".join(fault.text for fault in faults)
 
 
-def each_of(error: ModelcError) -> tuple[ModelcError, ...]:
+def split_faults(error: ModelcError) -> tuple[ModelcError, ...]:
     """The faults that an error stands for: its own, or itself."""
     return error.faults if isinstance(error, ProjectError | ProjectMissingError) else (error,)
 
@@ -55,7 +55,7 @@ class Faults:
             self.keep(error, place)
 
     @contextmanager
-    def refusing(self, setting: KeyPath) -> Iterator[None]:
+    def note_refusal(self, setting: KeyPath) -> Iterator[None]:
         """Note a setting whose value the block refuses."""
         try:
             yield
@@ -63,15 +63,15 @@ class Faults:
             self.refused.add(setting)
             raise
 
-    def lost(self, model: str, key: str) -> bool:
+    def is_refused(self, model: str, key: str) -> bool:
         """Whether a key of a model, or of all, or a table around it was refused."""
         paths = (("models", model, key), ("defaults", key))
         return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
 
     def keep(self, error: ModelcError, place: Place) -> None:
         """Keep an error at this place."""
-        for one in each_of(error):
-            self.found.append(placed(one, {"": place}))
+        for one in split_faults(error):
+            self.found.append(place_error(one, {"": place}))
 
     def add(self, message: str, *, hint: str, place: Place | None = None) -> None:
         """Keep one of our own."""

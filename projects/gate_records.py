@@ -8,23 +8,23 @@ from fnmatch import fnmatchcase
 
 from .faults import Faults
 from .keys import GATES
-from .records import ALL, Gate, KeyPath, Said
+from .records import ALL_ARTIFACTS, Gate, KeyPath, Setting
 
-_PATTERNED = 3  # parts of a path with a pattern
+_PATTERN_DEPTH = 3  # parts of a path with a pattern
 
 
-def gates_of(said: Mapping[KeyPath, Said]) -> tuple[Gate, ...]:
+def read_gates(said: Mapping[KeyPath, Setting]) -> tuple[Gate, ...]:
     """The gates that settings say, those of all artifacts first."""
-    found: dict[str, dict[str, Said]] = {}
+    found: dict[str, dict[str, Setting]] = {}
     for path, one in said.items():
         if path[0] == GATES:
-            pattern = path[1] if len(path) == _PATTERNED else ALL
+            pattern = path[1] if len(path) == _PATTERN_DEPTH else ALL_ARTIFACTS
             found.setdefault(pattern, {})[path[-1]] = one
-    gates = (_gate(pattern, limits) for pattern, limits in found.items())
-    return tuple(sorted(gates, key=lambda gate: gate.pattern != ALL))
+    gates = (_make_gate(pattern, limits) for pattern, limits in found.items())
+    return tuple(sorted(gates, key=lambda gate: gate.pattern != ALL_ARTIFACTS))
 
 
-def _gate(pattern: str, limits: Mapping[str, Said]) -> Gate:
+def _make_gate(pattern: str, limits: Mapping[str, Setting]) -> Gate:
     from ..pipeline.limit_text import parse_drop
 
     drop, size, ratio = (limits.get(n) for n in ("max-drop", "max-size", "max-latency-ratio"))
@@ -38,7 +38,7 @@ def _gate(pattern: str, limits: Mapping[str, Said]) -> Gate:
 
 
 def check_gates(
-    said: Iterable[Said], artifacts: Sequence[str], faults: Faults, *, measures: bool
+    said: Iterable[Setting], artifacts: Sequence[str], faults: Faults, *, measures: bool
 ) -> None:
     """Keep gates in `faults` that would hold nothing: no artifact, or no data to measure on."""
     for one in said:
@@ -50,18 +50,18 @@ def check_gates(
                 "nothing is measured without data", hint="add data, or leave it out", place=place
             )
         if not one.shared:
-            _check_held(one, artifacts, faults)
+            _check_pattern(one, artifacts, faults)
 
 
-def check_shared_gates(said: Iterable[Said], artifacts: Sequence[str], faults: Faults) -> None:
+def check_shared_gates(said: Iterable[Setting], artifacts: Sequence[str], faults: Faults) -> None:
     """Keep gates for all models in `faults` that are for no artifact of any of them."""
     for one in dict.fromkeys(said):
         if one.path[0] == GATES and one.shared:
-            _check_held(one, artifacts, faults)
+            _check_pattern(one, artifacts, faults)
 
 
-def _check_held(one: Said, artifacts: Sequence[str], faults: Faults) -> None:
-    pattern = one.path[1] if len(one.path) == _PATTERNED else ALL
+def _check_pattern(one: Setting, artifacts: Sequence[str], faults: Faults) -> None:
+    pattern = one.path[1] if len(one.path) == _PATTERN_DEPTH else ALL_ARTIFACTS
     if any(fnmatchcase(name, pattern) or name == pattern for name in artifacts):
         return
     near = difflib.get_close_matches(pattern, artifacts, n=1)

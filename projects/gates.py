@@ -22,7 +22,7 @@ class Breach:
     told: Place | None
 
 
-def breaches_of(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
     """What the artifacts that were asked for do not keep to.
 
     A gate on what was not measured is a breach: nothing shows that it is kept.
@@ -31,15 +31,15 @@ def breaches_of(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
     found: list[Breach] = []
     for artifact in manifest.artifacts:
         if artifact.name in asked:
-            found += _of(artifact, model.gate_for(artifact.name))
+            found += _gate_breaches(artifact, model.gate_for(artifact.name))
     return tuple(found)
 
 
-def _of(artifact: Artifact, gate: Gate) -> list[Breach]:
+def _gate_breaches(artifact: Artifact, gate: Gate) -> list[Breach]:
     checks = {
-        "max-size": _too_large(artifact, gate),
-        "max-drop": _drops(artifact, gate),
-        "max-latency-ratio": _too_slow(artifact, gate),
+        "max-size": _size_breach(artifact, gate),
+        "max-drop": _drop_breach(artifact, gate),
+        "max-latency-ratio": _latency_breach(artifact, gate),
     }
     return [
         Breach(
@@ -53,13 +53,13 @@ def _of(artifact: Artifact, gate: Gate) -> list[Breach]:
     ]
 
 
-def _too_large(artifact: Artifact, gate: Gate) -> str:
+def _size_breach(artifact: Artifact, gate: Gate) -> str:
     if gate.max_size is None or artifact.size <= gate.max_size:
         return ""
     return f"{size_text(artifact.size)}, and max-size is {size_text(gate.max_size)}"
 
 
-def _drops(artifact: Artifact, gate: Gate) -> str:
+def _drop_breach(artifact: Artifact, gate: Gate) -> str:
     if gate.max_drop is None:
         return ""
     found = artifact.accuracy
@@ -70,7 +70,7 @@ def _drops(artifact: Artifact, gate: Gate) -> str:
     return f"{found.metric} drops by {found.drop:.2%}, and max-drop is {gate.max_drop:.2%}"
 
 
-def _too_slow(artifact: Artifact, gate: Gate) -> str:
+def _latency_breach(artifact: Artifact, gate: Gate) -> str:
     """Against the FP32 model that it was made from; one that is FP32 itself is its own measure."""
     most, found = gate.max_latency_ratio, artifact.latency
     if most is None or (found is None and artifact.precision is Precision.FP32):

@@ -21,21 +21,21 @@ from ..reports.rows import Outcome, rows_of
 from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
 from ..reports.words import counted, day_text, seconds_text
 from .regression_records import Regression
-from .results import ProjectResults, results_at
-from .run_record import ArtifactEnd, ModelEnd, is_as_made, writing
+from .results import ProjectResults, read_results
+from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 
-FILE = "index.html"
-_STATES = {
+INDEX_FILE = "index.html"
+_INDEX_OUTCOMES = {
     "passed": Outcome.PASSED,
     "failed": Outcome.FAILED,
     "error": Outcome.ERROR,
     "pending": Outcome.PENDING,
     "not-run": Outcome.PENDING,
 }
-_JUDGED = ("passed", "failed")
-_GATE = "gate broken"
-_NEWER = "changed since"
-_AGAIN = "it was replaced after the run: modelc run judges it again"
+_JUDGED_STATES = ("passed", "failed")
+_GATE_TEXT = "gate broken"
+_NEWER_TEXT = "changed since"
+_REPLACED_TEXT = "it was replaced after the run: modelc run judges it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def write_project_reports(folder: Path, formats: Sequence[Format]) -> tuple[Path
     Raises:
         UsageError: a record cannot be read, or a document cannot be written.
     """
-    results = results_at(folder)
+    results = read_results(folder)
     written: list[Path] = []
     if format_named("html") in formats:
         written.append(write_index(results))
@@ -76,7 +76,7 @@ def write_index(results: ProjectResults) -> Path:
     Raises:
         UsageError: a file of somebody else has its name, or it cannot be written.
     """
-    return write_document(render(results), results.folder / FILE, format_named("html"))
+    return write_document(render_index(results), results.folder / INDEX_FILE, format_named("html"))
 
 
 def clear_index(folder: Path, *, wanted: bool) -> None:
@@ -89,17 +89,17 @@ def clear_index(folder: Path, *, wanted: bool) -> None:
     Raises:
         UsageError: a file of somebody else is in the way, or the folder cannot be written.
     """
-    with writing(folder):
+    with folder_errors(folder):
         try:
-            check_own(folder / FILE, format_named("html"))
+            check_own(folder / INDEX_FILE, format_named("html"))
         except UsageError:
             if wanted:
                 raise
             return
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / INDEX_FILE).unlink(missing_ok=True)
 
 
-def render(results: ProjectResults) -> str:
+def render_index(results: ProjectResults) -> str:
     """The page: totals, a row an artifact, what is wrong, what changed, versions."""
     lines = index_lines(results)
     record = results.record
@@ -108,25 +108,25 @@ def render(results: ProjectResults) -> str:
     parts += [seconds_text(record.seconds)] if record.seconds else []
     said = " · ".join([*parts, f"modelc {record.modelc}"])
     sections: list[tuple[str, str, Child]] = [
-        ("summary", "All artifacts", _summary(lines) if lines else None),
-        ("reasons", "Why not", _reasons(lines)),
-        ("regression", "Beside the base", _regression(record.regression)),
-        ("environment", "Versions", _versions(list(results.manifests.values()))),
+        ("summary", "All artifacts", _index_summary(lines) if lines else None),
+        ("reasons", "Why not", _reason_list(lines)),
+        ("regression", "Beside the base", _regression_table(record.regression)),
+        ("environment", "Versions", _version_table(list(results.manifests.values()))),
     ]
-    return page(results.folder.resolve().name, said, _banner(lines, results), sections)
+    return page(results.folder.resolve().name, said, _index_banner(lines, results), sections)
 
 
 def index_lines(results: ProjectResults) -> list[IndexLine]:
     """A line for each artifact of the last run, what did not pass first."""
-    lines = [line for end in results.record.models for line in _lines(end, results)]
+    lines = [line for end in results.record.models for line in _model_lines(end, results)]
     return sorted(lines, key=lambda one: WORST_FIRST.index(one.line.outcome))
 
 
-def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
+def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
     """The artifacts of one model; a model that stopped has one line, whatever its folder holds."""
     manifest = results.manifests.get(end.name)
     if manifest is None or end.error or end.state == "not-run":
-        outcome = _STATES.get(end.state, Outcome.ERROR)
+        outcome = _INDEX_OUTCOMES.get(end.state, Outcome.ERROR)
         unrun = end.state == "not-run"
         reason = "the run did not come to it" if unrun else end.error or "its record is gone"
         outcome = outcome if unrun or end.error else Outcome.ERROR
@@ -134,10 +134,10 @@ def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
         said = "not run" if unrun else "stopped" if end.error else ""
         yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
         return
-    yield from _judged_lines(end, manifest)
+    yield from _artifact_lines(end, manifest)
 
 
-def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
+def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
     """The artifacts that the run ended with, as they are in the folder now."""
     ends = {one.name: one for one in end.artifacts}
     mine = names_of(ends or manifest.steps)
@@ -156,30 +156,36 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
             if step in stopped:
                 continue  # made by an earlier run; the row of what stopped says how this one ended
             changed = replace(line, outcome=Outcome.ERROR)
-            yield IndexLine(model=end.name, line=changed, linked=True, said=_NEWER, reason=_AGAIN)
+            yield IndexLine(
+                model=end.name, line=changed, linked=True, said=_NEWER_TEXT, reason=_REPLACED_TEXT
+            )
         elif broken and line.outcome is Outcome.PASSED:
             failed = replace(line, outcome=Outcome.FAILED)
-            yield IndexLine(model=end.name, line=failed, linked=True, said=_GATE, reason=broken)
+            yield IndexLine(
+                model=end.name, line=failed, linked=True, said=_GATE_TEXT, reason=broken
+            )
         else:
             yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
-    yield from (_gone_line(end.name, one) for name, one in ends.items() if name not in shown)
+    yield from (
+        _line_without_record(end.name, one) for name, one in ends.items() if name not in shown
+    )
 
 
-def _is_of_run(artifact: Artifact, end: ArtifactEnd) -> bool:
+def _is_of_run(artifact: Artifact, end: ArtifactRun) -> bool:
     """Whether the artifact on record is what the run ended with: one that stopped made none."""
-    return end.state in _JUDGED and is_as_made(artifact, end)
+    return end.state in _JUDGED_STATES and is_unchanged(artifact, end)
 
 
-def _gone_line(model: str, one: ArtifactEnd) -> IndexLine:
+def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
     """An artifact of the run of which the folder has no record any more."""
-    outcome, said, reason = _STATES.get(one.state, Outcome.ERROR), "", one.reason
+    outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.ERROR), "", one.reason
     if outcome is Outcome.PASSED:
-        outcome, said, reason = Outcome.ERROR, _NEWER, _AGAIN
+        outcome, said, reason = Outcome.ERROR, _NEWER_TEXT, _REPLACED_TEXT
     line = SummaryLine(name=one.name, place=0, outcome=outcome)
     return IndexLine(model=model, line=line, linked=False, said=said, reason=reason)
 
 
-def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
+def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
     """Whether the project may be deployed, in words; then the totals."""
     found = Counter(one.line.outcome for one in lines)
     regression = results.record.regression
@@ -194,11 +200,11 @@ def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
         for value, label, kind in numbers
     ]
     word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
-    telling = tag("p", pill(state, word), " ", _answer(found, worse), class_="telling")
+    telling = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="telling")
     return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
 
 
-def _answer(found: Counter[Outcome], worse: int) -> str:
+def _index_answer(found: Counter[Outcome], worse: int) -> str:
     """Whether the project may be deployed; `worse` counts measures beside the base."""
     good, total = found[Outcome.PASSED], found.total()
     if not total:
@@ -214,22 +220,22 @@ def _answer(found: Counter[Outcome], worse: int) -> str:
     return f"{told} {counted(worse, 'measure')} worse than the base." if worse else told
 
 
-def _summary(lines: Sequence[IndexLine]) -> Markup:
+def _index_summary(lines: Sequence[IndexLine]) -> Markup:
     cells = (
-        (_name(one), one.line.name, pill(one.line.outcome, one.said), *one.line.cells)
+        (_name_cell(one), one.line.name, pill(one.line.outcome, one.said), *one.line.cells)
         for one in lines
     )
     caption = "Every artifact of every model, and whether it may be deployed"
     return stacked_table(caption, "model", *HEAD, rows=cells)
 
 
-def _name(one: IndexLine) -> Child:
+def _name_cell(one: IndexLine) -> Child:
     return tag("a", one.model, href=one.link) if one.link else one.model
 
 
-def _reasons(lines: Sequence[IndexLine]) -> Markup | None:
+def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
     rows = [
-        (_name(one), one.line.name, one.reason or "no reason is on record")
+        (_name_cell(one), one.line.name, one.reason or "no reason is on record")
         for one in lines
         if one.line.outcome is not Outcome.PASSED
     ]
@@ -237,7 +243,7 @@ def _reasons(lines: Sequence[IndexLine]) -> Markup | None:
         if rows else None  # fmt: skip
 
 
-def _regression(regression: Regression | None) -> Markup | None:
+def _regression_table(regression: Regression | None) -> Markup | None:
     if regression is None:
         return None
     marks = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
@@ -259,7 +265,7 @@ def _regression(regression: Regression | None) -> Markup | None:
     return join([tag("p", told, class_="quiet"), drawn, *notes])
 
 
-def _versions(manifests: Sequence[Manifest]) -> Markup | None:
+def _version_table(manifests: Sequence[Manifest]) -> Markup | None:
     """Each package with its versions; several where models were made with several."""
     found: dict[str, dict[str, None]] = {}
     for manifest in manifests:

@@ -18,19 +18,19 @@ from ..sources.checkpoint_description import (
     describe_checkpoint,
     find_first_layer,
 )
-from .existing import FACTORY, open_sizes
-from .faults import each_of
-from .keys import RESERVED
-from .names import safe_name
+from .existing import FACTORY_FORM, open_sizes
+from .faults import split_faults
+from .keys import RESERVED_NAMES
+from .names import make_model_name
 from .orders import plan_project
 from .reading import read_project
 
-_MANY = 100  # models of one call
+_MAX_MODELS = 100  # models of one call
 _EDIT = "# EDIT: "  # marks a line that only the user can complete
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edit:
+class TemplateEdit:
     """A line that only the user can complete: `what` says with what, `sizes` are words in it."""
 
     line: int
@@ -40,7 +40,7 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class NewProject:
     """A modelc.toml that was written: its models, the lines to edit in it, and what else is wrong.
 
     `left` is what a plan finds wrong with other lines than `edits`.
@@ -49,11 +49,11 @@ class Begun:
     file: Path
     models: tuple[str, ...]
     described: tuple[CheckpointDescription, ...]
-    edits: tuple[Edit, ...]
+    edits: tuple[TemplateEdit, ...]
     left: tuple[ModelcError, ...]
 
 
-def begin_project(  # noqa: PLR0913 - the options of `modelc init`
+def create_project(  # noqa: PLR0913 - the options of `modelc init`
     checkpoints: Sequence[Path],
     file: Path,
     *,
@@ -61,7 +61,7 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
     model_args: Sequence[str] = (),
     force: bool = False,
     targets: tuple[Target, ...] = TARGETS,
-) -> Begun:
+) -> NewProject:
     """Write a modelc.toml for checkpoints, and read it back.
 
     Args:
@@ -87,9 +87,16 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
         )
     arguments = parse_model_args(model_args)
     described = tuple(describe_checkpoint(path, model, arguments) for path in checkpoints)
-    names = _names(checkpoints)
-    draft_of = _Draft(folder=file.parent, model=model, arguments=tuple(model_args))
-    text = "".join((_HEAD, *_defaults(targets), *draft_of.models(described, names), _TAIL))
+    names = _name_models(checkpoints)
+    draft_of = _TemplateDraft(folder=file.parent, model=model, arguments=tuple(model_args))
+    text = "".join(
+        (
+            _TEMPLATE_HEAD,
+            *_default_lines(targets),
+            *draft_of.models(described, names),
+            _TEMPLATE_TAIL,
+        )
+    )
     try:
         with drafted(file) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -98,37 +105,37 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
         raise UsageError(
             f"cannot write {file}: {error.strerror}", hint="give another -o"
         ) from error
-    edits = tuple(_edits(text))
-    left = _left(file, edits)
-    return Begun(file=file, models=names, described=described, edits=edits, left=left)
+    edits = tuple(_find_edits(text))
+    left = _find_other_faults(file, edits)
+    return NewProject(file=file, models=names, described=described, edits=edits, left=left)
 
 
-def _edits(text: str) -> Iterator[Edit]:
+def _find_edits(text: str) -> Iterator[TemplateEdit]:
     """The lines that are marked, but comments."""
     for number, line in enumerate(text.split("\n"), start=1):
         said, mark, what = line.rpartition(_EDIT)
         if mark and not line.startswith("#"):
             key = said.partition(" = ")[0]
-            yield Edit(line=number, key=key, what=what, sizes=open_sizes(said))
+            yield TemplateEdit(line=number, key=key, what=what, sizes=open_sizes(said))
 
 
-def _left(file: Path, edits: Sequence[Edit]) -> tuple[ModelcError, ...]:
+def _find_other_faults(file: Path, edits: Sequence[TemplateEdit]) -> tuple[ModelcError, ...]:
     """What a plan of the file finds wrong with its other lines."""
     known = {one.line for one in edits}
     try:
         plan_project(file)
     except ModelcError as error:
         return tuple(
-            one for one in each_of(error) if one.place is None or one.place.line not in known
+            one for one in split_faults(error) if one.place is None or one.place.line not in known
         )
     return ()
 
 
-def _names(checkpoints: Iterable[Path]) -> tuple[str, ...]:
+def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
     """A name for each, told apart where case does not count."""
     found: dict[str, str] = {}
     for path in checkpoints:
-        stem = _name(path.resolve())
+        stem = _model_name(path.resolve())
         name = stem
         number = 2
         while name.lower() in found:
@@ -137,13 +144,13 @@ def _names(checkpoints: Iterable[Path]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _name(path: Path) -> str:
+def _model_name(path: Path) -> str:
     """The file's or the folder's name; the folder's for a file that is called `model`, say."""
     own = path.name if path.is_dir() else path.stem
-    return safe_name(path.parent.name if own in RESERVED and path.parent.name else own)
+    return make_model_name(path.parent.name if own in RESERVED_NAMES and path.parent.name else own)
 
 
-_HEAD = """\
+_TEMPLATE_HEAD = """\
 # What modelc makes and what must hold of it: modelc run does it, modelc config shows it.
 # Every key of a model is an option of modelc export by its name; paths begin in this file's folder.
 
@@ -153,31 +160,31 @@ out = "out"              # results of a model go to out/NAME
 # keep-going = true      # begin further models when one has failed
 
 """
-_SAMPLES = """\
+_TEMPLATE_SAMPLES = """\
 # calib = "samples/"     # real samples; then add "int8" to precision
 # data = "labelled/"     # labelled samples; then max-drop = "1%" is what INT8 may lose
 """
-_TAIL = """
+_TEMPLATE_TAIL = """
 # [defaults.gates]       # what every artifact must keep to, or modelc run fails
 # max-size = "50 MB"
 # max-latency-ratio = 1.0  # of its FP32 parent's
 """
 
 
-def _defaults(targets: tuple[Target, ...]) -> Iterator[str]:
+def _default_lines(targets: tuple[Target, ...]) -> Iterator[str]:
     """What holds for every model: formats that are ready here, and precision."""
     ready = [one for one in targets if one.readiness().ready and not is_stage(one, targets)]
     usual = [one.NAME for one in ready if not isinstance(one, Native)]
     others = [one.NAME for one in ready if one.NAME not in usual]
     yield "[defaults]             # for every model, unless its own table says otherwise\n"
-    yield f"to = [{', '.join(map(_quoted, usual))}]\n"
+    yield f"to = [{', '.join(map(_quote, usual))}]\n"
     if others:
         yield f"# ready here as well, with files that run code when opened: {', '.join(others)}\n"
     yield 'precision = ["fp32"]     # of each format that has it: fp32, fp16, bf16, int8\n'
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Draft:
+class _TemplateDraft:
     """What the tables of the models share."""
 
     folder: Path
@@ -191,27 +198,27 @@ class _Draft:
         for one, name in zip(described, names, strict=True):
             path = Path(os.path.relpath(one.path, self.folder)).as_posix()
             yield f"\n[models.{name}]\n"
-            yield from (f"# {line}\n" for line in _told(one))
-            yield f"checkpoint = {_quoted(path)}\n"
+            yield from (f"# {line}\n" for line in _describe_checkpoint(one))
+            yield f"checkpoint = {_quote(path)}\n"
             if one.refused:
                 yield f"allow-pickle = false     {_EDIT}true, if you trust its maker: it is code\n"
             if is_foreign_program(one.kind):
                 yield f"trust = false            {_EDIT}true, if you trust its maker: it is code\n"
             if not one.brings_code and not one.whole:
                 yield from self._factory()
-            yield from _input(one)
-            yield _SAMPLES
+            yield from _input_line(one)
+            yield _TEMPLATE_SAMPLES
 
     def _factory(self) -> Iterator[str]:
         mark = "" if self.model else f"  {_EDIT}the function or class that builds the module"
-        yield f"model = {_quoted(self.model or FACTORY)}{mark}\n"
+        yield f"model = {_quote(self.model or FACTORY_FORM)}{mark}\n"
         if self.arguments:
-            yield f"model-arg = [{', '.join(map(_quoted, self.arguments))}]\n"
+            yield f"model-arg = [{', '.join(map(_quote, self.arguments))}]\n"
 
 
-def _told(one: CheckpointDescription) -> Iterator[str]:
+def _describe_checkpoint(one: CheckpointDescription) -> Iterator[str]:
     if one.refused:
-        yield f"{one.kind}, not opened: {_line(one.refused.removeprefix(str(one.path)).strip())}"
+        yield f"{one.kind}, not opened: {_comment(one.refused.removeprefix(str(one.path)).strip())}"
         return
     if not one.tensors:
         yield f"{one.kind}: it brings its own code, and was not opened"
@@ -220,12 +227,12 @@ def _told(one: CheckpointDescription) -> Iterator[str]:
     yield f"{one.kind}: {len(one.tensors)} tensors, {one.parameters:,} numbers, {dtypes}"
     first = find_first_layer(one.tensors)
     if first is not None and not one.brings_code:
-        yield f"its first layer seems to be {_line(str(first))}"
+        yield f"its first layer seems to be {_comment(str(first))}"
 
 
-def _input(one: CheckpointDescription) -> Iterator[str]:
+def _input_line(one: CheckpointDescription) -> Iterator[str]:
     """The line of the inputs; a comment where the checkpoint or the model says them itself."""
-    specs = ", ".join(map(_quoted, one.inputs))
+    specs = ", ".join(map(_quote, one.inputs))
     if not one.inputs:
         yield "# input = [...]          # the checkpoint says them; give them for other sizes\n"
     elif one.certain:
@@ -234,7 +241,7 @@ def _input(one: CheckpointDescription) -> Iterator[str]:
         yield f"input = [{specs}]  {_EDIT}name, sizes, values\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text as TOML has it."""
     if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that are no UTF-8
         raise UsageError(f"{text!r} is no text that TOML can hold", hint="rename it")
@@ -243,7 +250,7 @@ def _quoted(text: str) -> str:
     return f'"{"".join(shown)}"'
 
 
-def _line(text: str) -> str:
+def _comment(text: str) -> str:
     """Names that come from a file, fit for one line of comment."""
     plain = "".join(c if c.isprintable() else "?" for c in text)
-    return plain if len(plain) <= _MANY else plain[: _MANY - 1] + "…"
+    return plain if len(plain) <= _MAX_MODELS else plain[: _MAX_MODELS - 1] + "…"

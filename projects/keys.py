@@ -15,7 +15,7 @@ from ..core.precision import Precision
 from . import checks
 
 
-class Kind(StrEnum):
+class KeyKind(StrEnum):
     """What a value is in the file."""
 
     TEXT = "text"
@@ -41,7 +41,7 @@ class Key:
     """
 
     name: str
-    kind: Kind = Kind.TEXT
+    kind: KeyKind = KeyKind.TEXT
     many: bool = False
     choices: tuple[str, ...] = ()
     least: float | None = None
@@ -54,16 +54,23 @@ class Key:
     told: str = ""
 
 
-T, W, N, B, P, S = Kind.TEXT, Kind.WHOLE, Kind.NUMBER, Kind.TRUTH, Kind.PATH, Kind.SOURCE
+T, W, N, B, P, S = (
+    KeyKind.TEXT,
+    KeyKind.WHOLE,
+    KeyKind.NUMBER,
+    KeyKind.TRUTH,
+    KeyKind.PATH,
+    KeyKind.SOURCE,
+)
 PRECISIONS = tuple(one.value for one in Precision)
 CAPTURES = ("auto", *(one.value for one in Capture))
 _DAYS = 7 * 86_400.0  # as --search
 
-OWN = (  # of one model alone, never in [defaults]
+OWN_KEYS = (  # of one model alone, never in [defaults]
     Key(name="checkpoint", kind=P, told="Weights of the model: a file or a folder."),
 )
-_MADE = (
-    Key(name="to", many=True, commas=True, check=checks.target),
+_ARTIFACT_KEYS = (
+    Key(name="to", many=True, commas=True, check=checks.check_target),
     Key(
         name="precision", many=True, commas=True, choices=PRECISIONS, usual=("fp32",),
         told="Precisions to make of every format in `to` that has them; those that say their own, "
@@ -75,21 +82,21 @@ _MADE = (
     Key(name="narrow", kind=B, usual=False),
     Key(name="guard", kind=B, usual=False),
     Key(name="capture-timeout", kind=N, above=0, usual=CAPTURE_TIMEOUT),
-    Key(name="patch", many=True, check=checks.spec),
+    Key(name="patch", many=True, check=checks.check_spec),
     Key(
         name="depends", many=True,
         told="What the model needs beside its modules and the files that its code opens in the "
         "project: files, globs, folders, env:NAME. A change makes its artifacts again.",
     ),
-    Key(name="custom-op", many=True, check=checks.custom_op),
+    Key(name="custom-op", many=True, check=checks.check_custom_op),
     Key(name="for", many=True),
 )  # fmt: skip
-_SOURCE = (
-    Key(name="model", check=checks.spec),
-    Key(name="model-arg", many=True, check=checks.model_arg),
+_SOURCE_KEYS = (
+    Key(name="model", check=checks.check_spec),
+    Key(name="model-arg", many=True, check=checks.check_model_arg),
     Key(name="weights-key"),
     Key(name="method"),
-    Key(name="input", many=True, check=checks.input_spec),
+    Key(name="input", many=True, check=checks.check_input_spec),
     Key(name="samples", kind=S),
     Key(name="static", many=True, commas=True),
     Key(name="drop-output", many=True, commas=True),
@@ -97,7 +104,7 @@ _SOURCE = (
     Key(name="allow-pickle", kind=B, usual=False),
     Key(name="trust", kind=B, usual=False),
 )
-_JUDGING = (
+_JUDGING_KEYS = (
     Key(name="feeds", kind=W, least=5, most=100_000, usual=5),
     Key(name="seed", kind=W, least=0, most=2**63 - 1, usual=0),
     Key(name="atol", kind=N, least=0),
@@ -105,30 +112,30 @@ _JUDGING = (
     Key(name="min-sqnr", kind=N),
     Key(name="search", kind=N, above=0, most=_DAYS),
     Key(name="sensitivity", kind=W, least=0, most=1000),
-    Key(name="accept-branch", many=True, check=checks.branch),
+    Key(name="accept-branch", many=True, check=checks.check_branch),
     Key(name="device", choices=("cpu", "cuda")),
 )
-_DATA = (
+_DATA_KEYS = (
     Key(name="data", kind=S),
     Key(name="metric"),
-    Key(name="max-drop", kind=Kind.DROP, check=checks.drop),
+    Key(name="max-drop", kind=KeyKind.DROP, check=checks.check_drop),
     Key(name="label"),
     Key(name="metric-output"),
 )
-_LOWERING = (
+_LOWERING_KEYS = (
     Key(name="calib", kind=S, words=("random",)),
     Key(name="calib-samples", kind=W, least=1, most=2**31),
     Key(name="calib-select", choices=("random", "first")),
     Key(name="calib-seed", kind=W, least=0, most=2**63 - 1),
     Key(name="calib-method"),
-    Key(name="preprocess", check=checks.preprocess),
-    Key(name="quantizer", check=checks.quantizer),
+    Key(name="preprocess", check=checks.check_preprocess),
+    Key(name="quantizer", check=checks.check_quantizer),
     Key(name="keep-fp", many=True),
     Key(name="half-io", kind=B, usual=False),
     Key(name="max-trials", kind=W, least=1, most=100_000),
     Key(name="no-cache", kind=B, usual=False),
 )
-ENGINE = (  # settings of one format, checked by it
+ENGINE_KEYS = (  # settings of one format, checked by it
     Key(name="workspace"),
     Key(name="optimization-level", kind=W, least=0, most=5),
     Key(name="profile", many=True),
@@ -143,14 +150,21 @@ ENGINE = (  # settings of one format, checked by it
     Key(name="trust-engine", kind=B),
     Key(name="builder", choices=("auto", "python", "trtexec")),
 )
-REPLACED = {  # options of earlier versions, and what to write instead
+REPLACED_KEYS = {  # options of earlier versions, and what to write instead
     "budget": "max-trials, a count of artifacts in place of minutes; the default is 32",
 }
-FOR_ALL = (*_MADE, *_SOURCE, *_JUDGING, *_DATA, *_LOWERING, *ENGINE)
-MODEL = {key.name: key for key in (*OWN, *FOR_ALL)}
-DEFAULTS = {key.name: key for key in FOR_ALL}
+SHARED_KEYS = (
+    *_ARTIFACT_KEYS,
+    *_SOURCE_KEYS,
+    *_JUDGING_KEYS,
+    *_DATA_KEYS,
+    *_LOWERING_KEYS,
+    *ENGINE_KEYS,
+)
+MODEL_KEYS = {key.name: key for key in (*OWN_KEYS, *SHARED_KEYS)}
+DEFAULT_KEYS = {key.name: key for key in SHARED_KEYS}
 
-LIMIT = {
+LIMIT_KEYS = {
     key.name: key
     for key in (
         Key(name="atol", kind=N, least=0, told="Absolute tolerance."),
@@ -162,15 +176,15 @@ LIMIT = {
         Key(name="min-agreement", kind=N, least=0, most=1, told="Least share of equal answers."),
     )
 }  # fmt: skip
-GATE = {
+GATE_KEYS = {
     key.name: key
     for key in (
         Key(
-            name="max-drop", kind=Kind.DROP, check=checks.drop,
+            name="max-drop", kind=KeyKind.DROP, check=checks.check_drop,
             told="The most that the metric on `data` may lose: 0.5% or 0.005.",
         ),
         Key(
-            name="max-size", kind=Kind.SIZE,
+            name="max-size", kind=KeyKind.SIZE,
             told="The most bytes of all that ships of an artifact: 50 MB, 1 GiB.",
         ),
         Key(
@@ -187,31 +201,31 @@ TABLES = {
     "texts as --tolerance takes them.",
 }
 
-RUN = {
+RUN_KEYS = {
     key.name: key
     for key in (
         Key(name="out", kind=P, usual="out", told="Folder of results; a model's are in out/NAME."),
         Key(name="jobs", kind=W, least=1, most=1024, usual=1,
             told="How many models run side by side."),
-        Key(name="memory", kind=Kind.SIZE, told="The most memory of all steps together: 8 GB."),
-        Key(name="timeout", kind=Kind.TIME, told="The most time of one step: 10 min, 90 s."),
+        Key(name="memory", kind=KeyKind.SIZE, told="The most memory of all steps together: 8 GB."),
+        Key(name="timeout", kind=KeyKind.TIME, told="The most time of one step: 10 min, 90 s."),
         Key(name="keep-going", kind=B, usual=False,
             told="Begin further models when one has failed."),
         Key(name="cache-dir", kind=P, told="Folder of results that later runs may use again."),
-        Key(name="cache-limit", kind=Kind.SIZE,
+        Key(name="cache-limit", kind=KeyKind.SIZE,
             told="The most that the cache may hold; the least recently used goes first."),
-        Key(name="remote-cache", kind=Kind.FOLDER,
+        Key(name="remote-cache", kind=KeyKind.FOLDER,
             told="A second cache that hosts share: a folder or an fsspec URL, as s3://bucket/dir."),
-        Key(name="report", many=True, commas=True, check=checks.report,
+        Key(name="report", many=True, commas=True, check=checks.check_report,
             told="Reports to write for each model: html, md, junit, sarif, json."),
     )
 }  # fmt: skip
-FORMER = {"inputs": "samples"}  # keys by names that they had before; read, and not offered
-TOP_LEVEL = (*RUN, "defaults", "models", TOLERANCE)
-RESERVED = {
-    *MODEL,
-    *FORMER,
-    *RUN,
+FORMER_KEYS = {"inputs": "samples"}  # keys by names that they had before; read, and not offered
+TOP_LEVEL = (*RUN_KEYS, "defaults", "models", TOLERANCE)
+RESERVED_NAMES = {
+    *MODEL_KEYS,
+    *FORMER_KEYS,
+    *RUN_KEYS,
     *TABLES,
     "defaults",
     "models",

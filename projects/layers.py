@@ -11,31 +11,40 @@ from pathlib import Path
 from ..core.errors import Place, UsageError
 from ..core.names import unknown
 from .faults import Faults
-from .keys import (
-    DEFAULTS,
-    FORMER,
-    GATE,
+from .keys import (  # fmt: skip
+    DEFAULT_KEYS,
+    FORMER_KEYS,
+    GATE_KEYS,
     GATES,
-    LIMIT,
-    MODEL,
-    REPLACED,
-    RUN,
+    LIMIT_KEYS,
+    MODEL_KEYS,
+    REPLACED_KEYS,
+    RUN_KEYS,
     TOLERANCE,
     Key,
-    Kind,
-)  # fmt: skip
-from .reading import hint_for, limits_in, read_lenient
-from .records import KeyPath, Layer, ModelSettings, Project, RunSettings, Said, Settings, dotted
-from .typed import Typed
-from .values import value_in_text
+    KeyKind,
+)
+from .reading import parse_limit_texts, read_project_leniently, unknown_key_hint
+from .records import (
+    KeyPath,
+    ModelSettings,
+    Project,
+    RunSettings,
+    Setting,
+    SettingLayer,
+    Settings,
+    format_key_path,
+)
+from .typed import SettingReader
+from .values import parse_value_text
 
-PREFIX = "MODELC_"
-ELSEWHERE = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
-_HERE = Path()  # what paths of flags and variables are relative to
+VARIABLE_PREFIX = "MODELC_"
+OTHER_VARIABLES = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
+_CURRENT_FOLDER = Path()  # what paths of flags and variables are relative to
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Overrides:
     """What is said beside the file, as text.
 
     `sets` are `key=value` or `model.key=value`, `flags` options of the run by their keys, and
@@ -47,63 +56,68 @@ class Given:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def settings_of(project: Project, given: Given | None = None) -> Settings:
+def resolve_settings(project: Project, given: Overrides | None = None) -> Settings:
     """What holds, and who said so.
 
     Raises:
         UsageError: a flag or a variable that cannot be: all of them, each named.
     """
     faults = Faults()
-    settings = settings_lenient(project, given or Given(), faults)
+    settings = resolve_settings_leniently(project, given or Overrides(), faults)
     faults.raise_any()
     return settings
 
 
-def settings_lenient(project: Project, given: Given, faults: Faults) -> Settings:
+def resolve_settings_leniently(project: Project, given: Overrides, faults: Faults) -> Settings:
     """The same without what is wrong, which goes to `faults`."""
     warnings: list[str] = []
-    variables = tuple(_variables(given.environment, faults, warnings))
-    flags = tuple(_flags(project, given, faults))
-    weaker = (*_usual(DEFAULTS, project.folder), *project.defaults)
+    variables = tuple(_read_variables(given.environment, faults, warnings))
+    flags = tuple(_read_flags(project, given, faults))
+    weaker = (*_default_settings(DEFAULT_KEYS, project.folder), *project.defaults)
     models = tuple(
         ModelSettings(
             name=name,
             place=project.places.get(name, Place(file=str(project.file))),
-            said=_topmost(
-                (*weaker, *said, *_of_models((*variables, *_of(flags, None))), *_of(flags, name))
+            said=_keep_last(
+                (
+                    *weaker,
+                    *said,
+                    *_select_model_settings((*variables, *_flags_for(flags, None))),
+                    *_flags_for(flags, name),
+                )
             ),
         )
         for name, said in project.models.items()
     )
     runs = (
-        *_usual(RUN, project.folder),
+        *_default_settings(RUN_KEYS, project.folder),
         *project.run,
-        *_of_run(variables),
-        *_of_run(_of(flags, None)),
+        *_select_run_settings(variables),
+        *_select_run_settings(_flags_for(flags, None)),
     )
-    run = _topmost(runs)
+    run = _keep_last(runs)
     return Settings(
         project=project,
-        run=run_settings(run),
+        run=make_run_settings(run),
         run_said=run,
         models=models,
         warnings=tuple(warnings),
     )
 
 
-def results_folder(file: Path, given: Given) -> Path:
+def results_folder(file: Path, given: Overrides) -> Path:
     """Where the results of a project go, also of one that is refused: as far as it can be read."""
     faults = Faults()
     try:
-        project = read_lenient(file, faults)
+        project = read_project_leniently(file, faults)
     except UsageError:
         project = Project(file=file)
-    return settings_lenient(project, given, faults).run.out
+    return resolve_settings_leniently(project, given, faults).run.out
 
 
-def run_settings(said: Mapping[KeyPath, Said]) -> RunSettings:
+def make_run_settings(said: Mapping[KeyPath, Setting]) -> RunSettings:
     """The settings of the run as one record."""
-    of = Typed(said)
+    of = SettingReader(said)
     usual = RunSettings()
     return RunSettings(
         out=of.path("out") or usual.out,
@@ -118,15 +132,17 @@ def run_settings(said: Mapping[KeyPath, Said]) -> RunSettings:
     )
 
 
-def _usual(keys: Mapping[str, Key], folder: Path) -> Iterator[Said]:
+def _default_settings(keys: Mapping[str, Key], folder: Path) -> Iterator[Setting]:
     """What is built in; paths are below the project's folder."""
     for name, key in keys.items():
         if key.usual is not None:
-            value = str(folder / str(key.usual)) if key.kind is Kind.PATH else key.usual
-            yield Said(path=(name,), value=value, layer=Layer.BUILT_IN, told=Place(key="default"))
+            value = str(folder / str(key.usual)) if key.kind is KeyKind.PATH else key.usual
+            yield Setting(
+                path=(name,), value=value, layer=SettingLayer.BUILT_IN, told=Place(key="default")
+            )
 
 
-def _topmost(said: Sequence[Said]) -> dict[KeyPath, Said]:
+def _keep_last(said: Sequence[Setting]) -> dict[KeyPath, Setting]:
     """By path, the last that was said."""
     return {one.path: one for one in said}
 
@@ -136,48 +152,48 @@ class _Flag:
     """A flag, and the model that it is for; None is for all."""
 
     model: str | None
-    said: Said
+    said: Setting
 
 
-def _of(flags: Sequence[_Flag], model: str | None) -> tuple[Said, ...]:
+def _flags_for(flags: Sequence[_Flag], model: str | None) -> tuple[Setting, ...]:
     return tuple(flag.said for flag in flags if flag.model == model)
 
 
-def _of_run(said: Sequence[Said]) -> tuple[Said, ...]:
-    return tuple(one for one in said if one.path[0] in RUN)
+def _select_run_settings(said: Sequence[Setting]) -> tuple[Setting, ...]:
+    return tuple(one for one in said if one.path[0] in RUN_KEYS)
 
 
-def _of_models(said: Sequence[Said]) -> tuple[Said, ...]:
-    return tuple(one for one in said if one.path[0] not in RUN)
+def _select_model_settings(said: Sequence[Setting]) -> tuple[Setting, ...]:
+    return tuple(one for one in said if one.path[0] not in RUN_KEYS)
 
 
-def _flags(project: Project, given: Given, faults: Faults) -> Iterator[_Flag]:
+def _read_flags(project: Project, given: Overrides, faults: Faults) -> Iterator[_Flag]:
     for name, text in given.flags.items():
         with faults.at(Place(key=f"--{name}")):
-            for said in _spoken((name,), text, Layer.FLAG, Place(key=f"--{name}")):
+            for said in _parse_setting((name,), text, SettingLayer.FLAG, Place(key=f"--{name}")):
                 yield _Flag(model=None, said=said)
     for text in given.sets:
         with faults.at(Place(key=f"--set {text[:80]}")):
-            model, path, value = _pair(text, project.models)
+            model, path, value = _split_flag(text, project.models)
             if model is None and path == ("checkpoint",):
                 raise UsageError("each model has its own", hint="write --set NAME.checkpoint=PATH")
-            if model is not None and path[:1] and path[0] in RUN:
+            if model is not None and path[:1] and path[0] in RUN_KEYS:
                 name = path[0]
                 raise UsageError(f"{name} is of the whole run", hint=f"write --set {name}={value}")
             table = ("defaults",) if model is None else ("models", model)
-            with faults.refusing((*table, *path)):
-                for said in _spoken(path, value, Layer.FLAG, Place(key="--set")):
+            with faults.note_refusal((*table, *path)):
+                for said in _parse_setting(path, value, SettingLayer.FLAG, Place(key="--set")):
                     yield _Flag(model=model, said=replace(said, shared=model is None))
 
 
-def _pair(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
+def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
     """`digits.seed=3` taken apart: the model, the path, the value's text."""
     at = -1
     while True:
         at = text.find("=", at + 1)
         if at < 0:
             raise UsageError("it is not KEY=VALUE", hint="write --set seed=3 or digits.seed=3")
-        path = _dotted_path(text[:at])
+        path = _parse_key_path(text[:at])
         if path:
             break
     if path[0] in models:
@@ -187,7 +203,7 @@ def _pair(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath,
     return None, path, text[at + 1 :]
 
 
-def _dotted_path(text: str) -> KeyPath:
+def _parse_key_path(text: str) -> KeyPath:
     """The parts of a key as TOML has it; empty where it is none."""
     if "\n" in text or text.count(".") > len(text) // 2:
         return ()
@@ -202,49 +218,51 @@ def _dotted_path(text: str) -> KeyPath:
     return tuple(parts)
 
 
-def _spoken(path: KeyPath, text: str, layer: Layer, told: Place) -> Iterator[Said]:
+def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -> Iterator[Setting]:
     """What a text says under a path; `tolerance` may say several limits.
 
     Raises:
         UsageError: an unknown key, or a value that it cannot have.
     """
     if path == (TOLERANCE,):
-        texts = value_in_text(Key(name=TOLERANCE, many=True), text, _HERE)
-        for output, name, value in limits_in(texts if isinstance(texts, tuple) else ()):
+        texts = parse_value_text(Key(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
+        for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
-            yield Said(path=under, value=value, layer=layer, told=told)
+            yield Setting(path=under, value=value, layer=layer, told=told)
         return
-    path = tuple(FORMER.get(name, name) for name in path)
-    key = _key_at(path)
-    yield Said(path=path, value=value_in_text(key, text, _HERE), layer=layer, told=told)
+    path = tuple(FORMER_KEYS.get(name, name) for name in path)
+    key = _find_key(path)
+    yield Setting(
+        path=path, value=parse_value_text(key, text, _CURRENT_FOLDER), layer=layer, told=told
+    )
 
 
-def _key_at(path: KeyPath) -> Key:
+def _find_key(path: KeyPath) -> Key:
     """The key of a path, in the table where it belongs."""
-    under = {GATES: GATE, TOLERANCE: LIMIT}.get(path[0] if path else "")
-    known = under if under is not None else {**RUN, **MODEL}
+    under = {GATES: GATE_KEYS, TOLERANCE: LIMIT_KEYS}.get(path[0] if path else "")
+    known = under if under is not None else {**RUN_KEYS, **MODEL_KEYS}
     depths = (2, 3) if under is not None else (1,)
     if len(path) not in depths or path[-1] not in known:
-        name = dotted(path) or "(nothing)"
-        hint = hint_for(path[-1] if path else "", known)
+        name = format_key_path(path) or "(nothing)"
+        hint = unknown_key_hint(path[-1] if path else "", known)
         if under is not None and len(path) not in depths:
             hint = f"known are {', '.join(f'{path[0]}.{key}' for key in under)}"
         raise UsageError(f"unknown key {name}", hint=hint)
     return known[path[-1]]
 
 
-def _variables(
+def _read_variables(
     environment: Mapping[str, str], faults: Faults, warnings: list[str]
-) -> Iterator[Said]:
+) -> Iterator[Setting]:
     known = _variable_names()
     for name, text in sorted(environment.items()):
-        if not name.startswith(PREFIX):
+        if not name.startswith(VARIABLE_PREFIX):
             continue
-        if name in ELSEWHERE:
+        if name in OTHER_VARIABLES:
             continue
-        replaced = REPLACED.get(name.removeprefix(PREFIX).lower().replace("_", "-"))
+        replaced = REPLACED_KEYS.get(name.removeprefix(VARIABLE_PREFIX).lower().replace("_", "-"))
         if replaced:
-            warnings.append(f"{name} has no effect: {_variable(replaced)}")
+            warnings.append(f"{name} has no effect: {_former_variable_hint(replaced)}")
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -252,21 +270,30 @@ def _variables(
             warnings.append(f"nothing is called {name}{mend}")
             continue
         setting = ("defaults", *known[name])
-        with faults.at(Place(key=f"env {name}={text[:80]}")), faults.refusing(setting):
-            for said in _spoken(known[name], text, Layer.ENV, Place(key=f"env {name}")):
+        with faults.at(Place(key=f"env {name}={text[:80]}")), faults.note_refusal(setting):
+            for said in _parse_setting(
+                known[name], text, SettingLayer.ENV, Place(key=f"env {name}")
+            ):
                 yield replace(said, shared=True)
 
 
-def _variable(text: str) -> str:
+def _former_variable_hint(text: str) -> str:
     """What to write in place of a key of an earlier version, said of its variable."""
     key, comma, rest = text.partition(",")
-    return f"use {PREFIX}{key.upper().replace('-', '_')}{comma}{rest}"
+    return f"use {VARIABLE_PREFIX}{key.upper().replace('-', '_')}{comma}{rest}"
 
 
 def _variable_names() -> dict[str, KeyPath]:
     """The path by the name of its variable: `MODELC_GATES_MAX_DROP` is of gates.max-drop."""
-    plain = [(name,) for name in (*RUN, *DEFAULTS, TOLERANCE)]
-    paths = [*plain, *((GATES, name) for name in GATE), *((TOLERANCE, name) for name in LIMIT)]
+    plain = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
+    paths = [
+        *plain,
+        *((GATES, name) for name in GATE_KEYS),
+        *((TOLERANCE, name) for name in LIMIT_KEYS),
+    ]
     named: dict[KeyPath, KeyPath] = {path: path for path in paths}
-    named |= {(old,): (new,) for old, new in FORMER.items()}
-    return {PREFIX + "_".join(name).upper().replace("-", "_"): path for name, path in named.items()}
+    named |= {(old,): (new,) for old, new in FORMER_KEYS.items()}
+    return {
+        VARIABLE_PREFIX + "_".join(name).upper().replace("-", "_"): path
+        for name, path in named.items()
+    }

@@ -13,16 +13,16 @@ from ..pipeline.order import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class WantedArtifacts:
     """What is wanted, each once, and what was left out of it, in words."""
 
     wanted: tuple[Wanted, ...]
     left_out: tuple[str, ...] = ()
 
 
-def matrix_of(
+def cross_formats(
     to: Sequence[str], precisions: Sequence[str], targets: tuple[Target, ...] = TARGETS
-) -> Matrix:
+) -> WantedArtifacts:
     """Every format at every precision that it has; `NAME:PRECISION` is that alone.
 
     Raises:
@@ -32,7 +32,7 @@ def matrix_of(
     left_out: dict[str, str] = {}
     crossed = [target_named(text, targets) for text in to if ":" not in text]
     asked = [Precision(text) for text in precisions]
-    _check_each(crossed, asked)
+    _check_precisions(crossed, asked)
     for text in to:
         single = ":" in text
         for precision in asked if not single else [Precision.FP32]:
@@ -41,10 +41,10 @@ def matrix_of(
                 wanted.setdefault(one.name, one)
             else:
                 left_out[f"{one.target}:{precision}"] = f"{one.target} has no {precision}"
-    return Matrix(wanted=tuple(wanted.values()), left_out=tuple(left_out.values()))
+    return WantedArtifacts(wanted=tuple(wanted.values()), left_out=tuple(left_out.values()))
 
 
-def _check_each(crossed: Sequence[Target], precisions: Sequence[Precision]) -> None:
+def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]) -> None:
     """That some format has each precision; without a format to cross them with, none is used."""
     for precision in precisions if crossed else ():
         if not any(precision in target.MADE_FROM for target in crossed):

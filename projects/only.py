@@ -16,7 +16,7 @@ from ..pipeline.plan import make_plan
 from .records import ModelOrder
 
 
-def only(
+def select_models(
     models: Sequence[ModelOrder], words: Sequence[str], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[ModelOrder, ...]:
     """The models with what the words name: formats, precisions, artifacts. None takes all.
@@ -39,12 +39,12 @@ def only(
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
             raise UsageError(f"--only {word}: no model here makes it", hint=hint, option="only")
-    asked = _Asked(
+    asked = _Selection(
         formats=formats.intersection(words),
         precisions=precisions.intersection(words),
         names=names.intersection(words) - formats,
     )
-    left = tuple(filter(None, (_narrowed(model, asked, targets) for model in models)))
+    left = tuple(filter(None, (_narrow_model(model, asked, targets) for model in models)))
     if not left:
         raise UsageError(
             f"--only {','.join(words)} leaves nothing to make",
@@ -54,7 +54,7 @@ def only(
     return left
 
 
-class _Asked:
+class _Selection:
     """What the words name, by kind."""
 
     def __init__(self, *, formats: set[str], precisions: set[str], names: set[str]) -> None:
@@ -70,16 +70,18 @@ class _Asked:
         return format_fits and (not self.precisions or one.precision.value in self.precisions)
 
 
-def _narrowed(model: ModelOrder, asked: _Asked, targets: tuple[Target, ...]) -> ModelOrder | None:
+def _narrow_model(
+    model: ModelOrder, asked: _Selection, targets: tuple[Target, ...]
+) -> ModelOrder | None:
     """The model with what is left of its order; None where nothing is."""
     wanted = tuple(one for one in model.order.wanted if asked.takes(one))
     if not wanted:
         return None
-    order = _useful(replace(model.order, wanted=wanted), targets)
+    order = _drop_useless_options(replace(model.order, wanted=wanted), targets)
     return replace(model, order=order, plan=make_plan(order, targets))
 
 
-def _useful(order: Order, targets: tuple[Target, ...]) -> Order:
+def _drop_useless_options(order: Order, targets: tuple[Target, ...]) -> Order:
     """The order without options of precision that have nothing left to be for."""
     lowers = {one.precision for one in order.wanted} - {Precision.FP32}
     lowering = order.lowering

@@ -11,26 +11,26 @@ from ..core.verdict import Limits
 from ..pipeline import make_order as asked
 from ..pipeline.order import Judging, Order, Source, Wanted
 from .keys import TOLERANCE
-from .records import KeyPath, Said
-from .typed import Typed
+from .records import KeyPath, Setting
+from .typed import SettingReader
 
 
-def order_of(
-    said: Mapping[KeyPath, Said], wanted: tuple[Wanted, ...], out: Path, *, cache: Path | None
+def make_model_order(
+    said: Mapping[KeyPath, Setting], wanted: tuple[Wanted, ...], out: Path, *, cache: Path | None
 ) -> Order:
     """The order that settings of a model say, as `modelc export` makes it of its options.
 
     Raises:
         UsageError: they do not go together.
     """
-    of = Typed(said)
+    of = SettingReader(said)
     capture = of.text("capture") or "auto"
     data, calib, preprocess = of.text("data"), of.text("calib"), of.text("preprocess")
     return Order(
-        source=_source(of),
+        source=_make_source(of),
         wanted=wanted,
         out=out,
-        judging=_judging(of, said),
+        judging=_make_judging(of, said),
         measuring=asked.make_measuring(
             data, of.text("metric"), of.text("max-drop"), label=of.text("label"),
             output=of.text("metric-output"), preprocess=preprocess,
@@ -48,7 +48,7 @@ def order_of(
             quantizer=of.text("quantizer"), keep_fp=of.texts("keep-fp"),
             half_io=of.truth("half-io"), max_trials=of.whole("max-trials"),
         ),
-        settings=_settings(of),
+        settings=_engine_settings(of),
         cache=None if of.truth("no-cache") else cache,
         patches=of.texts("patch"),
         depends=of.texts("depends"),
@@ -57,7 +57,7 @@ def order_of(
     )  # fmt: skip
 
 
-def _source(of: Typed) -> Source:
+def _make_source(of: SettingReader) -> Source:
     return asked.make_source(
         of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
         inputs=of.texts("input"), samples=of.path("samples"), strict=not of.truth("no-strict"),
@@ -67,16 +67,16 @@ def _source(of: Typed) -> Source:
     )  # fmt: skip
 
 
-def _judging(of: Typed, said: Mapping[KeyPath, Said]) -> Judging:
+def _make_judging(of: SettingReader, said: Mapping[KeyPath, Setting]) -> Judging:
     return asked.make_judging(
         feeds=of.whole("feeds"), seed=of.whole("seed"), atol=of.number("atol"),
-        rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_limits(said),
+        rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_make_limits(said),
         device=of.text("device"), search=of.number("search"), accept=of.texts("accept-branch"),
         sensitivity=of.whole("sensitivity"),
     )  # fmt: skip
 
 
-def _limits(said: Mapping[KeyPath, Said]) -> tuple[Limits, dict[str, Limits]]:
+def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Limits]]:
     """The limits of `tolerance`, for all outputs and by output."""
     found: dict[str, dict[str, float]] = {}
     for path, one in said.items():
@@ -87,7 +87,7 @@ def _limits(said: Mapping[KeyPath, Said]) -> tuple[Limits, dict[str, Limits]]:
     return shared, {output: Limits(**limits) for output, limits in found.items()}
 
 
-def _settings(of: Typed) -> dict[str, str]:
+def _engine_settings(of: SettingReader) -> dict[str, str]:
     return asked.make_settings(
         tf32=not of.truth("no-tf32"), profiles=of.texts("profile"), plugins=of.texts("plugins"),
         workspace=of.text("workspace"), optimization_level=of.whole("optimization-level"),

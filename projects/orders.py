@@ -16,26 +16,26 @@ from ..pipeline.recorded_run import check_kind_trust
 from ..sources.checkpoint_files import check_openable
 from .existing import check_paths
 from .faults import Faults
-from .gate_records import check_gates, check_shared_gates, gates_of
-from .keys import ENGINE
-from .layers import Given, settings_lenient
-from .matrix import matrix_of
-from .ordering import order_of
-from .reading import read_lenient
-from .records import FILE, Layer, ModelOrder, ModelSettings, Said, Settings
-from .typed import Typed
+from .gate_records import check_gates, check_shared_gates, read_gates
+from .keys import ENGINE_KEYS
+from .layers import Overrides, resolve_settings_leniently
+from .matrix import cross_formats
+from .ordering import make_model_order
+from .reading import read_project_leniently
+from .records import PROJECT_FILE, ModelOrder, ModelSettings, Setting, SettingLayer, Settings
+from .typed import SettingReader
 
 # What may be said for all models where some have no use for it. No limit is among them: one that
 # does not hold is a fault.
-_FOR_SOME = frozenset({
+_PARTIAL_KEYS = frozenset({
     "calib", "calib-samples", "calib-select", "calib-seed", "calib-method", "preprocess",
     "quantizer", "keep-fp", "half-io", "max-trials", "metric", "label", "metric-output", "patch",
-    "custom-op", "for", *(key.name for key in ENGINE),
+    "custom-op", "for", *(key.name for key in ENGINE_KEYS),
 })  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedProject:
     """A project with its layers, and the orders of its models."""
 
     settings: Settings
@@ -43,13 +43,13 @@ class Planned:
 
 
 def plan_project(
-    file: Path = Path(FILE),
+    file: Path = Path(PROJECT_FILE),
     *,
-    given: Given | None = None,
+    given: Overrides | None = None,
     names: Sequence[str] = (),
     cache: Path | None = None,
     targets: tuple[Target, ...] = TARGETS,
-) -> Planned:
+) -> PlannedProject:
     """Read the file, lay flags and environment over it, and plan each model.
 
     Args:
@@ -64,14 +64,14 @@ def plan_project(
         ModelcError: all faults of the file, of what is said beside it and of the models as one.
     """
     faults = Faults()
-    project = read_lenient(file, faults)
-    settings = settings_lenient(project, given or Given(), faults)
-    models = _orders(settings, faults, names=names, cache=cache, targets=targets)
+    project = read_project_leniently(file, faults)
+    settings = resolve_settings_leniently(project, given or Overrides(), faults)
+    models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
     faults.raise_any()
-    return Planned(settings=settings, models=models)
+    return PlannedProject(settings=settings, models=models)
 
 
-def orders_of(
+def make_orders(
     settings: Settings,
     *,
     names: Sequence[str] = (),
@@ -84,12 +84,12 @@ def orders_of(
         ModelcError: what is wrong with any of them, as one.
     """
     faults = Faults()
-    models = _orders(settings, faults, names=names, cache=cache, targets=targets)
+    models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
     faults.raise_any()
     return models
 
 
-def _orders(
+def _make_orders(
     settings: Settings,
     faults: Faults,
     *,
@@ -111,7 +111,7 @@ def _orders(
         if names and model.name not in names:
             continue
         out = run.out / model.name
-        one = _Ordering(model, out, place, targets).order(faults)
+        one = _OrderMaker(model, out, place, targets).order(faults)
         if one is not None:
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # else what the others make is not known
@@ -121,7 +121,7 @@ def _orders(
     return tuple(found)
 
 
-class _Ordering:
+class _OrderMaker:
     """Makes the order of one model."""
 
     def __init__(
@@ -132,7 +132,7 @@ class _Ordering:
         self.said = {
             path: one
             for path, one in model.said.items()
-            if one.layer is not Layer.BUILT_IN or path in usual
+            if one.layer is not SettingLayer.BUILT_IN or path in usual
         }
         self.out = out
         self.cache = cache
@@ -143,32 +143,32 @@ class _Ordering:
         """The order with its plan; None where something is wrong, which goes to `faults`."""
         before = len(faults.found)
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
-        lacking = [name for name in unsaid if not faults.lost(self.model.name, name)]
+        lacking = [name for name in unsaid if not faults.is_refused(self.model.name, name)]
         for name in lacking:
             hint = f"add a line: {name} = ..."
             faults.add(f"{name} is missing", hint=hint, place=self.model.place)
         check_paths(self.said.values(), faults)
-        if unsaid or self._lost("precision", faults) or len(faults.found) > before:
+        if unsaid or self._is_refused("precision", faults) or len(faults.found) > before:
             return None
         try:
-            made = self._made()
+            made = self._make()
         except ModelcError as error:
-            if not error.option or not self._lost(error.option, faults):
+            if not error.option or not self._is_refused(error.option, faults):
                 places = self._places()
                 faults.keep(error, places.get(error.option, places[""]))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
-        measures = made.order.measuring is not None or self._lost("data", faults)
+        measures = made.order.measuring is not None or self._is_refused("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None
 
-    def _lost(self, name: str, faults: Faults) -> bool:
+    def _is_refused(self, name: str, faults: Faults) -> bool:
         """Whether a setting is not there because its value was refused."""
         said = self.said.get((name,))
-        here = said is not None and said.layer is not Layer.BUILT_IN
-        return not here and faults.lost(self.model.name, name)
+        here = said is not None and said.layer is not SettingLayer.BUILT_IN
+        return not here and faults.is_refused(self.model.name, name)
 
-    def _made(self) -> ModelOrder:
+    def _make(self) -> ModelOrder:
         """The order, less what is said for all models and in vain for this one.
 
         Raises:
@@ -184,25 +184,25 @@ class _Ordering:
                 self.unused.append(f"{vain.name} ({vain.told}): {error.message}")
                 del self.said[vain.path]
 
-    def _in_vain(self, error: UsageError) -> Said | None:
+    def _in_vain(self, error: UsageError) -> Setting | None:
         """The setting for all models that has no effect on this one, as the error says."""
         said = self.said.get((error.option,))
         if error.code is not ErrorCode.NO_EFFECT:
             return None
-        if said is None or not said.shared or said.path[0] not in _FOR_SOME:
+        if said is None or not said.shared or said.path[0] not in _PARTIAL_KEYS:
             return None
         return said
 
     def _as_said(self) -> ModelOrder:
-        of = Typed(self.said)
-        matrix = matrix_of(of.texts("to"), of.texts("precision"), self.targets)
-        order = order_of(self.said, matrix.wanted, self.out, cache=self.cache)
+        of = SettingReader(self.said)
+        matrix = cross_formats(of.texts("to"), of.texts("precision"), self.targets)
+        order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
         kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
         check_kind_trust(kind, source)
         plan = make_plan(order, self.targets)
         self._check_settings(order, plan)
-        gates = gates_of(self.said)
+        gates = read_gates(self.said)
         timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
             name=self.model.name,
@@ -217,7 +217,7 @@ class _Ordering:
     def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
         takes = any(isinstance(step.target, Deferred | Native) for step in plan)
         if order.settings and not takes:
-            name = next(key.name for key in ENGINE if (key.name,) in self.said)
+            name = next(key.name for key in ENGINE_KEYS if (key.name,) in self.said)
             raise UsageError(
                 f"--{name} has no effect: nothing in `to` takes it",
                 hint="leave it out",
@@ -227,5 +227,5 @@ class _Ordering:
 
     def _places(self) -> dict[str, Place]:
         """Where each key was said, and under "" where the model is."""
-        said = [one for one in self.said.values() if one.layer is not Layer.BUILT_IN]
+        said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
         return {"": self.model.place, **{one.name: one.told.of(one.name) for one in said}}

@@ -10,11 +10,11 @@ from ..core.manifest import Manifest
 from ..core.records import names_of
 from .gates import Breach
 
-BREACHED = 1  # as a verdict that failed
+BREACH_EXIT_CODE = 1  # as a verdict that failed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ModelOutcome:
     """One model: its record, or what stopped it before there was one.
 
     `kept` are steps whose artifacts stood in the folder as they would be made today, or that failed
@@ -38,19 +38,19 @@ class Ended:
         if self.error is not None:
             return self.error.exit_code
         code = 0 if self.manifest is None else self.manifest.exit_code
-        return code or (BREACHED if self.breaches else 0)
+        return code or (BREACH_EXIT_CODE if self.breaches else 0)
 
 
-def exit_code_of(ended: Sequence[Ended], *, prepare_only: bool = False) -> int:
+def combine_exit_codes(ended: Sequence[ModelOutcome], *, prepare_only: bool = False) -> int:
     """1 where an artifact is wrong or breaks a gate; else the first other code; 0 where all hold.
 
     With `prepare_only` a model that only waits for another host is none.
     """
-    codes = [one.exit_code for one in ended if not (prepare_only and only_pending(one))]
+    codes = [one.exit_code for one in ended if not (prepare_only and is_only_pending(one))]
     return 1 if 1 in codes else next((code for code in codes if code), 0)
 
 
-def only_pending(one: Ended) -> bool:
+def is_only_pending(one: ModelOutcome) -> bool:
     """Whether nothing is wrong but that a step needs another host."""
     manifest = one.manifest
     if one.error is not None or one.breaches or manifest is None:

@@ -13,27 +13,27 @@ from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
 from .faults import Faults
 from .keys import (
-    DEFAULTS,
-    FORMER,
-    GATE,
+    DEFAULT_KEYS,
+    FORMER_KEYS,
+    GATE_KEYS,
     GATES,
-    LIMIT,
-    MODEL,
-    REPLACED,
-    RESERVED,
-    RUN,
+    LIMIT_KEYS,
+    MODEL_KEYS,
+    REPLACED_KEYS,
+    RESERVED_NAMES,
+    RUN_KEYS,
     TABLES,
     TOLERANCE,
     TOP_LEVEL,
     Key,
 )
 from .names import check_names
-from .places import line_of, lines_of
-from .records import KeyPath, Layer, Project, Said, Value, dotted
-from .values import value_of
+from .places import find_key_lines, nearest_line
+from .records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
+from .values import parse_value
 
-_LARGEST = 1 << 18  # bytes; a hundred models are 50 kB
-_DEEPEST = 32  # parts of a dotted key: the standard library's reader is slow with thousands
+_MAX_BYTES = 1 << 18  # bytes; a hundred models are 50 kB
+_MAX_DEPTH = 32  # parts of a dotted key: the standard library's reader is slow with thousands
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -44,27 +44,27 @@ def read_project(path: Path) -> Project:
         UsageError: it cannot be read, or says what it may not: all faults, each with its line.
     """
     faults = Faults()
-    project = read_lenient(path, faults)
+    project = read_project_leniently(path, faults)
     faults.raise_any()
     return project
 
 
-def read_lenient(path: Path, faults: Faults) -> Project:
+def read_project_leniently(path: Path, faults: Faults) -> Project:
     """The same without what is wrong, which goes to `faults`.
 
     Raises:
         UsageError: it cannot be read at all, or is not TOML.
     """
-    text = _text(path)
-    tables = _parsed(text, path)
-    return _Reader(path, lines_of(text), faults).project(tables)
+    text = _read_text(path)
+    tables = _parse_toml(text, path)
+    return _ProjectReader(path, find_key_lines(text), faults).project(tables)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     hint = "write one with modelc init CHECKPOINT, or name another with --file"
     try:
         with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
+            raw = file.read(_MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"there is no {path}", hint=hint) from None
@@ -72,19 +72,19 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {first_line(error)}", hint="save it so") from error
-    if len(raw) > _LARGEST:
+    if len(raw) > _MAX_BYTES:
         raise UsageError(
-            f"{path} is larger than {_LARGEST} bytes, which no project is", hint="split it"
+            f"{path} is larger than {_MAX_BYTES} bytes, which no project is", hint="split it"
         )
     return text.replace("\r\n", "\n")
 
 
-def _parsed(text: str, path: Path) -> dict[str, object]:
+def _parse_toml(text: str, path: Path) -> dict[str, object]:
     for number, line in enumerate(text.split("\n"), start=1):
         head = line.partition("=")[0].strip()
-        if not head.startswith("#") and head.count(".") > _DEEPEST:
+        if not head.startswith("#") and head.count(".") > _MAX_DEPTH:
             place = Place(file=str(path), line=number)
-            _refuse(place, f"a key of more than {_DEEPEST} parts")
+            _raise_at(place, f"a key of more than {_MAX_DEPTH} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -92,14 +92,14 @@ def _parsed(text: str, path: Path) -> dict[str, object]:
         found = _AT_LINE.search(message)
         place = Place(file=str(path), line=int(found.group(1)) if found else 0)
         what = "too many nested lists" if isinstance(error, RecursionError) else message
-        _refuse(place, f"not TOML: {_AT_LINE.sub('', what)}", error)
+        _raise_at(place, f"not TOML: {_AT_LINE.sub('', what)}", error)
 
 
-def _refuse(place: Place, message: str, cause: Exception | None = None) -> NoReturn:
+def _raise_at(place: Place, message: str, cause: Exception | None = None) -> NoReturn:
     raise UsageError(message, hint="correct the line; texts need quotes", place=place) from cause
 
 
-class _Reader:
+class _ProjectReader:
     """Walks through the tables of one file."""
 
     def __init__(self, path: Path, lines: Mapping[KeyPath, int], faults: Faults) -> None:
@@ -121,17 +121,17 @@ class _Reader:
                 self._unknown((name,), TOP_LEVEL)
         models = self._table(tables, ("models",))
         check_names(models, lambda name: self.place(("models", name), table=True), self.faults)
-        run = {name: value for name, value in tables.items() if name in RUN}
+        run = {name: value for name, value in tables.items() if name in RUN_KEYS}
         shared = {name: value for name, value in tables.items() if name == TOLERANCE}
         return Project(
             file=self.path,
-            run=tuple(self._keys(run, (), RUN)),
+            run=tuple(self._keys(run, (), RUN_KEYS)),
             defaults=(
-                *self._said(shared, (), {}),
-                *self._said(self._table(tables, ("defaults",)), ("defaults",), DEFAULTS),
+                *self._settings(shared, (), {}),
+                *self._settings(self._table(tables, ("defaults",)), ("defaults",), DEFAULT_KEYS),
             ),
             models={
-                name: tuple(self._said(self._table(models, at), at, MODEL))
+                name: tuple(self._settings(self._table(models, at), at, MODEL_KEYS))
                 for name, at in ((name, ("models", name)) for name in models)
             },
             places={name: self.place(("models", name), table=True) for name in models},
@@ -140,8 +140,8 @@ class _Reader:
     def place(self, path: KeyPath, *, table: bool = False) -> Place:
         """`modelc.toml:12 [models.digits]`, of a key or of a table itself."""
         around = path if table else path[:-1]
-        key = f"[{dotted(around)}]" if around else ""
-        return Place(file=str(self.path), line=line_of(self.lines, path) or 0, key=key)
+        key = f"[{format_key_path(around)}]" if around else ""
+        return Place(file=str(self.path), line=nearest_line(self.lines, path) or 0, key=key)
 
     def _table(self, tables: Mapping[str, object], path: KeyPath) -> Mapping[str, object]:
         found = tables.get(path[-1], {})
@@ -156,13 +156,13 @@ class _Reader:
         self.faults.refused.add(path)
         return {}
 
-    def _said(
+    def _settings(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
-    ) -> Iterator[Said]:
+    ) -> Iterator[Setting]:
         """The settings of a model's table, of [defaults], or of the top where that is a table."""
         plain = {name: value for name, value in table.items() if name not in TABLES}
         yield from self._keys(plain, at, known)
-        for name, limits in ((GATES, GATE), (TOLERANCE, LIMIT)):
+        for name, limits in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
             if isinstance(table.get(name), dict):
                 yield from self._limits(self._table(table, (*at, name)), (*at, name), limits)
             elif name == TOLERANCE and name in table:
@@ -176,10 +176,10 @@ class _Reader:
         at: KeyPath,
         known: Mapping[str, Key],
         under: KeyPath = (),
-    ) -> Iterator[Said]:
+    ) -> Iterator[Setting]:
         for written, raw in table.items():
             path = (*at, written)
-            name = FORMER.get(written, written)
+            name = FORMER_KEYS.get(written, written)
             if name not in known:
                 self._unknown(path, known if under else (*known, *TABLES))
                 continue
@@ -187,9 +187,9 @@ class _Reader:
                 self._twice(path, name)
                 continue
             place = self.place(path)
-            with self.faults.at(place.of(name)), self.faults.refusing(path):
-                value = value_of(known[name], raw, self.path.parent)
-                yield _said((*under, name), value, at, place)
+            with self.faults.at(place.of(name)), self.faults.note_refusal(path):
+                value = parse_value(known[name], raw, self.path.parent)
+                yield _make_setting((*under, name), value, at, place)
 
     def _twice(self, path: KeyPath, name: str) -> None:
         self.faults.add(
@@ -200,7 +200,7 @@ class _Reader:
 
     def _limits(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
-    ) -> Iterator[Said]:
+    ) -> Iterator[Setting]:
         """Numbers for all; tables for the artifacts or the output of their name."""
         plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
         yield from self._keys(plain, at, known, at[-1:])
@@ -208,32 +208,34 @@ class _Reader:
             if isinstance(inner, dict):
                 yield from self._keys(inner, (*at, name), known, (at[-1], name))
 
-    def _texts(self, raw: object, path: KeyPath) -> Iterator[Said]:
+    def _texts(self, raw: object, path: KeyPath) -> Iterator[Setting]:
         """`tolerance` as texts, as the option takes them."""
         place = self.place(path)
         with self.faults.at(place.of(TOLERANCE)):
             key = Key(name=TOLERANCE, many=True)
-            texts = value_of(key, raw, self.path.parent)
-            for output, name, value in limits_in(texts if isinstance(texts, tuple) else ()):
+            texts = parse_value(key, raw, self.path.parent)
+            for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
                 under = (TOLERANCE, output) if output else (TOLERANCE,)
-                yield _said((*under, name), value, path, place)
+                yield _make_setting((*under, name), value, path, place)
 
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]
-        self.faults.add(f"unknown key {name!r}", hint=hint_for(name, known), place=self.place(path))
-        if name in MODEL:  # said where it does not count
+        self.faults.add(
+            f"unknown key {name!r}", hint=unknown_key_hint(name, known), place=self.place(path)
+        )
+        if name in MODEL_KEYS:  # said where it does not count
             self.faults.refused.add(("defaults", name))
-        elif name not in RESERVED:
-            self.faults.refused.update((*path[:-1], meant) for meant in _near(name, known))
+        elif name not in RESERVED_NAMES:
+            self.faults.refused.update((*path[:-1], meant) for meant in _nearest_key(name, known))
 
 
-def _said(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Said:
+def _make_setting(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Setting:
     """A setting of the table `at`: of one model, or of all."""
     own = at[:1] == ("models",)
-    return Said(path=path, value=value, layer=Layer.FILE, told=place, shared=not own)
+    return Setting(path=path, value=value, layer=SettingLayer.FILE, told=place, shared=not own)
 
 
-def limits_in(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
+def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
     """Output (or nothing), limit and value of `--tolerance` texts.
 
     Raises:
@@ -243,27 +245,27 @@ def limits_in(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
         output, values = parse_limits(text)
         for field, value in values.items():
             name = field.replace("_", "-")
-            yield output, name, float(str(value_of(LIMIT[name], value, Path())))
+            yield output, name, float(str(parse_value(LIMIT_KEYS[name], value, Path())))
 
 
-def hint_for(name: str, known: Collection[str]) -> str:
+def unknown_key_hint(name: str, known: Collection[str]) -> str:
     """What was probably meant, or where the key belongs."""
     if name in known:
         return f"write {name}"
-    if name in MODEL or name in TABLES:
-        other = " or in [defaults]" if name in DEFAULTS or name in TABLES else ", one for each"
+    if name in MODEL_KEYS or name in TABLES:
+        other = " or in [defaults]" if name in DEFAULT_KEYS or name in TABLES else ", one for each"
         return f"{name} belongs in [models.NAME]{other}"
-    if name in RUN:
+    if name in RUN_KEYS:
         return f"{name} is of the whole run: write it above the first table"
-    for table, keys in ((GATES, GATE), (TOLERANCE, LIMIT)):
+    for table, keys in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    if name in REPLACED:
-        return f"write {REPLACED[name]}"
-    near = _near(name, known)
+    if name in REPLACED_KEYS:
+        return f"write {REPLACED_KEYS[name]}"
+    near = _nearest_key(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
-def _near(name: str, known: Collection[str]) -> list[str]:
+def _nearest_key(name: str, known: Collection[str]) -> list[str]:
     """The key that was probably meant, or none."""
     return difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)

@@ -13,13 +13,13 @@ from ..core.errors import Place
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 
-FILE = "modelc.toml"
+PROJECT_FILE = "modelc.toml"
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
 KeyPath: TypeAlias = tuple[str, ...]  # of a setting: ("seed",), ("gates", "*-int8", "max-size")
-ALL = "*"  # the pattern of gates that hold for every artifact
+ALL_ARTIFACTS = "*"  # the pattern of gates that hold for every artifact
 
 
-class Layer(StrEnum):
+class SettingLayer(StrEnum):
     """Who says a setting, the strongest first."""
 
     FLAG = "flag"
@@ -29,7 +29,7 @@ class Layer(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Setting:
     """One setting, and who said it: `told` is `modelc.toml:12 [models.digits]`, `--set`, ...
 
     What is `shared` was said for all models at once.
@@ -37,17 +37,17 @@ class Said:
 
     path: KeyPath
     value: Value
-    layer: Layer
+    layer: SettingLayer
     told: Place
     shared: bool = False
 
     @property
     def name(self) -> str:
         """`seed`, `gates.max-size`, `gates."*-int8".max-size`."""
-        return dotted(self.path)
+        return format_key_path(self.path)
 
 
-def dotted(path: KeyPath) -> str:
+def format_key_path(path: KeyPath) -> str:
     """A path as TOML writes it."""
     plain = (part.replace("-", "").replace("_", "").isalnum() and part.isascii() for part in path)
     return ".".join(part if bare else f'"{part}"' for part, bare in zip(path, plain, strict=True))
@@ -61,9 +61,9 @@ class Project:
     """
 
     file: Path
-    run: tuple[Said, ...] = ()
-    defaults: tuple[Said, ...] = ()
-    models: Mapping[str, tuple[Said, ...]] = field(default_factory=dict)
+    run: tuple[Setting, ...] = ()
+    defaults: tuple[Setting, ...] = ()
+    models: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class ModelSettings:
 
     name: str
     place: Place
-    said: Mapping[KeyPath, Said]
+    said: Mapping[KeyPath, Setting]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Settings:
 
     project: Project
     run: RunSettings
-    run_said: Mapping[KeyPath, Said]
+    run_said: Mapping[KeyPath, Setting]
     models: tuple[ModelSettings, ...]
     warnings: tuple[str, ...] = ()
 
@@ -123,7 +123,7 @@ class Gate:
     was said, by field.
     """
 
-    pattern: str = ALL
+    pattern: str = ALL_ARTIFACTS
     max_drop: float | None = None
     max_size: int | None = None
     max_latency_ratio: float | None = None
@@ -158,12 +158,14 @@ class ModelOrder:
     gates: tuple[Gate, ...] = ()
     left_out: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=FILE)})
+    places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
 
     def gate_for(self, artifact: str) -> Gate:
         """The limits of one artifact: its own, before those of a pattern, before those of all."""
         found = Gate(pattern=artifact)
-        ordered = sorted(self.gates, key=lambda g: (g.pattern != ALL, g.pattern == artifact))
+        ordered = sorted(
+            self.gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact)
+        )
         for gate in ordered:
             if gate.pattern == artifact or fnmatchcase(artifact, gate.pattern):
                 found = gate.over(found)

@@ -14,21 +14,21 @@ from ..pipeline.manifest_file import read_manifest
 from ..reports.comparison import compare
 from ..reports.differences import Change, Measure
 from ..reports.rows import Outcome
-from .orders import Planned
-from .outcome import Ended
+from .orders import PlannedProject
+from .outcome import ModelOutcome
 from .records import ModelOrder
-from .regression_records import Changed, Regression
-from .run_record import FILE
+from .regression_records import MeasureChange, Regression
+from .run_record import RUN_FILE
 
-_HINT = (
+_BASE_HINT = (
     "give the `out` folder of a run on the base branch, or its run.json; where there is none yet, "
     "leave --fail-on-regression out"
 )
-_VERDICT = "verdict"
+_VERDICT_MEASURE = "verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
+class BaseRun:
     """An earlier run: the record of each of its models."""
 
     path: Path
@@ -36,7 +36,7 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class RunScope:
     """Which artifacts this run is to make, and which the project declares; by model.
 
     `models` are all that the project has, those among them that are not run.
@@ -47,22 +47,24 @@ class Parts:
     models: tuple[str, ...]
 
     @classmethod
-    def of(cls, planned: Planned, run: Sequence[ModelOrder]) -> Parts:
+    def of(cls, planned: PlannedProject, run: Sequence[ModelOrder]) -> RunScope:
         """From what was planned of the project and the part of it that is run."""
         models = tuple(model.name for model in planned.settings.models)
-        return cls(made=_names(run), declared=_names(planned.models), models=models)
+        return cls(made=_step_names(run), declared=_step_names(planned.models), models=models)
 
 
-def base_at(path: Path) -> Base:
+def read_base(path: Path) -> BaseRun:
     """An earlier run, to be read before a new one changes any of its records.
 
     Raises:
         UsageError: there is no run, or a record of it cannot be read.
     """
-    folder = path.parent if path.name == FILE else path
+    folder = path.parent if path.name == RUN_FILE else path
     if not folder.is_dir() or (path != folder and not path.is_file()):
         raise UsageError(
-            f"--fail-on-regression {path}: there is no run", hint=_HINT, option="fail-on-regression"
+            f"--fail-on-regression {path}: there is no run",
+            hint=_BASE_HINT,
+            option="fail-on-regression",
         )
     found: dict[str, Manifest] = {}
     for place in sorted(folder.iterdir()):
@@ -72,16 +74,16 @@ def base_at(path: Path) -> Base:
     if not found:
         raise UsageError(
             f"--fail-on-regression {path}: no model has a record there",
-            hint=_HINT,
+            hint=_BASE_HINT,
             option="fail-on-regression",
         )
-    return Base(path=path, manifests=found)
+    return BaseRun(path=path, manifests=found)
 
 
-def regression_of(
-    base: Base,
-    ended: Sequence[Ended],
-    parts: Parts,
+def find_regression(
+    base: BaseRun,
+    ended: Sequence[ModelOutcome],
+    parts: RunScope,
     *,
     prepare_only: bool = False,
     latency: bool = False,
@@ -91,24 +93,24 @@ def regression_of(
     What the project no longer declares is told; what it declares and is no longer proven is worse.
     With `prepare_only` what only waits for another host now is told, with `latency` timings count.
     """
-    changed: list[Changed] = []
+    changed: list[MeasureChange] = []
     compared = 0
     notes: dict[str, None] = {}
     left_out = []
     for one in ended:
         before = base.manifests.get(one.name)
         if before is None:
-            changed.append(_model(one.name, before="none", after="new"))
+            changed.append(_model_change(one.name, before="none", after="new"))
         elif not one.started:
             left_out.append(f"{one.name}: the run did not come to it")
         else:
-            measures = tuple(_measures(before, one, parts, latency=latency))
+            measures = tuple(_compare_model(before, one, parts, latency=latency))
             compared += len(measures)
-            changed += _listed(one.name, measures, prepare_only=prepare_only)
-            notes |= dict.fromkeys(_notes(before, one))
+            changed += _list_changes(one.name, measures, prepare_only=prepare_only)
+            notes |= dict.fromkeys(_comparison_notes(before, one))
     for name in base.manifests:
         if name not in parts.models:
-            changed.append(_model(name, before="there", after="no longer declared"))
+            changed.append(_model_change(name, before="there", after="no longer declared"))
         elif name not in parts.made:
             left_out.append(f"{name}: not asked for in this run")
     return Regression(
@@ -120,33 +122,35 @@ def regression_of(
     )
 
 
-def _names(models: Sequence[ModelOrder]) -> dict[str, frozenset[str]]:
+def _step_names(models: Sequence[ModelOrder]) -> dict[str, frozenset[str]]:
     return {model.name: frozenset(step.name for step in model.plan) for model in models}
 
 
-def _model(name: str, *, before: str, after: str) -> Changed:
-    return Changed(
+def _model_change(name: str, *, before: str, after: str) -> MeasureChange:
+    return MeasureChange(
         model=name, artifact="", measure="model", change=Change.TOLD, before=before, after=after
     )
 
 
-def _notes(before: Manifest, one: Ended) -> tuple[str, ...]:
+def _comparison_notes(before: Manifest, one: ModelOutcome) -> tuple[str, ...]:
     return () if one.manifest is None else compare(before, one.manifest).notes
 
 
-def _measures(before: Manifest, one: Ended, parts: Parts, *, latency: bool) -> Iterator[Measure]:
+def _compare_model(
+    before: Manifest, one: ModelOutcome, parts: RunScope, *, latency: bool
+) -> Iterator[Measure]:
     """What can be compared of one model: of artifacts that are asked for, or declared no more."""
     declared, made = parts.declared[one.name], parts.made[one.name]
     after = one.manifest or replace(before, artifacts=(), verdicts=(), failures=(), pending=())
     why = "" if one.error is None else f"the model stopped: {one.error.text}"
-    for measure in compare(before, _of_run(after, made), latency=latency).measures:
+    for measure in compare(before, _restrict_manifest(after, made), latency=latency).measures:
         if measure.artifact in made:
             yield replace(measure, why=measure.why or why)
         elif measure.artifact not in declared:
             yield replace(measure, change=Change.TOLD, after="no longer declared")
 
 
-def _of_run(manifest: Manifest, made: Collection[str]) -> Manifest:
+def _restrict_manifest(manifest: Manifest, made: Collection[str]) -> Manifest:
     """The record without what the folder holds of other runs."""
     names = names_of(made)
     return replace(
@@ -157,13 +161,15 @@ def _of_run(manifest: Manifest, made: Collection[str]) -> Manifest:
     )
 
 
-def _listed(model: str, measures: Sequence[Measure], *, prepare_only: bool) -> Iterator[Changed]:
+def _list_changes(
+    model: str, measures: Sequence[Measure], *, prepare_only: bool
+) -> Iterator[MeasureChange]:
     """What changed beyond its margin."""
     for one in measures:
-        waits = one.measure == _VERDICT and one.after == str(Outcome.PENDING)
+        waits = one.measure == _VERDICT_MEASURE and one.after == str(Outcome.PENDING)
         change = Change.TOLD if waits and prepare_only else one.change
         if change not in (Change.SAME, Change.NOISE):
-            yield Changed(
+            yield MeasureChange(
                 model=model,
                 artifact=one.artifact,
                 measure=one.measure,

@@ -8,7 +8,7 @@ from ..reports.differences import Change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed:
+class MeasureChange:
     """One measure of one artifact that is not as it was; `change` is worse, better, new or told."""
 
     model: str
@@ -29,12 +29,12 @@ class Regression:
     """
 
     base: str
-    changed: tuple[Changed, ...]
+    changed: tuple[MeasureChange, ...]
     compared: int
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @property
-    def worse(self) -> tuple[Changed, ...]:
+    def worse(self) -> tuple[MeasureChange, ...]:
         """What got worse beyond its margin."""
         return tuple(one for one in self.changed if one.change is Change.WORSE)

@@ -12,8 +12,8 @@ from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.recorded_run import load_manifest
 from ..reports.comparison import Comparison, Run, compare
 from ..reports.words import counted
-from .outcome import Ended
-from .run_record import FILE, RunRecord, read_record, record_of_run
+from .outcome import ModelOutcome
+from .run_record import RUN_FILE, RunRecord, make_record, read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,47 +25,48 @@ class ProjectResults:
     manifests: Mapping[str, Manifest]
 
 
-def is_project(folder: Path) -> bool:
+def is_project_folder(folder: Path) -> bool:
     """Whether it holds the results of several models, and no manifest of its own."""
     if not folder.is_dir() or (folder / MANIFEST).is_file():
         return False
-    return (folder / FILE).is_file() or any(folder.glob(f"*/{MANIFEST}"))
+    return (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{MANIFEST}"))
 
 
-def results_at(folder: Path) -> ProjectResults:
+def read_results(folder: Path) -> ProjectResults:
     """What `modelc run` left in a folder; without its record, what the manifests say.
 
     Raises:
         UsageError: a record cannot be read.
     """
-    if not (folder / FILE).is_file():
-        found = {place.parent.name: load_manifest(place.parent) for place in _places(folder)}
+    if not (folder / RUN_FILE).is_file():
+        found = {place.parent.name: load_manifest(place.parent) for place in _model_folders(folder)}
         ended = [
-            Ended(name=name, folder=str(folder / name), manifest=one) for name, one in found.items()
+            ModelOutcome(name=name, folder=str(folder / name), manifest=one)
+            for name, one in found.items()
         ]
-        record = record_of_run(ended, seconds=0.0)
+        record = make_record(ended, seconds=0.0)
         return ProjectResults(folder=folder, record=record, manifests=found)
     try:
-        record = read_record((folder / FILE).read_bytes())
+        record = read_record((folder / RUN_FILE).read_bytes())
     except ValueError as error:
         raise UsageError(
-            f"{folder / FILE} is no record of modelc run: {first_line(error)}",
+            f"{folder / RUN_FILE} is no record of modelc run: {first_line(error)}",
             hint="give the `out` folder of modelc run",
         ) from error
     manifests = {
         model.name: load_manifest(folder / model.name)
         for model in record.models
-        if _is_own_folder(folder / model.name) and (folder / model.name / MANIFEST).is_file()
+        if _is_model_folder(folder / model.name) and (folder / model.name / MANIFEST).is_file()
     }
     return ProjectResults(folder=folder, record=record, manifests=manifests)
 
 
-def _places(folder: Path) -> list[Path]:
+def _model_folders(folder: Path) -> list[Path]:
     found = folder.glob(f"*/{MANIFEST}")
-    return sorted(place for place in found if _is_own_folder(place.parent))
+    return sorted(place for place in found if _is_model_folder(place.parent))
 
 
-def _is_own_folder(place: Path) -> bool:
+def _is_model_folder(place: Path) -> bool:
     """Whether a model's folder lies here: reports are not written through links."""
     return not place.is_symlink()
 
@@ -84,19 +85,19 @@ def compare_projects(
     names = (str(before.folder), str(after.folder))
     measures, notes = [], []
     for model in dict.fromkeys((*before.manifests, *after.manifests)):
-        pair = _pair(before.manifests.get(model), after.manifests.get(model))
+        pair = _pair_manifests(before.manifests.get(model), after.manifests.get(model))
         found = compare(*pair, names, latency=latency)
         measures += [replace(m, artifact=f"{model}/{m.artifact}") for m in found.measures]
         notes += [f"{model}: {note}" for note in found.notes]
     return Comparison(
-        before=_run(before),
-        after=_run(after),
+        before=_describe_side(before),
+        after=_describe_side(after),
         measures=tuple(measures),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _run(results: ProjectResults) -> Run:
+def _describe_side(results: ProjectResults) -> Run:
     return Run(
         name=str(results.folder),
         created=max(one.created for one in results.manifests.values()),
@@ -106,7 +107,7 @@ def _run(results: ProjectResults) -> Run:
     )
 
 
-def _pair(before: Manifest | None, after: Manifest | None) -> tuple[Manifest, Manifest]:
+def _pair_manifests(before: Manifest | None, after: Manifest | None) -> tuple[Manifest, Manifest]:
     """Both manifests; for a model that one run lacks, the other's without any artifact."""
     known = before or after
     if known is None:

@@ -22,20 +22,20 @@ from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
 from ..reports.artifact_warnings import warnings_of, warnings_of_all
 from .gates import Breach
-from .outcome import Ended, exit_code_of
+from .outcome import ModelOutcome, combine_exit_codes
 from .regression_records import Regression
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
 
-FILE = "run.json"
+RUN_FILE = "run.json"
 SCHEMA_VERSION = 2
-WORSE = 1  # as a verdict that failed
-_BEGINNING = b'{\n "modelc": "'  # of each of ours
+REGRESSION_EXIT_CODE = 1  # as a verdict that failed
+_RECORD_START = b'{\n "modelc": "'  # of each of ours
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArtifactEnd:
+class ArtifactRun:
     """One step of a model.
 
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
@@ -58,7 +58,7 @@ class ArtifactEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelEnd:
+class ModelRun:
     """One model.
 
     `error` is what stopped it before its artifacts, `state` passed, failed, error, pending, or
@@ -72,7 +72,7 @@ class ModelEnd:
     seconds: float
     error: str = ""
     hint: str = ""
-    artifacts: tuple[ArtifactEnd, ...] = ()
+    artifacts: tuple[ArtifactRun, ...] = ()
     breaches: tuple[Breach, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -87,47 +87,47 @@ class RunRecord:
     modelc: str
     exit_code: int
     seconds: float
-    models: tuple[ModelEnd, ...]
+    models: tuple[ModelRun, ...]
     regression: Regression | None = None
     schema_version: int = SCHEMA_VERSION
     seal: str = ""  # the last of all: it covers the text before it
 
 
-def record_of_run(
-    ended: Sequence[Ended], *, seconds: float, prepare_only: bool = False
+def make_record(
+    ended: Sequence[ModelOutcome], *, seconds: float, prepare_only: bool = False
 ) -> RunRecord:
     """The record of how models ended; `seconds` is the wall time of all."""
     return RunRecord(
         modelc=__version__,
-        exit_code=exit_code_of(ended, prepare_only=prepare_only),
+        exit_code=combine_exit_codes(ended, prepare_only=prepare_only),
         seconds=seconds,
-        models=tuple(map(_model, ended)),
+        models=tuple(map(_model_run, ended)),
     )
 
 
-def digest_of_files(artifact: Artifact) -> str:
+def digest_artifact(artifact: Artifact) -> str:
     """One digest over all files of an artifact but the debug sidecar, which may stay behind."""
     return joint_digest([file for file in artifact.files if file.role != "debug"])
 
 
-def is_as_made(artifact: Artifact, end: ArtifactEnd) -> bool:
+def is_unchanged(artifact: Artifact, end: ArtifactRun) -> bool:
     """Whether an artifact's files are those that the run ended with, as far as it noted them."""
-    return not end.digest or digest_of_files(artifact) == end.digest
+    return not end.digest or digest_artifact(artifact) == end.digest
 
 
-def is_record(text: bytes) -> bool:
+def is_run_record(text: bytes) -> bool:
     """Whether a file named `run.json` is one of ours, however it is spaced, and not another's."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):  # broken, or no text: of ours only where it begins so
-        return text.startswith(_BEGINNING)
+        return text.startswith(_RECORD_START)
     return isinstance(document, dict) and {"modelc", "models"} <= set(document)
 
 
-def against(record: RunRecord, regression: Regression | None) -> RunRecord:
+def with_regression(record: RunRecord, regression: Regression | None) -> RunRecord:
     """The record of a run that was held against another: what got worse is a failure."""
     worse = regression is not None and bool(regression.worse)
-    code = WORSE if worse else record.exit_code
+    code = REGRESSION_EXIT_CODE if worse else record.exit_code
     return replace(record, regression=regression, exit_code=code)
 
 
@@ -137,12 +137,12 @@ def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None)
     Raises:
         UsageError: the folder cannot be written.
     """
-    with writing(folder):
+    with folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        drop_signature(folder, FILE)
-        path = write_whole(folder / FILE, seal_document(encode_json(replace(record, seal=""))))
+        drop_signature(folder, RUN_FILE)
+        path = write_whole(folder / RUN_FILE, seal_document(encode_json(replace(record, seal=""))))
         if key is not None:
-            sign_record(folder, key, file=FILE)
+            sign_record(folder, key, file=RUN_FILE)
         return path
 
 
@@ -152,12 +152,12 @@ def read_record(text: bytes) -> RunRecord:
 
     record = msgspec.json.decode(text, type=RunRecord)
     for one in record.models:
-        if not _is_plain(one.name):
+        if not _is_plain_name(one.name):
             raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
     return record
 
 
-def _is_plain(name: str) -> bool:
+def _is_plain_name(name: str) -> bool:
     """Whether something in a folder can have the name, and it is no way out of it."""
     parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
     return fits_a_file(name) and name != ".." and parts == ((name,), (name,))
@@ -169,15 +169,15 @@ def clear_record(folder: Path) -> None:
     Raises:
         UsageError: the folder cannot be written, or is none, or the file is a stranger's.
     """
-    path = folder / FILE
+    path = folder / RUN_FILE
     forget_record(folder)
     if path.is_file():
         raise UsageError(
             f"{path} is no record of modelc run",
             hint="move it away, or give another folder with -o",
         )
-    with writing(folder):
-        drop_signature(folder, FILE)
+    with folder_errors(folder):
+        drop_signature(folder, RUN_FILE)
         path.unlink(missing_ok=True)  # says what is wrong with the folder
 
 
@@ -187,15 +187,15 @@ def forget_record(folder: Path) -> None:
     Raises:
         UsageError: it cannot be removed.
     """
-    path = folder / FILE
-    with writing(folder):
-        if path.is_file() and path.read_bytes().startswith(_BEGINNING):
-            drop_signature(folder, FILE)
+    path = folder / RUN_FILE
+    with folder_errors(folder):
+        if path.is_file() and path.read_bytes().startswith(_RECORD_START):
+            drop_signature(folder, RUN_FILE)
             path.unlink()
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def folder_errors(folder: Path) -> Iterator[None]:
     """Tell in one line that the folder of all models cannot be written.
 
     Raises:
@@ -210,22 +210,22 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _model(one: Ended) -> ModelEnd:
-    return ModelEnd(
+def _model_run(one: ModelOutcome) -> ModelRun:
+    return ModelRun(
         name=one.name,
         folder=one.folder,
-        state=_state(one),
+        state=_model_state(one),
         exit_code=one.exit_code,
         seconds=one.seconds,
         error="" if one.error is None else one.error.text,
         hint="" if one.error is None else one.error.hint,
-        artifacts=() if one.manifest is None else tuple(_artifacts(one, one.manifest)),
+        artifacts=() if one.manifest is None else tuple(_artifact_runs(one, one.manifest)),
         breaches=one.breaches,
         notes=() if one.manifest is None else warnings_of_all(one.manifest),
     )
 
 
-def _state(one: Ended) -> str:
+def _model_state(one: ModelOutcome) -> str:
     if not one.started:
         return "not-run"
     if one.error is not None:
@@ -236,27 +236,27 @@ def _state(one: Ended) -> str:
     return "pending" if waits and one.exit_code != 1 else str(State.FAILED)
 
 
-def _artifacts(one: Ended, manifest: Manifest) -> list[ArtifactEnd]:
-    return [_artifact(name, one, manifest) for name in manifest.steps]
+def _artifact_runs(one: ModelOutcome, manifest: Manifest) -> list[ArtifactRun]:
+    return [_artifact_run(name, one, manifest) for name in manifest.steps]
 
 
-def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
+def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactRun:
     names = (f"{REJECTED}/{name}", name)
     artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
     failure = next((f for f in manifest.failures if f.step == name), None)
     if failure is not None:
         source = "kept" if name in one.kept else ""
-        return ArtifactEnd(name=name, state="error", source=source, reason=failure.message)
-    source = "" if artifact is None else _source(name, one)
+        return ArtifactRun(name=name, state="error", source=source, reason=failure.message)
+    source = "" if artifact is None else _artifact_source(name, one)
     pending = next((p for p in manifest.pending if p.step == name), None)
     if pending is not None:
         notes = pending.warnings
         told = pending.reason
-        return ArtifactEnd(name=name, state="pending", source=source, reason=told, notes=notes)
+        return ArtifactRun(name=name, state="pending", source=source, reason=told, notes=notes)
     verdict = None if artifact is None else manifest.verdict_of(artifact.name)
     if artifact is None or verdict is None:
-        return ArtifactEnd(name=name, state="error", source=source, reason="nothing is on record")
-    return ArtifactEnd(
+        return ArtifactRun(name=name, state="error", source=source, reason="nothing is on record")
+    return ArtifactRun(
         name=name,
         state=str(verdict.state),
         source=source,
@@ -265,9 +265,9 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         exact=verdict.exact,
         reason=verdict.reason,
         notes=warnings_of(artifact, manifest),
-        digest=digest_of_files(artifact),
+        digest=digest_artifact(artifact),
     )
 
 
-def _source(name: str, one: Ended) -> str:
+def _artifact_source(name: str, one: ModelOutcome) -> str:
     return "kept" if name in one.kept else "cache" if name in one.restored else "made"

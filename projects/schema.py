@@ -5,28 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .keys import DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, Key, Kind
+from .keys import (
+    DEFAULT_KEYS,
+    FORMER_KEYS,
+    GATE_KEYS,
+    GATES,
+    LIMIT_KEYS,
+    MODEL_KEYS,
+    RUN_KEYS,
+    TABLES,
+    TOLERANCE,
+    Key,
+    KeyKind,
+)
 
 SCHEMA_ID = "urn:modelc:project:1"
-FILE = Path(__file__).parent / "modelc.schema.json"
-_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"
-_SIZE = r"^\s*\d{1,15}(?:\.\d{1,9})?\s*(?:[bB]|[kKmMgGtT](?:[iI])?[bB])?\s*$"
-_TIME = r"^\s*\d{1,15}(?:\.\d{1,9})?\s*(?:[sS]|[mM][iI][nN]|[hH])?\s*$"
-_TEXT: dict[str, object] = {"type": "string", "pattern": r"\S"}
+SCHEMA_FILE = Path(__file__).parent / "modelc.schema.json"
+_NAME_PATTERN = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?$"
+_SIZE_PATTERN = r"^\s*\d{1,15}(?:\.\d{1,9})?\s*(?:[bB]|[kKmMgGtT](?:[iI])?[bB])?\s*$"
+_TIME_PATTERN = r"^\s*\d{1,15}(?:\.\d{1,9})?\s*(?:[sS]|[mM][iI][nN]|[hH])?\s*$"
+_TEXT_SCHEMA: dict[str, object] = {"type": "string", "pattern": r"\S"}
 
 
 def json_schema(helps: Mapping[str, str]) -> dict[str, object]:
     """The schema; `helps` has what an option is for, by its name without dashes in front."""
-    model = _table(MODEL, helps)
+    model = _table_schema(MODEL_KEYS, helps)
     model["required"] = ["checkpoint"]
     models = {
         "description": "The models, each in a table of its name, which names its folder as well.",
         "type": "object",
-        "propertyNames": {"pattern": _NAME},
+        "propertyNames": {"pattern": _NAME_PATTERN},
         "additionalProperties": model,
     }
-    defaults = {**_table(DEFAULTS, helps), "description": "What holds for every model."}
-    run = {name: _described(key, key.told) for name, key in RUN.items()}
+    defaults = {**_table_schema(DEFAULT_KEYS, helps), "description": "What holds for every model."}
+    run = {name: _describe_key(key, key.told) for name, key in RUN_KEYS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -34,41 +46,45 @@ def json_schema(helps: Mapping[str, str]) -> dict[str, object]:
         "description": "Models, the artifacts to make of them, and what these must keep to.",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**run, TOLERANCE: _limits(), "defaults": defaults, "models": models},
+        "properties": {**run, TOLERANCE: _limits_schema(), "defaults": defaults, "models": models},
     }
 
 
-def _table(keys: Mapping[str, Key], helps: Mapping[str, str]) -> dict[str, object]:
+def _table_schema(keys: Mapping[str, Key], helps: Mapping[str, str]) -> dict[str, object]:
     """A table of a model: its keys, `gates` and `tolerance`."""
-    plain = {name: _described(key, key.told or helps[name]) for name, key in keys.items()}
+    plain = {name: _describe_key(key, key.told or helps[name]) for name, key in keys.items()}
     tables = {
-        GATES: {"description": TABLES[GATES], **_patterned(GATE)},
+        GATES: {"description": TABLES[GATES], **_pattern_schema(GATE_KEYS)},
         TOLERANCE: {
             "description": TABLES[TOLERANCE],
-            "anyOf": [_limits(), _TEXT, {"type": "array", "minItems": 1, "items": _TEXT}],
+            "anyOf": [
+                _limits_schema(),
+                _TEXT_SCHEMA,
+                {"type": "array", "minItems": 1, "items": _TEXT_SCHEMA},
+            ],
         },
     }
     former = {
         old: {**plain[new], "description": f"The former name of {new}.", "deprecated": True}
-        for old, new in FORMER.items()
+        for old, new in FORMER_KEYS.items()
     }
     known = {**plain, **former, **tables}
     return {"type": "object", "additionalProperties": False, "properties": known}
 
 
-def _limits() -> dict[str, object]:
-    return _patterned(LIMIT)
+def _limits_schema() -> dict[str, object]:
+    return _pattern_schema(LIMIT_KEYS)
 
 
-def _patterned(keys: Mapping[str, Key]) -> dict[str, object]:
+def _pattern_schema(keys: Mapping[str, Key]) -> dict[str, object]:
     """Keys for all, and tables of them by any other name."""
-    plain = {name: _described(key, key.told) for name, key in keys.items()}
+    plain = {name: _describe_key(key, key.told) for name, key in keys.items()}
     inner = {"type": "object", "additionalProperties": False, "properties": plain}
     return {"type": "object", "properties": plain, "additionalProperties": inner}
 
 
-def _described(key: Key, told: str) -> dict[str, object]:
-    one = _one(key)
+def _describe_key(key: Key, told: str) -> dict[str, object]:
+    one = _value_schema(key)
     found: dict[str, object] = {"description": told.removesuffix(" Repeatable.")}
     if key.many:
         found["anyOf"] = [one, {"type": "array", "minItems": 1, "items": one}]
@@ -79,34 +95,37 @@ def _described(key: Key, told: str) -> dict[str, object]:
     return found
 
 
-def _one(key: Key) -> dict[str, object]:
+def _value_schema(key: Key) -> dict[str, object]:
     """One value of a key."""
     match key.kind:
-        case Kind.TRUTH:
+        case KeyKind.TRUTH:
             return {"type": "boolean"}
-        case Kind.WHOLE | Kind.NUMBER:
-            return _number(key)
-        case Kind.SIZE | Kind.TIME:
-            text = {"type": "string", "pattern": _SIZE if key.kind is Kind.SIZE else _TIME}
+        case KeyKind.WHOLE | KeyKind.NUMBER:
+            return _number_schema(key)
+        case KeyKind.SIZE | KeyKind.TIME:
+            text = {
+                "type": "string",
+                "pattern": _SIZE_PATTERN if key.kind is KeyKind.SIZE else _TIME_PATTERN,
+            }
             return {"anyOf": [text, {"type": "number", "minimum": 1}]}
-        case Kind.DROP:
+        case KeyKind.DROP:
             text = {"type": "string", "pattern": r"^\s*\d*\.?\d+\s*%?\s*$"}
             return {"anyOf": [text, {"type": "number", "minimum": 0, "maximum": 0.1}]}
-    return {"enum": list(key.choices)} if key.choices else _named(key)
+    return {"enum": list(key.choices)} if key.choices else _text_schema(key)
 
 
-def _number(key: Key) -> dict[str, object]:
+def _number_schema(key: Key) -> dict[str, object]:
     limits = {"minimum": key.least, "maximum": key.most, "exclusiveMinimum": key.above}
-    kind = "integer" if key.kind is Kind.WHOLE else "number"
+    kind = "integer" if key.kind is KeyKind.WHOLE else "number"
     return {"type": kind, **{name: limit for name, limit in limits.items() if limit is not None}}
 
 
-def _named(key: Key) -> dict[str, object]:
+def _text_schema(key: Key) -> dict[str, object]:
     """A text; of what has names, an editor completes them, and others may be installed."""
     from ..converters.registry import BUILT_IN
 
     if key.name != "to":
-        return _TEXT
+        return _TEXT_SCHEMA
     names = [target.NAME for target in BUILT_IN]
     each = [f"{t.NAME}:{p}" for t in BUILT_IN for p in t.MADE_FROM]
-    return {"anyOf": [{"enum": [*names, *each]}, _TEXT]}
+    return {"anyOf": [{"enum": [*names, *each]}, _TEXT_SCHEMA]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .records import KeyPath, Said
+from .records import KeyPath, Setting
 
 
-class Typed:
+class SettingReader:
     """Reads settings whose values the table of keys has checked; None where nobody said one."""
 
-    def __init__(self, said: Mapping[KeyPath, Said]) -> None:
+    def __init__(self, said: Mapping[KeyPath, Setting]) -> None:
         self._said = said
 
     def _value(self, name: str) -> object:

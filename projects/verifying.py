@@ -30,22 +30,22 @@ from ..pipeline.provenance.unclaimed_files import (
 )
 from ..pipeline.provenance.verify_folder import ReadManifest, verify_folder
 from .run_record import (
-    FILE,
-    ArtifactEnd,
-    ModelEnd,
+    RUN_FILE,
+    ArtifactRun,
+    ModelRun,
     RunRecord,
-    is_as_made,
-    is_record,
+    is_run_record,
+    is_unchanged,
     read_record,
 )
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
 
-_NO_FILE = "it is no file that can be read"
+_UNREADABLE = "it is no file that can be read"
 
 
-def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
+def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verification:
     """Check a folder of one model, or of a run with several and what earlier runs left beside them.
 
     Every folder below it that has a manifest is checked, and so is the record of every run below
@@ -60,21 +60,21 @@ def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
         UsageError: it holds neither.
     """
     places = manifest_folders(folder)
-    if not (folder / FILE).is_file() and folder not in places:
+    if not (folder / RUN_FILE).is_file() and folder not in places:
         raise UsageError(
-            f"{folder} has neither {MANIFEST} nor {FILE}",
+            f"{folder} has neither {MANIFEST} nor {RUN_FILE}",
             hint="give what modelc export or modelc run wrote",
         )
-    texts = {place: _read_plain(place / MANIFEST) for place in places}
-    runs = folders_with(FILE, folder)
-    run = [check for place in runs for check in _of_run(place, folder, texts, key)]
+    texts = {place: _read_regular_file(place / MANIFEST) for place in places}
+    runs = folders_with(RUN_FILE, folder)
+    run = [check for place in runs for check in _verify_run_record(place, folder, texts, key)]
     if folder not in places:
         run.extend(check_unclaimed(folder, ClaimedFiles(apart=places), signed=key is not None))
-    models = [_of_model(place, folder, texts, key) for place in places]
+    models = [_verify_model(place, folder, texts, key) for place in places]
     return make_verification(models, run)
 
 
-def _of_model(
+def _verify_model(
     place: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
 ) -> FolderVerification:
     """A folder with a manifest, by its name below the root."""
@@ -83,11 +83,13 @@ def _of_model(
     if text is not None:
         read = ReadManifest(text=text, apart=frozenset(texts))
         return verify_folder(place, key=key, name=name, read=read)
-    wrong = ProvenanceCheck(of="manifest", what="form", found=CheckOutcome.FAILED, detail=_NO_FILE)
+    wrong = ProvenanceCheck(
+        of="manifest", what="form", found=CheckOutcome.FAILED, detail=_UNREADABLE
+    )
     return FolderVerification(folder=str(place), checks=(wrong,), name=name)
 
 
-def _read_plain(path: Path) -> bytes | None:
+def _read_regular_file(path: Path) -> bytes | None:
     """The bytes of a file; None where it is a pipe, a folder, or may not be read."""
     try:
         return path.read_bytes() if path.is_file() else None
@@ -95,7 +97,7 @@ def _read_plain(path: Path) -> bytes | None:
         return None
 
 
-def _of_run(
+def _verify_run_record(
     folder: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
 ) -> Iterator[ProvenanceCheck]:
     """A run's own record, and whether the models' manifests say the same.
@@ -104,14 +106,14 @@ def _of_run(
         folder: it holds the record.
         root: what is verified; of a run below it, names say where it is.
         texts: what the manifests were when they were read, by their folders.
-        key: as `verify` has it.
+        key: as `verify_results` has it.
     """
     before = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
-    of, text = f"{before}run", _read_plain(folder / FILE)
+    of, text = f"{before}run", _read_regular_file(folder / RUN_FILE)
     if text is None:
-        yield ProvenanceCheck(of=of, what="form", found=CheckOutcome.FAILED, detail=_NO_FILE)
+        yield ProvenanceCheck(of=of, what="form", found=CheckOutcome.FAILED, detail=_UNREADABLE)
         return
-    if before and not is_record(text):
+    if before and not is_run_record(text):
         return  # of another program
     try:
         record = read_record(text)
@@ -120,14 +122,14 @@ def _of_run(
             of=of, what="form", found=CheckOutcome.FAILED, detail=first_line(error)
         )
         return
-    yield _seal(record, text, of)
+    yield _check_seal(record, text, of)
     for end in record.models:
         place = folder / end.name
-        yield replace(_as_ended(end, place, texts.get(place)), of=f"{before}{end.name}")
-    yield check_signature(folder / FILE, text, key, of=of)
+        yield replace(_check_model_result(end, place, texts.get(place)), of=f"{before}{end.name}")
+    yield check_signature(folder / RUN_FILE, text, key, of=of)
 
 
-def _seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
+def _check_seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
     well = seal_holds(text)
     if well is None:
         well = None if not record.seal and not _has_seal(text) else False
@@ -140,7 +142,7 @@ def _has_seal(text: bytes) -> bool:
     return b'"seal"' in text
 
 
-def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> ProvenanceCheck:
+def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
     """What the run says of a model beside what the model's own manifest says now."""
     if not end.artifacts:
         detail = f"not claimed: {end.error or end.state}"
@@ -160,13 +162,13 @@ def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> ProvenanceCheck
         manifest = decode_manifest(text, place / MANIFEST)
     except UsageError:
         manifest = None
-    other = [one.name for one in passed if not _passed(one, manifest)]
+    other = [one.name for one in passed if not _has_passed(one, manifest)]
     if other:
         detail = f"{', '.join(other)} passed in this run, and is not passed in the manifest"
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
         )
-    changed = [one.name for one in passed if manifest is not None and _is_another(one, manifest)]
+    changed = [one.name for one in passed if manifest is not None and _is_other_file(one, manifest)]
     if changed:
         detail = f"{', '.join(changed)}: not the file that passed in this run: run it again"
         return ProvenanceCheck(
@@ -175,14 +177,14 @@ def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> ProvenanceCheck
     return ProvenanceCheck(of=end.name, what="verdict", found=CheckOutcome.HOLDS, detail=end.state)
 
 
-def _passed(end: ArtifactEnd, manifest: Manifest | None) -> bool:
+def _has_passed(end: ArtifactRun, manifest: Manifest | None) -> bool:
     verdict = None if manifest is None else manifest.verdict_of(end.name)
     if manifest is None or any(a.name == f"{REJECTED}/{end.name}" for a in manifest.artifacts):
         return False
     return verdict is not None and verdict.passed
 
 
-def _is_another(end: ArtifactEnd, manifest: Manifest) -> bool:
+def _is_other_file(end: ArtifactRun, manifest: Manifest) -> bool:
     """Whether the manifest has another file under the name than the run made."""
     named = [one for one in manifest.artifacts if one.name == end.name]
-    return bool(end.digest) and not (len(named) == 1 and is_as_made(named[0], end))
+    return bool(end.digest) and not (len(named) == 1 and is_unchanged(named[0], end))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.projects.keys import FORMER, MODEL
+from modelc.projects.keys import FORMER_KEYS, MODEL_KEYS
 
 Ran = Callable[..., "subprocess.CompletedProcess[str]"]
 LINEAR = ("--model", "torch.nn:Linear", "--model-arg", "in_features=3", "--model-arg",
@@ -78,5 +78,5 @@ def test_a_setting_and_a_variable_take_either_name(
 
 
 def test_a_former_name_is_no_key_of_its_own() -> None:
-    assert not FORMER.keys() & MODEL.keys()
-    assert set(FORMER.values()) <= MODEL.keys()
+    assert not FORMER_KEYS.keys() & MODEL_KEYS.keys()
+    assert set(FORMER_KEYS.values()) <= MODEL_KEYS.keys()

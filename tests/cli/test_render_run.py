@@ -15,28 +15,28 @@ from modelc.cli.render_run import show_plans, show_run
 from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.projects.gates import Breach
-from modelc.projects.outcome import Ended
+from modelc.projects.outcome import ModelOutcome
 from modelc.projects.records import ModelOrder, RunSettings
-from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord, record_of_run
+from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord, make_record
 
 if TYPE_CHECKING:
     import pytest
 
-MADE = ArtifactEnd(name="onnx", state="passed", source="made", size=5000, sqnr=120.0)
-NOT_MADE = ArtifactEnd(name="openvino", state="error", source="", reason="its parent was refused")
+MADE = ArtifactRun(name="onnx", state="passed", source="made", size=5000, sqnr=120.0)
+NOT_MADE = ArtifactRun(name="openvino", state="error", source="", reason="its parent was refused")
 BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB, and max-size is 1 kB", told=None)
 
 
-def told(*models: ModelEnd) -> list[str]:
+def told(*models: ModelRun) -> list[str]:
     record = RunRecord(modelc="1", exit_code=1, seconds=1.0, models=models)
     stream = io.StringIO()
-    ended = [Ended(name=one.name, folder=one.folder) for one in models]
+    ended = [ModelOutcome(name=one.name, folder=one.folder) for one in models]
     show_run(ended, record, Path("out"), console=Console(file=stream, width=200))
     return stream.getvalue().splitlines()
 
 
-def model(*artifacts: ArtifactEnd, state: str = "failed") -> ModelEnd:
-    return ModelEnd(
+def model(*artifacts: ArtifactRun, state: str = "failed") -> ModelRun:
+    return ModelRun(
         name="net", folder="out/net", state=state, exit_code=1, seconds=1.0, artifacts=artifacts,
         breaches=(BREACH,) if artifacts else (),
     )  # fmt: skip
@@ -64,9 +64,9 @@ def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def told_of(manifest: Manifest, *kept: str) -> list[str]:
-    ended = (Ended(name="net", folder="out/net", manifest=manifest, kept=kept),)
+    ended = (ModelOutcome(name="net", folder="out/net", manifest=manifest, kept=kept),)
     stream = io.StringIO()
-    record = record_of_run(ended, seconds=1.0)
+    record = make_record(ended, seconds=1.0)
     show_run(ended, record, Path("out"), console=Console(file=stream, width=200))
     return stream.getvalue().splitlines()
 

@@ -120,18 +120,18 @@ def _manifest_seeds() -> list[bytes]:
 
 
 def _run_record(data: bytes, folder: Path) -> None:
-    from modelc.projects.verifying import verify
+    from modelc.projects.verifying import verify_results
 
     _placed(data, folder, "run.json")
-    verify(folder)
+    verify_results(folder)
 
 
 def _run_record_seeds() -> list[bytes]:
     from modelc.pipeline.manifest_file import encode_json
-    from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
+    from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
 
-    end = ArtifactEnd(name="onnx", state="passed", source="made", size=3, sqnr=90.5)
-    model = ModelEnd(name="digits", folder="out/digits", state="passed", exit_code=0, seconds=1.5,
+    end = ArtifactRun(name="onnx", state="passed", source="made", size=3, sqnr=90.5)
+    model = ModelRun(name="digits", folder="out/digits", state="passed", exit_code=0, seconds=1.5,
                      artifacts=(end,))  # fmt: skip
     return [encode_json(RunRecord(modelc="1", exit_code=0, seconds=2.0, models=(model,)))]
 

@@ -10,11 +10,11 @@ import pytest
 
 from modelc.core.errors import CheckpointError, Place, UsageError
 from modelc.core.findings import BranchRecord
-from modelc.projects.annotations import Annotation, of_fault, of_run, within
+from modelc.projects.annotations import Annotation, annotate_fault, annotate_run, path_within
 from modelc.projects.faults import ProjectError
 from modelc.projects.gates import Breach
-from modelc.projects.outcome import Ended
-from modelc.projects.regression_records import Changed, Regression
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.regression_records import MeasureChange, Regression
 from modelc.reports.differences import Change
 
 PLACES = {"net": Place(file="conf/modelc.toml", line=12, key="[models.net]")}
@@ -22,32 +22,32 @@ BREACH = Breach(artifact="onnx", gate="max-size", message="9 MB, and max-size is
                 told=Place(file="conf/modelc.toml", line=17, key="[models.net.gates]"))  # fmt: skip
 
 
-def of(one: Ended, regression: Regression | None = None) -> tuple[Annotation, ...]:
-    return of_run((one,), regression, PLACES)
+def of(one: ModelOutcome, regression: Regression | None = None) -> tuple[Annotation, ...]:
+    return annotate_run((one,), regression, PLACES)
 
 
 def test_a_broken_gate_is_an_error_on_its_line() -> None:
-    (note,) = of(Ended(name="net", folder="out/net", breaches=(BREACH,)))
+    (note,) = of(ModelOutcome(name="net", folder="out/net", breaches=(BREACH,)))
     assert (note.level, note.file, note.line) == ("error", "conf/modelc.toml", 17)
     assert note.title == "net/onnx: max-size"
 
 
 def test_a_gate_that_a_flag_said_is_on_the_line_of_its_model() -> None:
     breach = replace(BREACH, told=Place(key="--set"))
-    (note,) = of(Ended(name="net", folder="out/net", breaches=(breach,)))
+    (note,) = of(ModelOutcome(name="net", folder="out/net", breaches=(breach,)))
     assert (note.file, note.line) == ("", 0)
 
 
 def test_a_model_that_stopped_is_an_error_on_the_line_that_names_it() -> None:
     error = CheckpointError("net.pt is cut short", hint="fetch it again")
-    (note,) = of(Ended(name="net", folder="out/net", error=error))
+    (note,) = of(ModelOutcome(name="net", folder="out/net", error=error))
     assert (note.file, note.line, note.title) == ("conf/modelc.toml", 12, "net")
     assert note.message == "net.pt is cut short (hint: fetch it again)"
 
 
 def test_a_model_that_a_key_stopped_is_an_error_on_the_line_of_the_key() -> None:
     message = "conf/modelc.toml:18 [models.net] model: --model nets:TwoHead: nets has no 'TwoHead'"
-    (note,) = of(Ended(name="net", folder="out/net", error=UsageError(message, hint="look")))
+    (note,) = of(ModelOutcome(name="net", folder="out/net", error=UsageError(message, hint="look")))
     assert (note.file, note.line, note.title) == ("conf/modelc.toml", 18, "net")
 
 
@@ -55,7 +55,7 @@ def test_what_is_not_proven_is_an_error_and_what_waits_a_warning(records: Module
     manifest = replace(
         records.full(), steps=("onnx", "openvino", "torchscript", "pt2", "tensorrt-fp16")
     )
-    notes = of(Ended(name="net", folder="out/net", manifest=manifest))
+    notes = of(ModelOutcome(name="net", folder="out/net", manifest=manifest))
     titles = {note.title: note.level for note in notes}
     assert titles["net/openvino: failed"] == "error"
     assert titles["net/torchscript: error"] == "error"
@@ -68,7 +68,7 @@ def test_what_is_not_proven_is_an_error_and_what_waits_a_warning(records: Module
 
 def test_what_earlier_runs_left_is_not_of_this_one(records: ModuleType) -> None:
     manifest = replace(records.full(), steps=("onnx",), branches=(), warned=(), localisations=())
-    notes = of(Ended(name="net", folder="out/net", manifest=manifest))
+    notes = of(ModelOutcome(name="net", folder="out/net", manifest=manifest))
     assert not [note for note in notes if note.title.startswith("net/openvino")]
 
 
@@ -80,16 +80,16 @@ def test_a_branch_that_no_feed_took_is_on_the_users_line_until_it_is_accepted(
         file="nets/gate.py", line=23, condition="x.mean() > 0", arms={"true": "opt"}, data=True,
         accepted=accepted,
     )  # fmt: skip
-    notes = of(Ended(name="net", folder="o", manifest=records.manifest(branches=(branch,))))
+    notes = of(ModelOutcome(name="net", folder="o", manifest=records.manifest(branches=(branch,))))
     places = [(note.file, note.line) for note in notes]
     assert places == ([] if accepted else [("nets/gate.py", 23)])
 
 
 def test_what_got_worse_is_an_error_on_the_line_of_the_model() -> None:
-    change = Changed(model="net", artifact="onnx", measure="size", change=Change.WORSE,
+    change = MeasureChange(model="net", artifact="onnx", measure="size", change=Change.WORSE,
                      before="1 MB", after="2 MB")  # fmt: skip
     regression = Regression(base="base", changed=(change,), compared=3)
-    (note,) = of(Ended(name="net", folder="out/net"), regression)
+    (note,) = of(ModelOutcome(name="net", folder="out/net"), regression)
     assert (note.line, note.title) == (12, "net/onnx: worse than the base")
     assert note.message == "size: 1 MB before, 2 MB now"
 
@@ -97,7 +97,7 @@ def test_what_got_worse_is_an_error_on_the_line_of_the_model() -> None:
 def test_each_fault_of_a_project_is_on_its_own_line() -> None:
     first = UsageError("modelc.toml:4: unknown key 'sed'", hint="did you mean seed?")
     second = UsageError("modelc.toml:17 [models.net] feeds: it cannot be 2", hint="give 5")
-    notes = of_fault(ProjectError([first, second]))
+    notes = annotate_fault(ProjectError([first, second]))
     assert [(note.file, note.line) for note in notes] == [("modelc.toml", 4), ("modelc.toml", 17)]
     assert all("hint" in note.message for note in notes)
 
@@ -107,7 +107,7 @@ def test_a_file_is_named_from_the_checkouts_root_and_not_outside_it(tmp_path: Pa
     project.mkdir(parents=True)
     (project / "net.py").touch()
     (tmp_path / "secret.py").touch()
-    assert within("net.py", root, root, project) == "ml/net.py"
-    assert within(str(project / "net.py"), root, root) == "ml/net.py"
-    assert within("../secret.py", root, root) == ""
-    assert within("absent.py", root, root, project) == ""
+    assert path_within("net.py", root, root, project) == "ml/net.py"
+    assert path_within(str(project / "net.py"), root, root) == "ml/net.py"
+    assert path_within("../secret.py", root, root) == ""
+    assert path_within("absent.py", root, root, project) == ""

@@ -13,37 +13,37 @@ from markdown_it import MarkdownIt
 
 from modelc.core.errors import UsageError
 from modelc.projects.ci_documents import (
-    DOCUMENTS,
+    CI_DOCUMENTS,
     clear_documents,
     write_documents,
     write_refusal,
 )
-from modelc.projects.ci_junit import junit_of
-from modelc.projects.ci_summary import summary_of
-from modelc.projects.comment import MARK, comment_of
+from modelc.projects.ci_junit import write_junit
+from modelc.projects.ci_summary import write_summary
+from modelc.projects.comment import COMMENT_MARK, write_comment
 from modelc.projects.faults import ProjectError
 from modelc.projects.gates import Breach
-from modelc.projects.regression_records import Changed, Regression
-from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
+from modelc.projects.regression_records import MeasureChange, Regression
+from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
 from modelc.reports.differences import Change
 
-WORSE = Changed(model="net", artifact="onnx", measure="size", change=Change.WORSE,
+WORSE = MeasureChange(model="net", artifact="onnx", measure="size", change=Change.WORSE,
                 before="1 MB", after="2 MB")  # fmt: skip
 
 
-def end(name: str, state: str = "passed", reason: str = "") -> ArtifactEnd:
-    return ArtifactEnd(name=name, state=state, source="made", size=5000, sqnr=120.0, reason=reason)
+def end(name: str, state: str = "passed", reason: str = "") -> ArtifactRun:
+    return ArtifactRun(name=name, state=state, source="made", size=5000, sqnr=120.0, reason=reason)
 
 
-def model(name: str, *artifacts: ArtifactEnd, **changes: object) -> ModelEnd:
-    made = ModelEnd(
+def model(name: str, *artifacts: ArtifactRun, **changes: object) -> ModelRun:
+    made = ModelRun(
         name=name, folder=f"out/{name}", state="passed", exit_code=0, seconds=2.5,
         artifacts=artifacts,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def run(*models: ModelEnd, code: int = 0, regression: Regression | None = None) -> RunRecord:
+def run(*models: ModelRun, code: int = 0, regression: Regression | None = None) -> RunRecord:
     return RunRecord(
         modelc="0.1.0", exit_code=code, seconds=9.0, models=models, regression=regression
     )
@@ -60,7 +60,7 @@ MIXED = run(
 
 def cases(record: RunRecord) -> dict[str, str]:
     """Every test case by suite and name, with how it ended."""
-    root = ET.fromstring(junit_of(record).partition("\n")[2])
+    root = ET.fromstring(write_junit(record).partition("\n")[2])
     kinds = ("failure", "error", "skipped")
     return {
         f"{suite.get('name')}/{case.get('name')}": next(
@@ -83,7 +83,7 @@ def test_a_suite_is_a_model_and_a_case_an_artifact() -> None:
 
 
 def test_the_sums_are_those_of_the_cases() -> None:
-    found = JUnitXml.fromstring(junit_of(MIXED).encode())
+    found = JUnitXml.fromstring(write_junit(MIXED).encode())
     assert (found.tests, found.failures, found.errors, found.skipped) == (6, 1, 2, 2)
 
 
@@ -111,7 +111,7 @@ def test_a_run_of_nothing_is_an_error() -> None:
 
 
 def test_the_summary_says_what_is_wrong_before_the_table() -> None:
-    text = summary_of(MIXED)
+    text = write_summary(MIXED)
     assert "1 proven, 1 refused, 1 not judged, 1 pending, 1 model stopped" in text
     assert text.index("SQNR 9.1 dB") < text.index("| model |")
     assert "bad.pt is cut short" in text
@@ -122,7 +122,7 @@ def test_the_summary_says_what_is_wrong_before_the_table() -> None:
 def test_the_summary_has_the_warnings_of_what_is_proven() -> None:
     noted = replace(end("onnx-int8"), notes=("calibrated with 300 random samples",))
     both = (noted, replace(noted, name="openvino-int8"))
-    text = summary_of(run(model("net", *both, notes=("eager rejects 2 of 9 feeds",))))
+    text = write_summary(run(model("net", *both, notes=("eager rejects 2 of 9 feeds",))))
     assert text.count("random samples") == 1
     assert "- `net/onnx-int8`, `net/openvino-int8`: calibrated with 300 random samples" in text
     assert "- `net`: eager rejects 2 of 9 feeds" in text
@@ -131,18 +131,18 @@ def test_the_summary_has_the_warnings_of_what_is_proven() -> None:
 
 def test_many_warnings_are_folded() -> None:
     noted = replace(end("onnx"), notes=tuple(f"note {n}" for n in range(9)))
-    text = summary_of(run(model("net", noted)))
+    text = write_summary(run(model("net", noted)))
     assert "<details><summary>Warnings (9)</summary>" in text
 
 
 def test_a_run_in_which_all_holds_says_so() -> None:
-    assert "✅ modelc: all holds" in summary_of(run(model("net", end("onnx"))))
+    assert "✅ modelc: all holds" in write_summary(run(model("net", end("onnx"))))
 
 
 def test_what_got_worse_stands_open_and_the_rest_is_folded() -> None:
     better = replace(WORSE, change=Change.BETTER, measure="latency")
     regression = Regression(base="b", changed=(WORSE, better), compared=4, left_out=("two: left",))
-    text = summary_of(run(model("net", end("onnx")), code=1, regression=regression))
+    text = write_summary(run(model("net", end("onnx")), code=1, regression=regression))
     assert "1 worse than the base" in text
     assert text.index("1 MB") < text.index("<details>") < text.index("latency")
     assert "two: left" in text
@@ -152,26 +152,26 @@ def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
     hostile: str = records.HOSTILE
     noted = replace(end("onnx", "failed", hostile), notes=(hostile,))
     record = run(model("net", noted, error=hostile, hint=hostile, notes=(hostile,)), code=1)
-    for text in (summary_of(record), comment_of(record)):
+    for text in (write_summary(record), write_comment(record)):
         html = MarkdownIt().enable("table").render(text)
         assert "<script" not in html
         assert "<img" not in html
         assert 'href="javascript' not in html
         assert "\x1b" not in text
-    ET.fromstring(junit_of(record).partition("\n")[2])
+    ET.fromstring(write_junit(record).partition("\n")[2])
 
 
 def test_a_comment_is_short_and_bears_a_mark_of_its_own() -> None:
     many = [model(f"m{i}", end("onnx", "failed", "x" * 300), state="failed") for i in range(300)]
-    text = comment_of(run(*many, code=1), link="https://forge.example/run/1")
-    assert text.startswith(MARK)
+    text = write_comment(run(*many, code=1), link="https://forge.example/run/1")
+    assert text.startswith(COMMENT_MARK)
     assert len(text.encode()) <= 16_000
     assert "and 280 more" in text
     assert "see summary.md" in text
 
 
 def test_a_comment_leads_to_the_whole_log() -> None:
-    text = comment_of(run(model("net", end("onnx"))), link="https://forge.example/run/1")
+    text = write_comment(run(model("net", end("onnx"))), link="https://forge.example/run/1")
     assert "[The whole run](https://forge.example/run/1)" in text
 
 
@@ -180,15 +180,15 @@ def test_documents_of_an_earlier_run_go_and_a_strangers_file_stays(tmp_path: Pat
     assert sorted(path.name for path in written) == ["comment.md", "junit.xml", "summary.md"]
     clear_documents(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / DOCUMENTS[0].file).write_text("my own notes")
+    (tmp_path / CI_DOCUMENTS[0].file).write_text("my own notes")
     with pytest.raises(UsageError, match="no report of modelc"):
         clear_documents(tmp_path)
-    assert (tmp_path / DOCUMENTS[0].file).read_text() == "my own notes"
+    assert (tmp_path / CI_DOCUMENTS[0].file).read_text() == "my own notes"
 
 
 def test_a_refusal_names_every_fault_with_its_hint_in_each_document(tmp_path: Path) -> None:
     faults = [UsageError(f"f.toml:{n}: wrong", hint=f"mend {n}") for n in (4, 9)]
-    for one in DOCUMENTS:
+    for one in CI_DOCUMENTS:
         text = write_refusal(ProjectError(faults), one, tmp_path, link="https://j/1").read_text()
         assert one.mark in text
         assert all(f"f.toml:{n}: wrong" in text and f"mend {n}" in text for n in (4, 9))
@@ -201,7 +201,7 @@ def test_a_refusal_of_many_faults_is_still_a_comment(records: ModuleType, tmp_pa
     faults = [UsageError(records.HOSTILE + "x" * 900, hint=records.HOSTILE) for _ in range(500)]
     texts = {
         one.file: write_refusal(ProjectError(faults), one, tmp_path).read_text()
-        for one in DOCUMENTS
+        for one in CI_DOCUMENTS
     }
     assert len(texts["comment.md"].encode()) <= 16_000
     assert len(texts["summary.md"].encode()) <= 60_000

@@ -16,7 +16,7 @@ from modelc.core.records import Artifact, Checkpoint, FileRecord, Latency
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import Step
-from modelc.projects.gates import breaches_of
+from modelc.projects.gates import find_breaches
 from modelc.projects.records import Gate, ModelOrder
 
 FASTER = Latency(milliseconds=1.0, parent=2.0, device="cpu", runs=7)
@@ -82,7 +82,7 @@ def record(artifact: Artifact) -> Manifest:
 def test_what_does_not_keep_to_a_gate_is_named(
     gate: Gate, artifact: Artifact, message: str
 ) -> None:
-    (breach,) = breaches_of(model(gate), record(artifact))
+    (breach,) = find_breaches(model(gate), record(artifact))
     assert breach.artifact == "onnx-int8"
     assert message in breach.message
 
@@ -98,16 +98,16 @@ def test_what_does_not_keep_to_a_gate_is_named(
     ],
 )
 def test_what_keeps_to_a_gate_or_has_none_is_no_breach(gate: Gate) -> None:
-    assert breaches_of(model(gate), record(INT8)) == ()
+    assert find_breaches(model(gate), record(INT8)) == ()
 
 
 def test_fp32_is_its_own_measure_of_latency() -> None:
     plain = replace(INT8, precision=Precision.FP32, latency=None)
-    assert breaches_of(model(Gate(max_latency_ratio=1.0)), record(plain)) == ()
+    assert find_breaches(model(Gate(max_latency_ratio=1.0)), record(plain)) == ()
 
 
 def test_what_was_only_needed_by_others_has_no_gates() -> None:
-    assert breaches_of(model(Gate(max_size=1), asked=False), record(INT8)) == ()
+    assert find_breaches(model(Gate(max_size=1), asked=False), record(INT8)) == ()
 
 
 def test_the_nearest_gate_goes_before_a_general_one() -> None:
@@ -115,7 +115,7 @@ def test_the_nearest_gate_goes_before_a_general_one() -> None:
         Gate(max_size=1),
         Gate(pattern="onnx-int8", max_size=5000, told={"max_size": Place(key="here")}),
     )
-    assert breaches_of(model(*gates), record(INT8)) == ()
+    assert find_breaches(model(*gates), record(INT8)) == ()
 
 
 PLACE = Place(file="modelc.toml", line=7, key="[models.net]")
@@ -123,5 +123,5 @@ PLACE = Place(file="modelc.toml", line=7, key="[models.net]")
 
 def test_a_breach_says_where_its_gate_was_written() -> None:
     gate = Gate(max_size=1, told={"max_size": PLACE})
-    (breach,) = breaches_of(model(gate), record(INT8))
+    (breach,) = find_breaches(model(gate), record(INT8))
     assert breach.told == PLACE

@@ -16,16 +16,16 @@ from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.manifest_file import write_manifest
 from modelc.projects.gates import Breach
 from modelc.projects.index_page import (
-    FILE,
+    INDEX_FILE,
     clear_index,
     index_lines,
-    render,
+    render_index,
     write_project_reports,
 )
-from modelc.projects.outcome import Ended
-from modelc.projects.regression_records import Changed, Regression
-from modelc.projects.results import compare_projects, is_project, results_at
-from modelc.projects.run_record import RunRecord, record_of_run, write_record
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.regression_records import MeasureChange, Regression
+from modelc.projects.results import compare_projects, is_project_folder, read_results
+from modelc.projects.run_record import RunRecord, make_record, write_record
 from modelc.reports.differences import Change
 from modelc.reports.formats import format_named
 from modelc.reports.rows import Outcome
@@ -49,17 +49,19 @@ def project(tmp_path: Path, records: ModuleType, good: Manifest) -> Path:
     """Three models with results, one of them of all kinds, and one that stopped."""
     full: Manifest = records.full()
     ended = [
-        Ended(name="net", folder="out/net", manifest=good, seconds=2.0),
-        Ended(name="a b", folder="out/a b", manifest=good),
-        Ended(name="all", folder="out/all", manifest=full),
-        Ended(name="bad", folder="out/bad", error=UsageError("bad.pt is cut short", hint="x")),
+        ModelOutcome(name="net", folder="out/net", manifest=good, seconds=2.0),
+        ModelOutcome(name="a b", folder="out/a b", manifest=good),
+        ModelOutcome(name="all", folder="out/all", manifest=full),
+        ModelOutcome(
+            name="bad", folder="out/bad", error=UsageError("bad.pt is cut short", hint="x")
+        ),
     ]
     out = tmp_path / "out"
     for one in ended:
         if one.manifest is not None:
             (out / one.name).mkdir(parents=True)
             write_manifest(one.manifest, out / one.name)
-    write_record(record_of_run(ended, seconds=3.0), out)
+    write_record(make_record(ended, seconds=3.0), out)
     return out
 
 
@@ -71,7 +73,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 def test_every_artifact_has_a_row_that_leads_to_its_card(project: Path) -> None:
     write_project_reports(project, HTML)
-    found = links(project / FILE)
+    found = links(project / INDEX_FILE)
     assert {file.parent.name for file, _ in found} == {"net", "a b", "all"}
     for file, place in found:
         assert f'id="{place}"' in file.read_text(encoding="utf-8")
@@ -80,18 +82,18 @@ def test_every_artifact_has_a_row_that_leads_to_its_card(project: Path) -> None:
 def test_links_work_after_the_folder_was_moved(project: Path, tmp_path: Path) -> None:
     write_project_reports(project, HTML)
     shutil.move(project, tmp_path / "else where")
-    assert all(file.is_file() for file, _ in links(tmp_path / "else where" / FILE))
+    assert all(file.is_file() for file, _ in links(tmp_path / "else where" / INDEX_FILE))
 
 
 def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
-    lines = index_lines(results_at(project))
+    lines = index_lines(read_results(project))
     outcomes = [one.line.outcome for one in lines]
     assert outcomes == sorted(outcomes, key=list(dict.fromkeys(outcomes)).index)
     assert outcomes[0] is Outcome.FAILED
     assert outcomes[-1] is Outcome.PASSED
     (stopped,) = [one for one in lines if one.model == "bad"]
     assert (stopped.reason, stopped.link) == ("bad.pt is cut short", "")
-    page = render(results_at(project))
+    page = render_index(read_results(project))
     assert "In part: 4 of 9 artifacts may be deployed" in page
     assert "bad.pt is cut short" in page
 
@@ -99,12 +101,12 @@ def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
 def test_an_older_success_of_a_model_that_stopped_is_no_row(project: Path, good: Manifest) -> None:
     (project / "bad").mkdir()
     write_manifest(good, project / "bad")
-    lines = [one for one in index_lines(results_at(project)) if one.model == "bad"]
+    lines = [one for one in index_lines(read_results(project)) if one.model == "bad"]
     assert [one.line.outcome for one in lines] == [Outcome.ERROR]
 
 
 def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> None:
-    results = results_at(project)
+    results = read_results(project)
     breach = Breach(artifact="onnx", gate="max-size", message="too large", told=None)
     models = tuple(
         replace(one, breaches=(breach,)) if one.name == "net" else one
@@ -118,11 +120,11 @@ def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> No
 
 
 def test_what_got_worse_than_the_base_is_on_the_page(project: Path) -> None:
-    results = results_at(project)
-    worse = Changed(model="net", artifact="onnx", measure="size", change=Change.WORSE,
+    results = read_results(project)
+    worse = MeasureChange(model="net", artifact="onnx", measure="size", change=Change.WORSE,
                     before="1 MB", after="2 MB", why="grown")  # fmt: skip
     regression = Regression(base="main", changed=(worse,), compared=4)
-    page = render(replace(results, record=replace(results.record, regression=regression)))
+    page = render_index(replace(results, record=replace(results.record, regression=regression)))
     assert "1 measure worse than the base" in page
     assert "net/onnx" in page
     assert "4 measures beside main" in page
@@ -130,43 +132,43 @@ def test_what_got_worse_than_the_base_is_on_the_page(project: Path) -> None:
 
 def test_folders_without_the_record_of_a_run_have_an_index_as_well(project: Path) -> None:
     (project / "run.json").unlink()
-    assert is_project(project)
+    assert is_project_folder(project)
     write_project_reports(project, HTML)
-    assert len(links(project / FILE)) > 2
-    assert not is_project(project / "net")
+    assert len(links(project / INDEX_FILE)) > 2
+    assert not is_project_folder(project / "net")
 
 
 def test_an_empty_project_says_no(tmp_path: Path) -> None:
     write_record(RunRecord(modelc="0.1.0", exit_code=0, seconds=0.0, models=()), tmp_path)
-    assert "No: the run made and judged nothing." in render(results_at(tmp_path))
+    assert "No: the run made and judged nothing." in render_index(read_results(tmp_path))
 
 
 def test_a_record_that_leads_out_of_the_folder_is_refused(project: Path) -> None:
     text = (project / "run.json").read_text()
     (project / "run.json").write_text(text.replace('"name": "net"', '"name": "../net"'))
     with pytest.raises(UsageError, match="is no record"):
-        results_at(project)
+        read_results(project)
 
 
 def test_the_page_of_a_stranger_is_not_replaced(project: Path) -> None:
-    (project / FILE).write_text("<h1>mine</h1>")
+    (project / INDEX_FILE).write_text("<h1>mine</h1>")
     with pytest.raises(UsageError) as caught:
         write_project_reports(project, HTML)
     assert "-o" not in caught.value.hint  # modelc report takes none for a project
     with pytest.raises(UsageError):
         clear_index(project, wanted=True)
     clear_index(project, wanted=False)  # of a run that writes none
-    assert (project / FILE).read_text() == "<h1>mine</h1>"
+    assert (project / INDEX_FILE).read_text() == "<h1>mine</h1>"
 
 
 def test_two_projects_name_what_is_gone_and_what_is_new(project: Path, tmp_path: Path) -> None:
     other = tmp_path / "branch"
     shutil.copytree(project, other)
     shutil.rmtree(other / "net")
-    found = compare_projects(results_at(project), results_at(other))
+    found = compare_projects(read_results(project), read_results(other))
     assert found.gone == ("net/onnx",)
     assert found.regressed
-    back = compare_projects(results_at(other), results_at(project))
+    back = compare_projects(read_results(other), read_results(project))
     assert [one.artifact for one in back.of(Change.NEW)] == ["net/onnx"]
     assert not back.regressed
 
@@ -180,14 +182,14 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
         steps=("torchscript",),
     )  # fmt: skip
     write_manifest(other, project / "net")
-    lines = {one.line.name: one for one in index_lines(results_at(project)) if one.model == "net"}
+    lines = {one.line.name: one for one in index_lines(read_results(project)) if one.model == "net"}
     assert list(lines) == ["onnx"]  # an export of another format is not of the run
     assert (lines["onnx"].line.outcome, lines["onnx"].linked) == (Outcome.ERROR, False)
     (artifact,) = good.artifacts
     files = (replace(artifact.files[0], sha256="0" * 64), *artifact.files[1:])
     changed = replace(good, artifacts=(replace(artifact, files=files),))
     write_manifest(changed, project / "net")
-    (line,) = [one for one in index_lines(results_at(project)) if one.model == "net"]
+    (line,) = [one for one in index_lines(read_results(project)) if one.model == "net"]
     assert line.line.outcome is Outcome.ERROR
     assert line.reason
 
@@ -196,7 +198,7 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
 def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
     project: Path, good: Manifest, state: str
 ) -> None:
-    results = results_at(project)
+    results = read_results(project)
     (end,) = [one for one in results.record.models if one.name == "net"]
     stopped = replace(end.artifacts[0], state=state, digest="", reason="no memory")
     models = (replace(end, state=state, artifacts=(stopped,)),)

@@ -13,7 +13,7 @@ from torch import nn
 
 from modelc.converters import onnx_model
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.projects.init import Begun, begin_project
+from modelc.projects.init import NewProject, create_project
 from modelc.projects.orders import plan_project
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
@@ -27,9 +27,9 @@ class Net(nn.Module):
         self.classifier = nn.Linear(8, 5)
 
 
-def begun(folder: Path, *paths: Path, **options: Any) -> tuple[Begun, dict[str, Any]]:
+def begun(folder: Path, *paths: Path, **options: Any) -> tuple[NewProject, dict[str, Any]]:
     file = folder / "modelc.toml"
-    found = begin_project(paths, file, **options)
+    found = create_project(paths, file, **options)
     return found, tomllib.loads(file.read_text(encoding="utf-8"))
 
 

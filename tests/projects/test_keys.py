@@ -14,17 +14,17 @@ from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
 from modelc.projects.keys import (
-    DEFAULTS,
-    ENGINE,
-    FOR_ALL,
-    GATE,
-    LIMIT,
-    MODEL,
-    RESERVED,
-    RUN,
+    DEFAULT_KEYS,
+    ENGINE_KEYS,
+    GATE_KEYS,
+    LIMIT_KEYS,
+    MODEL_KEYS,
+    RESERVED_NAMES,
+    RUN_KEYS,
+    SHARED_KEYS,
     TABLES,
     Key,
-    Kind,
+    KeyKind,
 )
 
 GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
@@ -40,7 +40,12 @@ OF_RUN = {
 }  # of `modelc run` as a whole
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
-KINDS = {Kind.WHOLE: (int,), Kind.NUMBER: (float,), Kind.TRUTH: (bool,), Kind.TEXT: (str,)}
+KINDS = {
+    KeyKind.WHOLE: (int,),
+    KeyKind.NUMBER: (float,),
+    KeyKind.TRUTH: (bool,),
+    KeyKind.TEXT: (str,),
+}
 
 
 def options(command: str) -> dict[str, Any]:
@@ -57,18 +62,18 @@ BUILD = options("build-trt")
 
 def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
     own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
-    engine = {key.name for key in ENGINE}
-    assert own == set(MODEL) - engine - {"checkpoint", *OF_PROJECTS}
+    engine = {key.name for key in ENGINE_KEYS}
+    assert own == set(MODEL_KEYS) - engine - {"checkpoint", *OF_PROJECTS}
 
 
 def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
     beside = {"against", "checkpoint", "prepare-only"}
     own = set(BUILD) - set(EXPORT) - SHOWN - OF_RUN - OTHERWISE - beside
-    assert own == {key.name for key in ENGINE}
+    assert own == {key.name for key in ENGINE_KEYS}
 
 
 @pytest.mark.parametrize(
-    "key", [key for key in FOR_ALL if key.name not in OF_PROJECTS], ids=lambda key: key.name
+    "key", [key for key in SHARED_KEYS if key.name not in OF_PROJECTS], ids=lambda key: key.name
 )
 def test_a_key_is_of_its_options_type(key: Key) -> None:
     annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation
@@ -81,28 +86,30 @@ def test_a_key_is_of_its_options_type(key: Key) -> None:
 
 
 def test_no_name_means_two_things() -> None:
-    assert not set(RUN) & (set(MODEL) | set(TABLES))
-    assert set(DEFAULTS) == set(MODEL) - {"checkpoint"}
-    assert {*RUN, *MODEL, *TABLES} <= RESERVED
+    assert not set(RUN_KEYS) & (set(MODEL_KEYS) | set(TABLES))
+    assert set(DEFAULT_KEYS) == set(MODEL_KEYS) - {"checkpoint"}
+    assert {*RUN_KEYS, *MODEL_KEYS, *TABLES} <= RESERVED_NAMES
 
 
 def test_precisions_are_all_there_are() -> None:
-    assert MODEL["precision"].choices == tuple(Precision)
+    assert MODEL_KEYS["precision"].choices == tuple(Precision)
 
 
 def test_limits_are_all_there_are_and_no_wider() -> None:
     from modelc.validators.tolerance import _LIMIT_RANGES
 
-    assert {name: name.replace("-", "_") for name in LIMIT} == LIMIT_FIELDS
-    assert {field.replace("_", "-") for field in vars(Limits())} == set(LIMIT)
+    assert {name: name.replace("-", "_") for name in LIMIT_KEYS} == LIMIT_FIELDS
+    assert {field.replace("_", "-") for field in vars(Limits())} == set(LIMIT_KEYS)
     ranges = {
         name: tuple(None if abs(end) == float("inf") else end for end in ends)
         for name, ends in _LIMIT_RANGES.items()
     }
-    assert ranges == {k.name.replace("-", "_"): (k.least, k.most) for k in LIMIT.values()}
+    assert ranges == {k.name.replace("-", "_"): (k.least, k.most) for k in LIMIT_KEYS.values()}
 
 
 def test_what_no_option_says_is_told_by_the_key() -> None:
     assert not [
-        key.name for key in (*RUN.values(), *GATE.values(), *LIMIT.values()) if not key.told
+        key.name
+        for key in (*RUN_KEYS.values(), *GATE_KEYS.values(), *LIMIT_KEYS.values())
+        if not key.told
     ]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.layers import Given, settings_of
+from modelc.projects.layers import Overrides, resolve_settings
 from modelc.projects.reading import read_project
-from modelc.projects.records import Project, Said, Settings
+from modelc.projects.records import Project, Setting, Settings
 
 TEXT = """\
 jobs = 2
@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Project:
     return read_project(tmp_path / "modelc.toml")
 
 
-def of(settings: Settings, model: str, key: str) -> Said:
+def of(settings: Settings, model: str, key: str) -> Setting:
     (found,) = (one for one in settings.models if one.name == model)
     return next(one for one in found.said.values() if one.name == key)
 
@@ -48,28 +48,30 @@ SEED = {"MODELC_SEED": "3"}
 @pytest.mark.parametrize(
     ("given", "digits", "other", "told"),
     [
-        (Given(), 2, 1, ":13 [models.digits]"),
-        (Given(environment=SEED), 3, 3, "env MODELC_SEED"),
-        (Given(environment=SEED, sets=("seed=4",)), 4, 4, "--set"),
-        (Given(environment=SEED, sets=("digits.seed=5", "seed=4")), 5, 4, "--set"),
+        (Overrides(), 2, 1, ":13 [models.digits]"),
+        (Overrides(environment=SEED), 3, 3, "env MODELC_SEED"),
+        (Overrides(environment=SEED, sets=("seed=4",)), 4, 4, "--set"),
+        (Overrides(environment=SEED, sets=("digits.seed=5", "seed=4")), 5, 4, "--set"),
     ],
 )
 def test_the_stronger_layer_holds(
-    project: Project, given: Given, digits: int, other: int, told: str
+    project: Project, given: Overrides, digits: int, other: int, told: str
 ) -> None:
-    settings = settings_of(project, given)
+    settings = resolve_settings(project, given)
     assert of(settings, "digits", "seed").value == digits
     assert of(settings, "other", "seed").value == other
     assert of(settings, "digits", "seed").told.key.endswith(told)
 
 
 def test_what_nobody_says_is_built_in(project: Project) -> None:
-    said = of(settings_of(project), "digits", "precision")
+    said = of(resolve_settings(project), "digits", "precision")
     assert (said.value, said.told.key) == (("fp32",), "default")
 
 
 def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
-    settings = settings_of(project, Given(sets=("digits.tolerance=logits:atol=1,rtol=0.2",)))
+    settings = resolve_settings(
+        project, Overrides(sets=("digits.tolerance=logits:atol=1,rtol=0.2",))
+    )
     assert of(settings, "digits", "tolerance.rtol").value == 0.1
     assert of(settings, "digits", "tolerance.atol").value == 1e-3
     assert of(settings, "digits", "tolerance.logits.atol").value == 1
@@ -77,28 +79,30 @@ def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
 
 
 def test_limits_of_a_flag_may_be_a_list(project: Project) -> None:
-    settings = settings_of(project, Given(sets=('tolerance=["atol=1", "logits:atol=2"]',)))
+    settings = resolve_settings(project, Overrides(sets=('tolerance=["atol=1", "logits:atol=2"]',)))
     assert of(settings, "other", "tolerance.atol").value == 1
     assert of(settings, "other", "tolerance.logits.atol").value == 2
 
 
 def test_settings_of_the_run_go_over_the_file(project: Project) -> None:
-    given = Given(flags={"jobs": "4"}, environment={"MODELC_JOBS": "3", "MODELC_MEMORY": "1 GB"})
-    settings = settings_of(project, given)
+    given = Overrides(
+        flags={"jobs": "4"}, environment={"MODELC_JOBS": "3", "MODELC_MEMORY": "1 GB"}
+    )
+    settings = resolve_settings(project, given)
     assert (settings.run.jobs, settings.run.memory) == (4, 10**9)
     assert settings.run.out == project.folder / "build"
     assert settings.run_said["jobs",].told.key == "--jobs"
 
 
 def test_paths_of_flags_and_variables_begin_here(project: Project) -> None:
-    given = Given(flags={"out": "here"}, environment={"MODELC_CACHE_DIR": "there"})
-    run = settings_of(project, given).run
+    given = Overrides(flags={"out": "here"}, environment={"MODELC_CACHE_DIR": "there"})
+    run = resolve_settings(project, given).run
     assert (run.out, run.cache_dir) == (Path("here"), Path("there"))
 
 
 def test_texts_of_flags_become_lists_and_numbers(project: Project) -> None:
     sets = ("to=onnx, openvino:fp16", 'input=["a:float32[1,2]"]', "half-io=yes", "min-sqnr=60")
-    settings = settings_of(project, Given(sets=sets))
+    settings = resolve_settings(project, Overrides(sets=sets))
     assert of(settings, "other", "to").value == ("onnx", "openvino:fp16")
     assert of(settings, "other", "input").value == ("a:float32[1,2]",)
     assert of(settings, "other", "half-io").value is True
@@ -108,23 +112,23 @@ def test_texts_of_flags_become_lists_and_numbers(project: Project) -> None:
 def test_a_gate_of_a_pattern_is_a_dotted_key(project: Project) -> None:
     sets = ('digits.gates."*-int8".max-size=20 kB', "gates.max-latency-ratio=1.5")
     environment = {"MODELC_GATES_MAX_SIZE": "1 MB"}
-    settings = settings_of(project, Given(sets=sets, environment=environment))
+    settings = resolve_settings(project, Overrides(sets=sets, environment=environment))
     assert of(settings, "digits", 'gates."*-int8".max-size').value == 20_000
     assert of(settings, "other", "gates.max-size").value == 1_000_000
     assert of(settings, "other", "gates.max-latency-ratio").value == 1.5
 
 
 def test_a_variable_of_the_commands_is_no_setting(project: Project) -> None:
-    assert settings_of(project, Given(environment={"MODELC_ISOLATE": "0"})).warnings == ()
+    assert resolve_settings(project, Overrides(environment={"MODELC_ISOLATE": "0"})).warnings == ()
 
 
 def test_a_variable_of_a_former_option_is_told_its_new_name(project: Project) -> None:
-    (told,) = settings_of(project, Given(environment={"MODELC_BUDGET": "5"})).warnings
+    (told,) = resolve_settings(project, Overrides(environment={"MODELC_BUDGET": "5"})).warnings
     assert told.startswith("MODELC_BUDGET has no effect: use MODELC_MAX_TRIALS, a count")
 
 
 def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project) -> None:
-    settings = settings_of(project, Given(environment={"MODELC_SEDE": "3", "PATH": "x"}))
+    settings = resolve_settings(project, Overrides(environment={"MODELC_SEDE": "3", "PATH": "x"}))
     assert settings.warnings == ("nothing is called MODELC_SEDE: did you mean MODELC_SEED?",)
 
 
@@ -149,7 +153,7 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
 )
 def test_a_flag_that_cannot_be_is_named(project: Project, text: str, says: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        settings_of(project, Given(sets=(text,)))
+        resolve_settings(project, Overrides(sets=(text,)))
     assert caught.value.text.startswith("--set ")
     assert says in caught.value.text
     assert hint in caught.value.hint
@@ -157,4 +161,4 @@ def test_a_flag_that_cannot_be_is_named(project: Project, text: str, says: str, 
 
 def test_a_variable_that_cannot_be_is_named(project: Project) -> None:
     with pytest.raises(UsageError, match="env MODELC_FEEDS=2: it cannot be 2"):
-        settings_of(project, Given(environment={"MODELC_FEEDS": "2"}))
+        resolve_settings(project, Overrides(environment={"MODELC_FEEDS": "2"}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.only import only
+from modelc.projects.only import select_models
 from modelc.projects.orders import plan_project
 from modelc.projects.records import ModelOrder
 
@@ -55,7 +55,7 @@ def asked(models: tuple[ModelOrder, ...]) -> dict[str, list[str]]:
 def test_words_of_one_kind_mean_either_and_of_two_kinds_both(
     models: tuple[ModelOrder, ...], words: list[str], found: dict[str, list[str]]
 ) -> None:
-    narrowed = only(models, words)
+    narrowed = select_models(models, words)
     assert {k: sorted(v) for k, v in asked(narrowed).items()} == {
         k: sorted(v) for k, v in found.items()
     }
@@ -64,7 +64,7 @@ def test_words_of_one_kind_mean_either_and_of_two_kinds_both(
 def test_what_is_named_is_planned_with_what_it_is_made_from(
     models: tuple[ModelOrder, ...],
 ) -> None:
-    (digits,) = only(models, ["openvino-int8"])
+    (digits,) = select_models(models, ["openvino-int8"])
     assert [(step.name, step.asked) for step in digits.plan] == [
         ("onnx", False),
         ("openvino-int8", True),
@@ -74,23 +74,23 @@ def test_what_is_named_is_planned_with_what_it_is_made_from(
 def test_options_of_int8_are_no_fault_where_only_fp32_is_left(
     models: tuple[ModelOrder, ...],
 ) -> None:
-    digits = next(one for one in only(models, ["fp32"]) if one.name == "digits")
+    digits = next(one for one in select_models(models, ["fp32"]) if one.name == "digits")
     assert digits.order.lowering.calibration is None
     assert not digits.order.lowering.half_io
 
 
 def test_no_word_takes_all(models: tuple[ModelOrder, ...]) -> None:
-    assert only(models, []) == models
+    assert select_models(models, []) == models
 
 
 def test_a_word_that_names_nothing_is_told_with_the_nearest(
     models: tuple[ModelOrder, ...],
 ) -> None:
     with pytest.raises(UsageError, match="--only onx: no model here makes it") as caught:
-        only(models, ["onx"])
+        select_models(models, ["onx"])
     assert caught.value.hint == "did you mean onnx?"
 
 
 def test_words_that_leave_nothing_are_told(models: tuple[ModelOrder, ...]) -> None:
     with pytest.raises(UsageError, match="leaves nothing to make"):
-        only(models, ["torchscript", "int8"])
+        select_models(models, ["torchscript", "int8"])

@@ -12,12 +12,12 @@ import pytest
 from modelc.core.errors import CheckpointError, MissingError, ModelcError, Place, UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Order, Wanted
-from modelc.projects.faults import each_of
-from modelc.projects.keys import ENGINE, FOR_ALL, Key, Kind
-from modelc.projects.layers import Given
-from modelc.projects.ordering import order_of
-from modelc.projects.orders import Planned, plan_project
-from modelc.projects.records import KeyPath, Layer, Said, Value
+from modelc.projects.faults import split_faults
+from modelc.projects.keys import ENGINE_KEYS, SHARED_KEYS, Key, KeyKind
+from modelc.projects.layers import Overrides
+from modelc.projects.ordering import make_model_order
+from modelc.projects.orders import PlannedProject, plan_project
+from modelc.projects.records import KeyPath, Setting, SettingLayer, Value
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
 DIGITS = f"""\
@@ -31,10 +31,10 @@ CALIB = f'calib = "{SAMPLE_MODELS / "digits_calib"}"\n'
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Callable[..., Planned]:
+def plan(tmp_path: Path) -> Callable[..., PlannedProject]:
     """`plan(text)`: the project of that text."""
 
-    def of(text: str, **options: object) -> Planned:
+    def of(text: str, **options: object) -> PlannedProject:
         (tmp_path / "modelc.toml").write_text(text)
         return plan_project(tmp_path / "modelc.toml", **options)  # type: ignore[arg-type]  # as given
 
@@ -42,18 +42,20 @@ def plan(tmp_path: Path) -> Callable[..., Planned]:
 
 
 @pytest.fixture
-def faults(plan: Callable[..., Planned]) -> Callable[..., list[ModelcError]]:
+def faults(plan: Callable[..., PlannedProject]) -> Callable[..., list[ModelcError]]:
     """`faults(text)`: all that is wrong with it."""
 
     def of(text: str, **options: object) -> list[ModelcError]:
         with pytest.raises(ModelcError) as caught:
             plan(text, **options)
-        return list(each_of(caught.value))
+        return list(split_faults(caught.value))
 
     return of
 
 
-def test_a_model_goes_to_a_folder_of_its_name(plan: Callable[..., Planned], tmp_path: Path) -> None:
+def test_a_model_goes_to_a_folder_of_its_name(
+    plan: Callable[..., PlannedProject], tmp_path: Path
+) -> None:
     (model,) = plan(f"{ONNX}precision = ['fp32', 'fp16']\n").models
     assert model.order.out == tmp_path / "out" / "digits"
     assert [step.name for step in model.plan] == ["onnx", "onnx-fp16"]
@@ -61,7 +63,7 @@ def test_a_model_goes_to_a_folder_of_its_name(plan: Callable[..., Planned], tmp_
 
 
 def test_calibrations_are_kept_where_the_project_has_its_cache(
-    plan: Callable[..., Planned], tmp_path: Path
+    plan: Callable[..., PlannedProject], tmp_path: Path
 ) -> None:
     """And nowhere else: a runner keeps that folder from one run to the next."""
     usual, own = tmp_path / "usual", tmp_path / "own"
@@ -76,7 +78,7 @@ def test_calibrations_are_kept_where_the_project_has_its_cache(
     assert model.order.cache is None
 
 
-def test_only_the_models_that_are_named_are_planned(plan: Callable[..., Planned]) -> None:
+def test_only_the_models_that_are_named_are_planned(plan: Callable[..., PlannedProject]) -> None:
     text = f"{ONNX}[models.broken]\ncheckpoint = 'none.pt'\nto = 'onnx'\n"
     assert [one.name for one in plan(text, names=["digits"]).models] == ["digits"]
 
@@ -98,7 +100,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
         "[models.other]\ncheckpoint = 'weights.pt'\nsamples = 'none.npz'\nto = 'onnx'\n"
         "[models.third]\nto = 'onnx'\n"
     )
-    told = [f"{one.text} | {one.hint}" for one in faults(text, given=Given(sets=("seed=x",)))]
+    told = [f"{one.text} | {one.hint}" for one in faults(text, given=Overrides(sets=("seed=x",)))]
     wanted = [
         "unknown key 'feds' | did you mean 'feeds'?",
         "--set seed=x: 'x' is not a whole number",
@@ -143,7 +145,7 @@ NO_MODEL = ONNX.replace('model = "modelc', '# "')
 def test_what_follows_from_a_fault_is_no_second_one(
     text: str, sets: tuple[str, ...], says: str, faults: Callable[..., list[ModelcError]]
 ) -> None:
-    (fault,) = faults(text, given=Given(sets=sets))
+    (fault,) = faults(text, given=Overrides(sets=sets))
     assert says in fault.text
 
 
@@ -176,7 +178,7 @@ def test_a_damaged_checkpoint_is_found_before_anything_is_run(
 
 
 def test_defaults_that_have_no_use_for_a_model_are_put_aside_and_told(
-    plan: Callable[..., Planned],
+    plan: Callable[..., PlannedProject],
 ) -> None:
     (model,) = plan(f"[defaults]\n{CALIB}calib-samples = 8\nhalf-io = true\n{ONNX}").models
     assert model.order.lowering.calibration is None
@@ -220,7 +222,9 @@ def test_a_gate_for_no_artifact_names_the_nearest(
     assert fault.hint == "did you mean 'onnx'?"
 
 
-def test_a_gate_of_the_defaults_may_be_for_one_model_alone(plan: Callable[..., Planned]) -> None:
+def test_a_gate_of_the_defaults_may_be_for_one_model_alone(
+    plan: Callable[..., PlannedProject],
+) -> None:
     gate = "[defaults.gates.'*-fp16']\nmax-size = '1 MB'\n"
     twin = ONNX.replace("models.digits", "models.twin")
     text = f"{gate}{ONNX}{twin}precision = 'fp16'\n"
@@ -229,7 +233,7 @@ def test_a_gate_of_the_defaults_may_be_for_one_model_alone(plan: Callable[..., P
     assert [gate.pattern for gate in model.gates] == ["*-fp16"]
 
 
-def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., Planned]) -> None:
+def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., PlannedProject]) -> None:
     gates = (
         "[models.digits.gates]\nmax-size = 1000\nmax-latency-ratio = 2\n"
         "[models.digits.gates.onnx-fp16]\nmax-size = 3000\n"
@@ -257,7 +261,7 @@ def test_what_is_missing_here_alone_keeps_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "modelc.toml").write_text(text)
     with pytest.raises(MissingError) as caught:
         plan_project(tmp_path / "modelc.toml", targets=(Absent(),))  # type: ignore[arg-type]  # a stand-in
-    assert len(each_of(caught.value)) == 2
+    assert len(split_faults(caught.value)) == 2
 
 
 def test_a_project_without_models_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:
@@ -283,7 +287,7 @@ def value_for(key: Key) -> Value:
         return TEXTS[key.name]
     if key.choices:
         return key.choices[-1]
-    numbers: dict[Kind, Value] = {Kind.TRUTH: True, Kind.WHOLE: 5, Kind.NUMBER: 0.5}
+    numbers: dict[KeyKind, Value] = {KeyKind.TRUTH: True, KeyKind.WHOLE: 5, KeyKind.NUMBER: 0.5}
     if key.kind in numbers:
         return numbers[key.kind]
     if key.many:
@@ -292,15 +296,17 @@ def value_for(key: Key) -> Value:
 
 
 def ordered(**said: Value) -> Order:
-    paths: dict[KeyPath, Said] = {
-        (name,): Said(path=(name,), value=value, layer=Layer.FILE, told=Place(key="here"))
+    paths: dict[KeyPath, Setting] = {
+        (name,): Setting(path=(name,), value=value, layer=SettingLayer.FILE, told=Place(key="here"))
         for name, value in said.items()
     }
-    return order_of(paths, WANTED, Path("out"), cache=Path("cache"))
+    return make_model_order(paths, WANTED, Path("out"), cache=Path("cache"))
 
 
 @pytest.mark.parametrize(
-    "key", [key for key in FOR_ALL if key.name not in ("to", "precision")], ids=lambda key: key.name
+    "key",
+    [key for key in SHARED_KEYS if key.name not in ("to", "precision")],
+    ids=lambda key: key.name,
 )
 def test_every_key_is_in_the_order(key: Key) -> None:
     base = {name: value for name, value in BASE.items() if name != key.name}
@@ -308,11 +314,11 @@ def test_every_key_is_in_the_order(key: Key) -> None:
 
 
 def test_settings_of_an_engine_are_said_as_its_command_says_them() -> None:
-    values = {key.name: value_for(key) for key in ENGINE}
+    values = {key.name: value_for(key) for key in ENGINE_KEYS}
     found = ordered(**{**BASE, **values}).settings
     assert found["tf32"] == "false"
     assert found["profiles"] == "x=1x3:2x3:3x3"
-    assert len(found) == len(ENGINE)
+    assert len(found) == len(ENGINE_KEYS)
 
 
 def test_no_framework_is_loaded_for_a_plan(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 
-from modelc.projects.places import line_of, lines_of
+from modelc.projects.places import find_key_lines, nearest_line
 
 TEXT = '''\
 # a = 1
@@ -39,7 +39,7 @@ def paths(table: Mapping[str, object], at: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def test_every_line_is_the_one_that_says_the_key() -> None:
-    found = lines_of(TEXT)
+    found = find_key_lines(TEXT)
     starts = {
         ("a",): "a = 1", ("quoted.key",): '"quoted.key"', ("x", "y"): "x . 'y'",
         ("list",): "list", ("inline",): "inline", ("models", "a=b"): '[ models . "a=b" ]',
@@ -53,10 +53,10 @@ def test_every_line_is_the_one_that_says_the_key() -> None:
 
 
 def test_nothing_is_found_that_the_reader_does_not_know() -> None:
-    assert set(lines_of(TEXT)) <= set(paths(tomllib.loads(TEXT)))
+    assert set(find_key_lines(TEXT)) <= set(paths(tomllib.loads(TEXT)))
 
 
 def test_what_has_no_line_of_its_own_is_at_the_table_around_it() -> None:
-    found = lines_of("a = 1\nb = { c = { d = 2 } }\n")
-    assert line_of(found, ("b", "c", "d")) == 2
-    assert line_of(found, ("nowhere",)) is None
+    found = find_key_lines("a = 1\nb = { c = { d = 2 } }\n")
+    assert nearest_line(found, ("b", "c", "d")) == 2
+    assert nearest_line(found, ("nowhere",)) is None

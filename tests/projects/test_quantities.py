@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.quantities import bytes_of, seconds_of
+from modelc.projects.quantities import parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -13,27 +13,27 @@ from modelc.projects.quantities import bytes_of, seconds_of
     [("50 MB", 50_000_000), ("1.5kB", 1500), ("2 GiB", 2 << 30), ("7", 7), ("8 gb", 8 * 10**9)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert parse_bytes(text) == size
 
 
 def test_nothing_is_a_size_where_that_is_allowed() -> None:
-    assert bytes_of("0", least=0) == 0
+    assert parse_bytes("0", least=0) == 0
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90 s", 90), ("1.5 min", 90), ("2h", 7200)]
 )
 def test_times(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1 MB", "50 M", "MB", "1e9", "1" * 20, "0.1 B", "٣"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
-        bytes_of(text)
+        parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "5 m", "inf", "nan", "1:30"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time"):
-        seconds_of(text)
+        parse_seconds(text)

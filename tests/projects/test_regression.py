@@ -15,10 +15,10 @@ from modelc.core.precision import Precision
 from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest
-from modelc.projects.outcome import Ended
-from modelc.projects.regression import Base, Parts, base_at, regression_of
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.regression import BaseRun, RunScope, find_regression, read_base
 from modelc.projects.regression_records import Regression
-from modelc.projects.run_record import against, record_of_run
+from modelc.projects.run_record import make_record, with_regression
 from modelc.reports.differences import Change
 
 
@@ -39,9 +39,9 @@ def proven(records: ModuleType) -> Callable[..., Manifest]:
     return made
 
 
-def parts(declared: tuple[str, ...], made: tuple[str, ...] | None = None) -> Parts:
+def parts(declared: tuple[str, ...], made: tuple[str, ...] | None = None) -> RunScope:
     """A project of one model that declares these artifacts, and makes these in this run."""
-    return Parts(
+    return RunScope(
         made={"net": frozenset(declared if made is None else made)},
         declared={"net": frozenset(declared)},
         models=("net",),
@@ -50,15 +50,19 @@ def parts(declared: tuple[str, ...], made: tuple[str, ...] | None = None) -> Par
 
 def beside(
     before: Manifest,
-    now: Ended | Manifest,
-    these: Parts,
+    now: ModelOutcome | Manifest,
+    these: RunScope,
     *,
     prepare_only: bool = False,
     latency: bool = False,
 ) -> Regression:
-    ended = Ended(name="net", folder="out/net", manifest=now) if isinstance(now, Manifest) else now
-    base = Base(path=Path("base"), manifests={"net": before})
-    return regression_of(base, (ended,), these, prepare_only=prepare_only, latency=latency)
+    ended = (
+        ModelOutcome(name="net", folder="out/net", manifest=now)
+        if isinstance(now, Manifest)
+        else now
+    )
+    base = BaseRun(path=Path("base"), manifests={"net": before})
+    return find_regression(base, (ended,), these, prepare_only=prepare_only, latency=latency)
 
 
 def listed(found: Regression) -> list[tuple[str, str, Change]]:
@@ -83,7 +87,7 @@ def test_an_artifact_that_is_now_refused_is_worse_and_fails_the_run(
     found = beside(proven("onnx"), refused, parts(("onnx",)))
     assert listed(found) == [("onnx", "verdict", Change.WORSE)]
     assert found.changed[0].why == "SQNR 9 dB < 90"
-    assert against(record_of_run((), seconds=0.0), found).exit_code == 1
+    assert with_regression(make_record((), seconds=0.0), found).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_a_model_that_stopped_has_lost_all_that_was_proven(
     proven: Callable[..., Manifest],
 ) -> None:
     error = CheckpointError("net.pt is cut short", hint="fetch it again")
-    ended = Ended(name="net", folder="out/net", error=error)
+    ended = ModelOutcome(name="net", folder="out/net", error=error)
     found = beside(proven("onnx"), ended, parts(("onnx",)))
     assert listed(found) == [("onnx", "verdict", Change.WORSE)]
     assert "net.pt is cut short" in found.changed[0].why
@@ -166,14 +170,14 @@ def test_what_waits_for_another_host_is_worse_unless_that_is_what_was_asked(
 def test_models_that_are_new_gone_or_not_asked_for_are_told(
     proven: Callable[..., Manifest],
 ) -> None:
-    base = Base(path=Path("base"), manifests={"old": proven("onnx"), "other": proven("onnx")})
-    these = Parts(
+    base = BaseRun(path=Path("base"), manifests={"old": proven("onnx"), "other": proven("onnx")})
+    these = RunScope(
         made={"new": frozenset({"onnx"})},
         declared={"new": frozenset({"onnx"})},
         models=("new", "other"),
     )
-    ended = Ended(name="new", folder="out/new", manifest=proven("onnx"))
-    found = regression_of(base, (ended,), these)
+    ended = ModelOutcome(name="new", folder="out/new", manifest=proven("onnx"))
+    found = find_regression(base, (ended,), these)
     assert [(one.model, one.after, one.change) for one in found.changed] == [
         ("new", "new", Change.TOLD),
         ("old", "no longer declared", Change.TOLD),
@@ -182,7 +186,7 @@ def test_models_that_are_new_gone_or_not_asked_for_are_told(
 
 
 def test_a_model_that_the_run_did_not_come_to_is_named(proven: Callable[..., Manifest]) -> None:
-    ended = Ended(name="net", folder="out/net", started=False)
+    ended = ModelOutcome(name="net", folder="out/net", started=False)
     found = beside(proven("onnx"), ended, parts(("onnx",)))
     assert found.left_out == ("net: the run did not come to it",)
 
@@ -191,10 +195,10 @@ def test_a_run_that_failed_keeps_its_code_where_nothing_is_worse(
     proven: Callable[..., Manifest],
 ) -> None:
     error = ConversionError("-", hint="-")
-    record = record_of_run((Ended(name="net", folder="o", error=error),), seconds=0.0)
+    record = make_record((ModelOutcome(name="net", folder="o", error=error),), seconds=0.0)
     same = beside(proven("onnx"), proven("onnx"), parts(("onnx",)))
-    assert against(record, same).exit_code == 5
-    assert against(record, None).exit_code == 5
+    assert with_regression(record, same).exit_code == 5
+    assert with_regression(record, None).exit_code == 5
 
 
 def test_the_base_is_a_folder_or_its_run_json(
@@ -204,14 +208,14 @@ def test_the_base_is_a_folder_or_its_run_json(
     write_manifest(proven("onnx"), tmp_path / "net")
     (tmp_path / "run.json").write_text("{}")
     for path in (tmp_path, tmp_path / "run.json"):
-        assert list(base_at(path).manifests) == ["net"]
+        assert list(read_base(path).manifests) == ["net"]
 
 
 @pytest.mark.parametrize("name", ["", "absent", "absent/run.json", "file"])
 def test_a_base_without_any_record_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--fail-on-regression"):
-        base_at(tmp_path / name)
+        read_base(tmp_path / name)
 
 
 def test_a_record_of_the_base_that_is_damaged_is_refused(
@@ -221,4 +225,4 @@ def test_a_record_of_the_base_that_is_damaged_is_refused(
     path = write_manifest(proven("onnx"), tmp_path / "net")
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(UsageError):
-        base_at(tmp_path)
+        read_base(tmp_path)

@@ -12,13 +12,13 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.pipeline.manifest_file import encode_json
 from modelc.projects.ci_documents import clear_documents
-from modelc.projects.outcome import Ended
-from modelc.projects.run_record import FILE, RunRecord, clear_record, record_of_run, write_record
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.run_record import RUN_FILE, RunRecord, clear_record, make_record, write_record
 
 
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file of somebody's")
-    record = record_of_run((), seconds=0.0)
+    record = make_record((), seconds=0.0)
     with pytest.raises(UsageError, match=r"cannot write to .*out: File exists"):
         write_record(record, tmp_path / "out")
     for clear in (clear_record, clear_documents):
@@ -29,8 +29,8 @@ def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> N
 def test_a_step_without_an_artifact_was_not_made(records: ModuleType) -> None:
     steps = ("onnx", "openvino", "torchscript", "pt2", "tensorrt-fp16")
     manifest = replace(records.full(), steps=steps)
-    ended = Ended(name="net", folder="out/net", manifest=manifest)
-    (model,) = record_of_run((ended,), seconds=1.0).models
+    ended = ModelOutcome(name="net", folder="out/net", manifest=manifest)
+    (model,) = make_record((ended,), seconds=1.0).models
     sources = {one.name: one.source for one in model.artifacts}
     assert [name for name in steps if sources[name] == "made"] == [
         "onnx",
@@ -42,8 +42,8 @@ def test_a_step_without_an_artifact_was_not_made(records: ModuleType) -> None:
 
 def test_each_artifact_has_its_warnings_on_record(records: ModuleType) -> None:
     manifest = replace(records.full(), steps=("onnx-int8", "openvino"))
-    ended = Ended(name="net", folder="out/net", manifest=manifest)
-    (model,) = record_of_run((ended,), seconds=1.0).models
+    ended = ModelOutcome(name="net", folder="out/net", manifest=manifest)
+    (model,) = make_record((ended,), seconds=1.0).models
     proven, refused = (one.notes for one in model.artifacts)
     assert proven == ("calibration: 3 samples are all zero", "kept 1 layer in fp32")
     assert "the first wrong layer is blocks.1.norm" in refused
@@ -51,7 +51,7 @@ def test_each_artifact_has_its_warnings_on_record(records: ModuleType) -> None:
 
 def test_a_record_of_before_there_were_warnings_is_read(records: ModuleType) -> None:
     manifest = replace(records.full(), steps=("onnx-int8",))
-    record = record_of_run((Ended(name="net", folder="o", manifest=manifest),), seconds=1.0)
+    record = make_record((ModelOutcome(name="net", folder="o", manifest=manifest),), seconds=1.0)
     document = msgspec.json.decode(encode_json(record))
     for one in (document["models"][0], *document["models"][0]["artifacts"]):
         del one["notes"]
@@ -60,7 +60,7 @@ def test_a_record_of_before_there_were_warnings_is_read(records: ModuleType) -> 
 
 
 def test_the_record_of_an_earlier_run_goes_and_none_is_needed(tmp_path: Path) -> None:
-    write_record(record_of_run((), seconds=0.0), tmp_path)
+    write_record(make_record((), seconds=0.0), tmp_path)
     clear_record(tmp_path)
     clear_record(tmp_path)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / RUN_FILE).exists()

@@ -20,9 +20,9 @@ from modelc.pipeline.isolation import supervisor
 from modelc.pipeline.isolation.ipc import ChildBugError
 from modelc.pipeline.order import Order, Source
 from modelc.projects.orders import plan_project
-from modelc.projects.outcome import Ended, exit_code_of
-from modelc.projects.run_record import record_of_run
-from modelc.projects.running import Limits, run_models
+from modelc.projects.outcome import ModelOutcome, combine_exit_codes
+from modelc.projects.run_record import make_record
+from modelc.projects.running import ProjectLimits, run_models
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ input = "x:float32[batch=1..4,16]"
 to = "torchscript"
 {more}
 """
-GOES_ON, STOPS = Limits(keep_going=True), Limits()
+GOES_ON, STOPS = ProjectLimits(keep_going=True), ProjectLimits()
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Place:
 
     def run(
         self,
-        limits: Limits = STOPS,
+        limits: ProjectLimits = STOPS,
         tell: Callable[[Event], None] = silence,
         *,
         cached: bool = True,
-    ) -> dict[str, Ended]:
+    ) -> dict[str, ModelOutcome]:
         planned = plan_project(self.folder / "modelc.toml")
         with FileDigests(self.folder / "cache") as digests:
             steps = StepCache(self.folder / "cache")
@@ -73,7 +73,7 @@ def place(tmp_path: Path, gate_source: Source, nested_source: Source) -> Place:
     return Place(tmp_path)
 
 
-def made(ended: Ended) -> list[str]:
+def made(ended: ModelOutcome) -> list[str]:
     manifest = ended.manifest
     steps = () if manifest is None else manifest.steps
     return [step for step in steps if step not in {*ended.kept, *ended.restored}]
@@ -87,7 +87,7 @@ def test_a_second_run_makes_nothing_and_a_changed_weight_makes_its_own_model_alo
     place.write("one", "two")
     first = place.run()
     assert [made(one) for one in first.values()] == [["torchscript"], ["torchscript"]]
-    assert exit_code_of(tuple(first.values())) == 0
+    assert combine_exit_codes(tuple(first.values())) == 0
     again = place.run()
     assert [one.kept for one in again.values()] == [("torchscript",), ("torchscript",)]
     weights = load_file(place.folder / "two.safetensors")
@@ -117,7 +117,7 @@ def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time
     assert again.manifest == first.manifest
     (failure,) = first.manifest.failures
     assert (failure.step, failure.exit_code, again.exit_code) == ("pt2", 5, 5)
-    (model,) = record_of_run([again], seconds=0.0).models
+    (model,) = make_record([again], seconds=0.0).models
     ends = {one.name: (one.state, one.source) for one in model.artifacts}
     assert ends == {"pt2": ("error", "kept"), "onnx": ("passed", "kept")}
     source = place.folder / "modelc.toml"
@@ -139,7 +139,7 @@ def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
     place.write("one", "two")
     ended = place.run(GOES_ON)
     assert ended["two"].exit_code == 0
-    assert ended["one"].exit_code == exit_code_of(tuple(ended.values())) == 70
+    assert ended["one"].exit_code == combine_exit_codes(tuple(ended.values())) == 70
     error = ended["one"].error
     assert error is not None
     assert error.message == "a bug of modelc: KeyError('x')"
@@ -186,10 +186,10 @@ def test_a_model_that_is_stopped_keeps_the_next_from_beginning_unless_asked_to_g
     assert ended["wrong"].error is not None
     assert str(ended["wrong"].error).startswith(f"{place.folder / 'modelc.toml'}:3 [models.wrong]")
     assert not ended["one"].started
-    assert exit_code_of(tuple(ended.values())) == 3
+    assert combine_exit_codes(tuple(ended.values())) == 3
     ended = place.run(GOES_ON)
     assert made(ended["one"]) == ["torchscript"]
-    assert exit_code_of(tuple(ended.values())) == 3
+    assert combine_exit_codes(tuple(ended.values())) == 3
 
 
 def test_a_broken_gate_is_a_failure_though_all_is_proven(place: Place) -> None:
@@ -203,7 +203,7 @@ def test_a_broken_gate_is_a_failure_though_all_is_proven(place: Place) -> None:
 
 def test_models_side_by_side_end_as_one_after_the_other(place: Place) -> None:
     place.write("one", "two")
-    ended = place.run(Limits(jobs=2, memory=8 << 30))
+    ended = place.run(ProjectLimits(jobs=2, memory=8 << 30))
     assert [one.exit_code for one in ended.values()] == [0, 0]
 
 
@@ -215,7 +215,7 @@ def test_an_interrupt_while_two_run_leaves_no_work_and_the_next_run_goes_on(plac
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        place.run(Limits(jobs=2), interrupt)
+        place.run(ProjectLimits(jobs=2), interrupt)
     left = {path.name for path in place.folder.rglob("*") if path.name.startswith(".")}
     assert not left
     assert [one.exit_code for one in place.run().values()] == [0, 0]

@@ -11,11 +11,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from modelc.core.errors import UsageError
-from modelc.projects.keys import FORMER, GATE, LIMIT, MODEL, RUN
+from modelc.projects.keys import FORMER_KEYS, GATE_KEYS, LIMIT_KEYS, MODEL_KEYS, RUN_KEYS
 from modelc.projects.reading import read_project
-from modelc.projects.schema import FILE
+from modelc.projects.schema import SCHEMA_FILE
 
-SCHEMA: Any = json.loads(FILE.read_text(encoding="utf-8"))
+SCHEMA: Any = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
 DIGITS = '[models.digits]\ncheckpoint = "d.pt"\n'
 TAKEN = [
@@ -100,11 +100,11 @@ def test_both_refuse(text: str, tmp_path: Path) -> None:
 def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
-    assert {*RUN, "defaults", "models", "tolerance"} == set(top)
-    assert set(model) == {*MODEL, *FORMER, "gates", "tolerance"}
+    assert {*RUN_KEYS, "defaults", "models", "tolerance"} == set(top)
+    assert set(model) == {*MODEL_KEYS, *FORMER_KEYS, "gates", "tolerance"}
     assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
-    assert set(model["gates"]["properties"]) == set(GATE)
-    assert set(top["tolerance"]["properties"]) == set(LIMIT)
+    assert set(model["gates"]["properties"]) == set(GATE_KEYS)
+    assert set(top["tolerance"]["properties"]) == set(LIMIT_KEYS)
     assert not [name for name, one in {**top, **model}.items() if not one["description"]]
 
 

@@ -27,9 +27,9 @@ from modelc.pipeline.provenance.seals import seal_document
 from modelc.pipeline.provenance.signing import sign_record
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_order import run
-from modelc.projects.outcome import Ended
-from modelc.projects.run_record import FILE, record_of_run, write_record
-from modelc.projects.verifying import verify
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.run_record import RUN_FILE, make_record, write_record
+from modelc.projects.verifying import verify_results
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 STRANGER = b"\x08\x0a a stranger's model"
@@ -44,13 +44,13 @@ def signed(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     for name in ("one", "two"):
         shutil.copytree(exports("gate"), out / name)
         sign_record(out / name, KEY)
-        ended.append(Ended(name=name, folder=name, manifest=load_manifest(out / name)))
-    write_record(record_of_run(ended, seconds=1.0), out, KEY)
+        ended.append(ModelOutcome(name=name, folder=name, manifest=load_manifest(out / name)))
+    write_record(make_record(ended, seconds=1.0), out, KEY)
     return out
 
 
 def failed(folder: Path, *, key: bool = True) -> list[ProvenanceCheck]:
-    found = verify(folder, key=KEY.public_key() if key else None)
+    found = verify_results(folder, key=KEY.public_key() if key else None)
     checks = [check for model in found.models for check in model.checks] + list(found.run)
     wrong = [check for check in checks if check.found is CheckOutcome.FAILED]
     assert found.passed == (not wrong)
@@ -96,7 +96,7 @@ def drop_from_run(out: Path) -> None:
     for name in (MANIFEST, SIGNATURE_FILE):
         (out / "two" / name).unlink()
     put(out / "two" / MODEL)
-    edit(out / FILE, lambda d: d.update(models=d["models"][:1]))
+    edit(out / RUN_FILE, lambda d: d.update(models=d["models"][:1]))
 
 
 def sign_otherwise(out: Path) -> None:
@@ -132,7 +132,7 @@ def nest_a_forged_model(out: Path) -> None:
 
 def nest_a_forged_run(out: Path) -> None:
     old = shutil.copytree(out, out.parent / "old")
-    edit(old / FILE, lambda d: d.update(models=[]))
+    edit(old / RUN_FILE, lambda d: d.update(models=[]))
     shutil.move(old, out / "old")
 
 
@@ -166,7 +166,9 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "a manifest put right": lambda out: forge(out / "one"),
     "the signature of another": take_signature,
     "the signature of another key": sign_otherwise,
-    "a longer signature": lambda out: (out / FILE).with_name(f"{FILE}.sig").write_bytes(b"x" * 65),
+    "a longer signature": lambda out: (
+        (out / RUN_FILE).with_name(f"{RUN_FILE}.sig").write_bytes(b"x" * 65)
+    ),
     "a key that is there twice": repeat_key,
     "an older folder with the same key": go_back,
     "a stray folder": lambda out: put(out / "c" / "model.onnx"),
@@ -257,7 +259,7 @@ def test_a_folder_that_cannot_be_read_fails(signed: Path, monkeypatch: pytest.Mo
 def test_a_model_by_another_name_is_told_without_a_key_and_does_not_fail(signed: Path) -> None:
     put(signed / "one" / "best.onnx")
     assert not failed(signed, key=False)
-    checks = verify(signed).models[0].checks
+    checks = verify_results(signed).models[0].checks
     assert [check.of for check in checks if check.found is CheckOutcome.UNCHECKED][
         -1
     ] == "best.onnx"
@@ -271,7 +273,7 @@ GOOD: dict[str, Callable[[Path], object]] = {
     ),
     "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz", b"PK\x03\x04 arrays"),
     "another program's records": lambda out: put_all(
-        out / "page", (MANIFEST, FILE), b'{"name": "page"}'
+        out / "page", (MANIFEST, RUN_FILE), b'{"name": "page"}'
     ),
     "an older signed folder of a model": lambda out: shutil.copytree(out / "one", out / "old"),
 }
@@ -286,7 +288,7 @@ def test_a_folder_as_modelc_makes_it_holds(signed: Path, change: str) -> None:
 def test_what_is_no_model_is_named_as_not_looked_into(signed: Path) -> None:
     put(signed / "one" / "weights.dat", bytes(100))
     assert not failed(signed)
-    found = verify(signed, key=KEY.public_key()).models[0].checks
+    found = verify_results(signed, key=KEY.public_key()).models[0].checks
     assert [check.detail for check in found if check.of == "other files"] == [
         "1 that no record names and that do not look like models: weights.dat"
     ]
@@ -318,7 +320,7 @@ def overwritten(
 def test_what_overwrite_moved_aside_holds_and_is_not_claimed(overwritten: Path) -> None:
     assert (overwritten / "replaced" / MODEL).is_file()
     assert not failed(overwritten)
-    checks = verify(overwritten).models[0].checks
+    checks = verify_results(overwritten).models[0].checks
     assert [c.found for c in checks if c.of == "replaced"] == [CheckOutcome.UNCHECKED]
 
 
@@ -338,7 +340,7 @@ def test_a_stray_beside_what_was_moved_aside_fails(overwritten: Path) -> None:
     assert wrong == [("replaced/model.bf16.onnx", "verdict")]
 
 
-@pytest.mark.parametrize("name", [MANIFEST, FILE])
+@pytest.mark.parametrize("name", [MANIFEST, RUN_FILE])
 def test_a_record_that_is_nested_too_deep_fails(name: str, signed: Path) -> None:
     put(signed / "sub" / name, b"[" * 200_000)
     put(signed / "sub" / "model.onnx")
@@ -371,7 +373,7 @@ def test_a_model_of_another_name_is_named_without_a_key_and_fails_with_one(
     signed: Path, name: str
 ) -> None:
     put(signed / "stray" / name, ONNX)
-    found = [c.found for c in verify(signed).run if c.of == f"stray/{name}"]
+    found = [c.found for c in verify_results(signed).run if c.of == f"stray/{name}"]
     assert found == [CheckOutcome.UNCHECKED]
     assert f"stray/{name}" in [c.of for c in failed(signed)]
 
@@ -379,7 +381,7 @@ def test_a_model_of_another_name_is_named_without_a_key_and_fails_with_one(
 def test_files_that_no_record_names_are_counted_without_a_key(signed: Path) -> None:
     put(signed / "stray" / "data.bin", bytes(100))
     put(signed / "stray" / "report.html", b"<p>plain</p>")
-    (line,) = [c for c in verify(signed).run if c.of == "other files"]
+    (line,) = [c for c in verify_results(signed).run if c.of == "other files"]
     assert line.found is CheckOutcome.UNCHECKED
     assert "data.bin" in line.detail
     assert "report.html" not in line.detail

@@ -19,9 +19,9 @@ from modelc.pipeline.provenance.artifact_checks import CheckOutcome
 from modelc.pipeline.provenance.seals import seal_document, unbind_artifact
 from modelc.pipeline.provenance.signing import sign_record
 from modelc.pipeline.recorded_run import load_manifest
-from modelc.projects.outcome import Ended
-from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
-from modelc.projects.verifying import verify
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.run_record import RUN_FILE, clear_record, make_record, write_record
+from modelc.projects.verifying import verify_results
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 
@@ -34,14 +34,14 @@ def ran(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     for name in ("one", "two"):
         shutil.copytree(exports("gate"), out / name)
         manifest = load_manifest(out / name)
-        ended.append(Ended(name=name, folder=f"elsewhere/{name}", manifest=manifest))
-    ended.append(Ended(name="three", folder="elsewhere/three", started=False))
-    write_record(record_of_run(ended, seconds=1.0), out)
+        ended.append(ModelOutcome(name=name, folder=f"elsewhere/{name}", manifest=manifest))
+    ended.append(ModelOutcome(name="three", folder="elsewhere/three", started=False))
+    write_record(make_record(ended, seconds=1.0), out)
     return out
 
 
 def test_a_run_holds_and_what_was_not_run_is_not_claimed(ran: Path) -> None:
-    found = verify(ran)
+    found = verify_results(ran)
     assert found.passed
     assert [model.name for model in found.models] == ["one", "two"]
     unclaimed = [one for one in found.run if one.found is CheckOutcome.UNCHECKED]
@@ -53,47 +53,47 @@ def test_a_run_in_which_nothing_passed_claims_nothing(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(exports("gate"), out / "one")
-    ended = [Ended(name="one", folder="elsewhere/one", manifest=load_manifest(out / "one"))]
-    record = record_of_run(ended, seconds=1.0)
+    ended = [ModelOutcome(name="one", folder="elsewhere/one", manifest=load_manifest(out / "one"))]
+    record = make_record(ended, seconds=1.0)
     ends = tuple(replace(one, state="failed") for one in record.models[0].artifacts)
     model = replace(record.models[0], state="failed", artifacts=ends)
     write_record(replace(record, models=(model,)), out)
-    of_model = [one for one in verify(out).run if one.of == "one"]
+    of_model = [one for one in verify_results(out).run if one.of == "one"]
     assert [one.found for one in of_model] == [CheckOutcome.UNCHECKED]
     assert of_model[0].detail.startswith("not claimed")
 
 
 def test_a_flipped_bit_in_the_runs_record_fails(ran: Path) -> None:
-    whole = (ran / FILE).read_bytes()
+    whole = (ran / RUN_FILE).read_bytes()
     for place in (0, len(whole) // 3, len(whole) // 2, len(whole) - 80, len(whole) - 20):
         data = bytearray(whole)
         data[place] ^= 2
-        (ran / FILE).write_bytes(data)
-        assert not verify(ran).passed, place
+        (ran / RUN_FILE).write_bytes(data)
+        assert not verify_results(ran).passed, place
 
 
 def test_one_changed_artifact_fails_the_whole(ran: Path) -> None:
     with (ran / "two" / "model.torchscript.pt").open("ab") as stream:
         stream.write(b"\0")
-    found = verify(ran)
+    found = verify_results(ran)
     assert not found.passed
     assert [model.passed for model in found.models] == [True, False]
 
 
 def test_a_changed_artifact_of_a_model_that_the_last_run_left_out_fails(ran: Path) -> None:
-    ended = Ended(name="one", folder="elsewhere/one", manifest=load_manifest(ran / "one"))
-    write_record(record_of_run([ended], seconds=1.0), ran)
-    found = verify(ran)
+    ended = ModelOutcome(name="one", folder="elsewhere/one", manifest=load_manifest(ran / "one"))
+    write_record(make_record([ended], seconds=1.0), ran)
+    found = verify_results(ran)
     assert found.passed
     assert [model.name for model in found.models] == ["one", "two"]
     with (ran / "two" / "model.torchscript.pt").open("ab") as stream:
         stream.write(b"\0")
-    assert [model.passed for model in verify(ran).models] == [True, False]
+    assert [model.passed for model in verify_results(ran).models] == [True, False]
 
 
 def test_a_model_whose_folder_is_gone_fails(ran: Path) -> None:
     shutil.rmtree(ran / "one")
-    found = verify(ran)
+    found = verify_results(ran)
     assert not found.passed
     assert ("one", "form", "manifest.json is missing") in [
         (c.of, c.what, c.detail) for c in found.run
@@ -105,27 +105,27 @@ def test_a_verdict_that_the_run_says_otherwise_fails(ran: Path) -> None:
     first, *others = manifest.verdicts
     now = replace(manifest, verdicts=(replace(first, state=State.FAILED), *others))
     write_manifest(unbind_artifact(now, first.artifact), ran / "one")
-    failed = [one for one in verify(ran).run if one.found is CheckOutcome.FAILED]
+    failed = [one for one in verify_results(ran).run if one.found is CheckOutcome.FAILED]
     assert [one.of for one in failed] == ["one"]
 
 
 @pytest.mark.parametrize("name", ["../one", "n" * 300])
 def test_a_name_that_leads_out_of_the_folder_or_is_none_fails(ran: Path, name: str) -> None:
-    ended = Ended(name=name, folder="", manifest=load_manifest(ran / "one"))
-    write_record(record_of_run([ended], seconds=1.0), ran)
-    found = verify(ran)
+    ended = ModelOutcome(name=name, folder="", manifest=load_manifest(ran / "one"))
+    write_record(make_record([ended], seconds=1.0), ran)
+    found = verify_results(ran)
     assert not found.passed
     assert "no name of a model's folder" in found.run[0].detail
 
 
 def test_a_record_that_is_none_fails(ran: Path) -> None:
-    (ran / FILE).write_text('{"models": 3}')
-    assert not verify(ran).passed
+    (ran / RUN_FILE).write_text('{"models": 3}')
+    assert not verify_results(ran).passed
 
 
 def test_a_folder_of_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"neither manifest\.json nor run\.json"):
-        verify(tmp_path)
+        verify_results(tmp_path)
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def signed(ran: Path) -> Path:
     """The run with each record signed by `KEY`."""
     for name in ("one", "two"):
         sign_record(ran / name, KEY)
-    sign_record(ran, KEY, file=FILE)
+    sign_record(ran, KEY, file=RUN_FILE)
     return ran
 
 
 def failed_checks(folder: Path) -> set[tuple[str, str]]:
-    found = verify(folder, key=KEY.public_key())
+    found = verify_results(folder, key=KEY.public_key())
     checks = [check for model in found.models for check in model.checks] + list(found.run)
     wrong = {(check.of, check.what) for check in checks if check.found is CheckOutcome.FAILED}
     assert found.passed == (not wrong)
@@ -150,7 +150,7 @@ def test_a_signed_run_holds(signed: Path) -> None:
 
 
 def test_a_run_record_that_is_not_signed_fails_with_a_key(signed: Path) -> None:
-    (signed / f"{FILE}.sig").unlink()
+    (signed / f"{RUN_FILE}.sig").unlink()
     assert failed_checks(signed) == {("run", "signature")}
 
 
@@ -158,9 +158,9 @@ def test_a_model_dropped_from_the_record_and_sealed_again_fails(signed: Path) ->
     (signed / "two" / MANIFEST).unlink()
     (signed / "two" / SIGNATURE_FILE).unlink()
     (signed / "two" / "model.torchscript.pt").write_bytes(b"another model")
-    record = json.loads((signed / FILE).read_bytes())
+    record = json.loads((signed / RUN_FILE).read_bytes())
     record["models"] = [one for one in record["models"] if one["name"] != "two"]
-    (signed / FILE).write_bytes(seal_document(encode_json({**record, "seal": ""})))
+    (signed / RUN_FILE).write_bytes(seal_document(encode_json({**record, "seal": ""})))
     wrong = failed_checks(signed)
     assert {("run", "signature"), ("two/model.torchscript.pt", "verdict")} <= wrong
 
@@ -192,8 +192,8 @@ def test_a_model_of_an_earlier_run_deeper_down_must_be_signed(signed: Path) -> N
 
 
 def test_a_new_record_and_a_cleared_one_have_no_signature(signed: Path) -> None:
-    write_record(record_of_run([], seconds=1.0), signed)
-    assert not (signed / f"{FILE}.sig").exists()
-    sign_record(signed, KEY, file=FILE)
+    write_record(make_record([], seconds=1.0), signed)
+    assert not (signed / f"{RUN_FILE}.sig").exists()
+    sign_record(signed, KEY, file=RUN_FILE)
     clear_record(signed)
-    assert not (signed / f"{FILE}.sig").exists()
+    assert not (signed / f"{RUN_FILE}.sig").exists()

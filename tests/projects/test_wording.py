@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.core.errors import CheckpointError, Hint, Option, Place, UsageError
-from modelc.projects.wording import in_keys, placed
+from modelc.projects.wording import key_hint, place_error
 
 MODEL = Place(file="modelc.toml", line=12, key="[models.net]")
 KEY = Place(file="modelc.toml", line=18, key="[models.net] model")
@@ -29,13 +29,13 @@ PLACES = {"": MODEL, "model": KEY}
 def test_an_option_of_a_hint_is_the_key_of_its_name(option: Option, flag: str, key: str) -> None:
     hint = Hint("give ", option, " again")
     assert str(hint) == f"give {flag} again"
-    assert str(in_keys(hint)) == f"give {key} again"
+    assert str(key_hint(hint)) == f"give {key} again"
 
 
 @pytest.mark.parametrize(("option", "place"), [("model", KEY), ("calib", MODEL), ("", MODEL)])
 def test_an_error_of_a_model_is_at_the_line_of_its_key(option: str, place: Place) -> None:
     error = CheckpointError("nets has no TwoHead", hint="look at nets", option=option)
-    found = placed(error, PLACES)
+    found = place_error(error, PLACES)
     assert (found.place, found.text) == (place, f"{place}: nets has no TwoHead")
     assert (type(found), found.exit_code, found.message) == (CheckpointError, 3, error.message)
-    assert type(placed(UsageError("wrong", hint="look"), PLACES)) is UsageError
+    assert type(place_error(UsageError("wrong", hint="look"), PLACES)) is UsageError

@@ -13,9 +13,9 @@ from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import Excuse, OutputVerdict, State, Verdict
-from modelc.projects.ci_summary import summary_of
-from modelc.projects.outcome import Ended
-from modelc.projects.run_record import record_of_run
+from modelc.projects.ci_summary import write_summary
+from modelc.projects.outcome import ModelOutcome
+from modelc.projects.run_record import make_record
 from modelc.reports import html_page, junit, markdown
 from modelc.reports.comparison import compare
 from modelc.reports.rows import sqnr_text
@@ -94,14 +94,14 @@ def test_where_the_judge_excuses_all_the_figure_says_so(
 
 def test_every_surface_shows_the_same_figure(detector: Manifest) -> None:
     """0.0 dB is in the details alone, and marked there."""
-    ended = Ended(name="det", folder="out/det", manifest=detector, seconds=2.5)
-    record = record_of_run([ended], seconds=1.0)
+    ended = ModelOutcome(name="det", folder="out/det", manifest=detector, seconds=2.5)
+    record = make_record([ended], seconds=1.0)
     assert record.models[0].artifacts[0].sqnr == 120.0
     for text in (
         _printed(show_manifest, detector, "out"),
         _printed(show_verdict, detector.verdicts[0]),
         markdown.render(detector),
-        summary_of(record),
+        write_summary(record),
     ):
         assert "120.0" in text
         assert " 0.0 " not in text
