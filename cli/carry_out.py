@@ -18,7 +18,7 @@ from ..pipeline.plan import make_plan
 from ..pipeline.provenance.signing import keep_signature
 from ..pipeline.recorded_run import AnyRequest, FinishRequest
 from ..pipeline.report_files import remove_stale_reports
-from ..reports.formats import Format
+from ..reports.formats import ReportFormat
 from .kept_folder import set_output_folder
 from .options_sign import load_private_key
 from .render import plan_rows, show_plan
@@ -35,7 +35,7 @@ def execute(
     json: bool,
     quiet: bool,
     prepare_only: bool = False,
-    reports: Sequence[Format] = (),
+    reports: Sequence[ReportFormat] = (),
     bounds: ProcessLimits | None = None,
     sign_key: Path | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def execute_finish(
     json: bool,
     quiet: bool,
     prepare_only: bool,
-    reports: Sequence[Format] = (),
+    reports: Sequence[ReportFormat] = (),
     bounds: ProcessLimits | None = None,
     sign_key: Path | None = None,
 ) -> NoReturn:

@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from ..projects.annotations import Annotation
-from ..reports.words import clean
+from ..reports.words import escape_control
 
 _SECTION_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _TITLE_LIMIT = 200  # characters: what a list of remarks shows
@@ -87,7 +87,7 @@ def detect_forge(environment: dict[str, str]) -> Forge:
 
 def _to_one_line(text: str) -> str:
     """On one line, with what moves a cursor made visible."""
-    return clean(" ".join(text.split("\n")).replace("\r", " "))
+    return escape_control(" ".join(text.split("\n")).replace("\r", " "))
 
 
 def _key(name: str) -> str:
@@ -97,7 +97,7 @@ def _key(name: str) -> str:
 
 def _escape_data(text: str) -> str:
     """What stands after the second `::`."""
-    escaped = clean(text.replace("\r\n", "\n").replace("\r", "\n"))
+    escaped = escape_control(text.replace("\r\n", "\n").replace("\r", "\n"))
     return escaped.replace("%", "%25").replace("\n", "%0A")
 
 

@@ -11,7 +11,7 @@ from ..core.errors import ErrorCode, UsageError
 from .options import Panel
 
 if TYPE_CHECKING:
-    from ..reports.formats import Format
+    from ..reports.formats import ReportFormat
 
 Report = Annotated[
     list[str] | None,
@@ -32,7 +32,7 @@ Latency = Annotated[
 ]
 
 
-def parse_formats(texts: list[str] | None) -> tuple[Format, ...]:
+def parse_formats(texts: list[str] | None) -> tuple[ReportFormat, ...]:
     """The formats that were asked for.
 
     Raises:
@@ -42,10 +42,10 @@ def parse_formats(texts: list[str] | None) -> tuple[Format, ...]:
         return ()
     from ..reports import formats
 
-    return formats.formats_of(texts)
+    return formats.parse_formats(texts)
 
 
-def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
+def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[ReportFormat, ...]:
     """The same where `path` is judged: only a folder has a manifest to report of.
 
     Raises:

@@ -18,7 +18,7 @@ from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.rows import sensitivity_lines
 from ..reports.size_text import readable_dim
-from ..reports.words import counted, figure, size_text
+from ..reports.words import count_text, figure_text, size_text
 from ..sources.weight_sets import percent_text
 from .tables import STATE_MARKS, fit_table, new_table, print_line, result_console
 
@@ -32,7 +32,7 @@ def show_verdict(verdict: Verdict) -> None:
     console.print(fit_table(console, columns, rows, right=right, less=("argmax", "cosine")))
     state = STATE_MARKS[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
-    feeds = counted(len(verdict.feeds), "feed")
+    feeds = count_text(len(verdict.feeds), "feed")
     within = f" within {tolerance_text(verdict)}" if verdict.passed else ""
     print_line(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
     if verdict.domain is not None:
@@ -50,16 +50,16 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     held = [output for output in rows if not output.excused]
     worst = min(held or rows or found, key=_worst_first_key)
     known = worst.sqnr if worst.floating or not worst.passed else None  # of integers it is none
-    sqnr = "exact" if worst.exact else figure(known, ".1f")
+    sqnr = "exact" if worst.exact else figure_text(known, ".1f")
     mark = "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]"
     return {
         "output": escape(name),
         "worst feed": escape(worst.feed),
-        "max abs": figure(worst.max_abs),
+        "max abs": figure_text(worst.max_abs),
         "SQNR dB": f"{sqnr} (excused)" if worst.excused and worst.floating else sqnr,
-        "cosine": figure(worst.cosine, ".6f"),
-        "argmax": figure(worst.argmax_agreement, ".2%"),
-        "x eager": figure(worst.times_floor, ".2f"),
+        "cosine": figure_text(worst.cosine, ".6f"),
+        "argmax": figure_text(worst.argmax_agreement, ".2%"),
+        "x eager": figure_text(worst.times_floor, ".2f"),
         "headroom": "" if worst.headroom is None else f"{worst.headroom:+.0f} dB",
         "verdict": mark if rows else "[dim]does not count[/]",
     }

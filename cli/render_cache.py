@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..reports.words import counted, size_text
+from ..reports.words import count_text, size_text
 from .tables import new_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
             )
         console.print(table)
     print_line(
-        console, f"{counted(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}"
+        console, f"{count_text(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}"
     )
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from ..projects.layers import Overrides
 from ..projects.orders import plan_project
 from ..projects.records import KeyPath, Setting, SettingLayer, Settings, Value
-from ..reports.words import counted
+from ..reports.words import count_text
 from .screen import error_console
 from .tables import new_table, print_line, result_console, show_json
 
@@ -39,7 +39,7 @@ def show_check(file: Path, given: Overrides, model: str | None, *, json: bool, q
         return
     models = planned.models
     artifacts = sum(step.asked for one in models for step in one.plan)
-    told = f"{counted(len(models), 'model')}, {counted(artifacts, 'artifact')}"
+    told = f"{count_text(len(models), 'model')}, {count_text(artifacts, 'artifact')}"
     print_line(result_console(), f"{escape(str(file))}: {told}, nothing wrong")
 
 

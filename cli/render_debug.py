@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
-from ..reports.words import figure, size_text
+from ..reports.words import figure_text, size_text
 from .render_config import print_warnings
 from .tables import new_table, print_line, result_console
 
@@ -164,4 +164,4 @@ def _ratio_text(value: float | None) -> str:
 
 
 def _short_figure(value: float | None) -> str:
-    return "exact" if value is None else figure(value, ".1f")
+    return "exact" if value is None else figure_text(value, ".1f")

@@ -17,7 +17,7 @@ from ..core.verdict import State, Verdict
 from ..pipeline.size_probe import describe_narrowed_values
 from ..pipeline.trial_choice import CHOICE_RULE
 from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
-from ..reports.words import figure, size_text
+from ..reports.words import figure_text, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
 from .render_warnings import (
@@ -134,7 +134,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         why = f": {attempt.reason}" if attempt.reason else ""
         table.add_row(
             escape(attempt.capture),
-            figure(attempt.sqnr, ".1f"),
+            figure_text(attempt.sqnr, ".1f"),
             latency_text(attempt.latency),
             "" if attempt.size is None else size_text(attempt.size),
             f"{attempt.seconds:.1f}",
@@ -174,7 +174,7 @@ def _artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]
         "precision": str(artifact.precision),
         "made by": escape(artifact.capture or ""),
         "size": size_text(artifact.size),
-        "max abs": figure(verdict.max_abs) if verdict else "",
+        "max abs": figure_text(verdict.max_abs) if verdict else "",
         "SQNR dB": sqnr_text(verdict) if verdict else "",
         "headroom": headroom_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),

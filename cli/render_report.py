@@ -13,16 +13,27 @@ from ..pipeline.manifest_file import encode_json
 from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
 from ..projects.results import compare_projects, is_project_folder, read_results
 from ..reports.comparison import Comparison
-from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
+from ..reports.comparison_documents import (
+    CHANGE_TITLES,
+    comparison_markdown,
+    comparison_page,
+    headline,
+    run_text,
+)
 from ..reports.differences import Change
-from ..reports.formats import FORMATS, Format, format_named
+from ..reports.formats import REPORT_FORMATS, ReportFormat, find_format
 from .render_regression import CHANGE_MARKS
 from .tables import print_line, result_console, show_json, show_reasons_table
 
-_COMPARISON_WRITERS: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
+_COMPARISON_WRITERS: dict[str, Callable[[Comparison], str]] = {
+    "html": comparison_page,
+    "md": comparison_markdown,
+}
 
 
-def write_report(path: Path, out: Path | None, formats: Sequence[Format], *, json: bool) -> None:
+def write_report(
+    path: Path, out: Path | None, formats: Sequence[ReportFormat], *, json: bool
+) -> None:
     """Write the documents of one run and say where they are; with `json` its manifest instead.
 
     Raises:
@@ -32,7 +43,7 @@ def write_report(path: Path, out: Path | None, formats: Sequence[Format], *, jso
         _write_project(path, out, formats, json=json)
         return
     manifest, folder = load_run(path)
-    chosen = list(formats) or _formats_by_suffix(out) or ([] if json else [format_named("html")])
+    chosen = list(formats) or _formats_by_suffix(out) or ([] if json else [find_format("html")])
     written = _write_documents(manifest, out or folder, chosen) if chosen else ()
     if json:
         show_json(encode_json(manifest))
@@ -41,7 +52,7 @@ def write_report(path: Path, out: Path | None, formats: Sequence[Format], *, jso
 
 
 def _write_project(
-    folder: Path, out: Path | None, formats: Sequence[Format], *, json: bool
+    folder: Path, out: Path | None, formats: Sequence[ReportFormat], *, json: bool
 ) -> None:
     """The documents of all models and their index, beside the manifests that they are of."""
     from ..projects.index_page import write_project_reports
@@ -52,7 +63,7 @@ def _write_project(
             "other",
             hint="leave -o out, or give the folder of one model",
         )
-    chosen = list(formats) or ([] if json else [format_named("html")])
+    chosen = list(formats) or ([] if json else [find_format("html")])
     written = write_project_reports(folder, chosen)
     if json:
         show_json(encode_json(read_results(folder).record))
@@ -60,7 +71,9 @@ def _write_project(
         show_paths(written)
 
 
-def _write_documents(manifest: Manifest, out: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
+def _write_documents(
+    manifest: Manifest, out: Path, formats: Sequence[ReportFormat]
+) -> tuple[Path, ...]:
     if not _is_document_path(out):
         return write_reports(manifest, out, formats)
     kind = _single_format(formats, out)
@@ -72,14 +85,14 @@ def _is_document_path(out: Path) -> bool:
     return not out.is_dir() and bool(_formats_by_suffix(out))
 
 
-def _formats_by_suffix(out: Path | None) -> list[Format]:
+def _formats_by_suffix(out: Path | None) -> list[ReportFormat]:
     """The format whose file ends as `out` does; `.junit.xml` is JUnit as `.xml` is."""
     if out is None or out.is_dir() or not out.suffix:
         return []
-    return [one for one in FORMATS if one.file.endswith(out.suffix)]
+    return [one for one in REPORT_FORMATS if one.file.endswith(out.suffix)]
 
 
-def _single_format(formats: Sequence[Format], out: Path) -> Format:
+def _single_format(formats: Sequence[ReportFormat], out: Path) -> ReportFormat:
     if len(formats) > 1:
         raise UsageError(
             f"-o {out} is one file, and {len(formats)} reports are asked for",
@@ -88,7 +101,9 @@ def _single_format(formats: Sequence[Format], out: Path) -> Format:
     return formats[0]
 
 
-def report_run(manifest: Manifest, folder: Path, formats: Sequence[Format], *, json: bool) -> None:
+def report_run(
+    manifest: Manifest, folder: Path, formats: Sequence[ReportFormat], *, json: bool
+) -> None:
     """Write the reports of a run that has just ended; with `json` stdout holds one document alone.
 
     Raises:
@@ -109,7 +124,7 @@ def show_paths(paths: Sequence[Path]) -> None:
 def compare_and_show(
     paths: tuple[Path, Path],
     out: Path | None,
-    formats: Sequence[Format],
+    formats: Sequence[ReportFormat],
     *,
     json: bool,
     latency: bool = False,
@@ -121,7 +136,7 @@ def compare_and_show(
     Raises:
         UsageError: there is no run, or the report is none of a comparison.
     """
-    chosen = list(formats) or _formats_by_suffix(out) or ([format_named("md")] if out else [])
+    chosen = list(formats) or _formats_by_suffix(out) or ([find_format("md")] if out else [])
     for one in chosen:
         if one.name not in _COMPARISON_WRITERS:
             known = ", ".join(_COMPARISON_WRITERS)
@@ -145,7 +160,7 @@ def compare_and_show(
 
 
 def _write_comparison(
-    comparison: Comparison, out: Path, formats: Sequence[Format]
+    comparison: Comparison, out: Path, formats: Sequence[ReportFormat]
 ) -> tuple[Path, ...]:
     if formats and _is_document_path(out):
         kind = _single_format(formats, out)
@@ -179,6 +194,9 @@ def _show_comparison(comparison: Comparison) -> None:
             for m in shown
         ]
         show_reasons_table(console, rows, right=("before", "after"))
-    quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
+    quiet = [
+        (len(comparison.of(change)), CHANGE_TITLES[change])
+        for change in (Change.NOISE, Change.SAME)
+    ]
     rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
     print_line(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

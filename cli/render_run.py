@@ -16,7 +16,7 @@ from ..projects.outcome import ModelOutcome
 from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
 from ..projects.wording import key_hint
-from ..reports.words import counted, figure, size_text
+from ..reports.words import count_text, figure_text, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import artifacts_to_show, show_guilty_layer, show_pending, show_reason
 from .render_regression import show_regression
@@ -66,7 +66,7 @@ def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
 
 
 def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:
-    sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
+    sqnr = "exact" if one.exact else figure_text(one.sqnr, ".1f")
     return (
         escape(one.name),
         size_text(one.size) if one.size else "",
@@ -130,11 +130,11 @@ def _run_summary(record: RunRecord) -> str:
     parts = [f"{states['passed']} proven", f"{states['failed']} refused"]
     parts += [f"{states[s]} {text}" for s, text in _OTHER_STATES if states[s]]
     stopped = sum(model.state == "error" for model in record.models)
-    parts += [f"{stopped} of {counted(len(record.models), 'model')} stopped"] if stopped else []
+    parts += [f"{stopped} of {count_text(len(record.models), 'model')} stopped"] if stopped else []
     unrun = sum(model.state == "not-run" for model in record.models)
-    parts += [f"{counted(unrun, 'model')} not begun (--keep-going)"] if unrun else []
+    parts += [f"{count_text(unrun, 'model')} not begun (--keep-going)"] if unrun else []
     breaches = sum(len(model.breaches) for model in record.models)
-    parts += [f"{counted(breaches, 'gate')} broken"] if breaches else []
+    parts += [f"{count_text(breaches, 'gate')} broken"] if breaches else []
     taken_up = sources["kept"] + sources["cache"]
     return f"{', '.join(parts)} · {sources['made']} made, {taken_up} taken up"
 
@@ -157,8 +157,8 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     for model in models:
         for text in (*model.left_out, *model.unused):
             print_line(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
-    steps = counted(sum(map(len, plans.values())), "artifact")
-    of = counted(len(models), "model")
+    steps = count_text(sum(map(len, plans.values())), "artifact")
+    of = count_text(len(models), "model")
     print_line(console, f"{steps} of {of} by {escape(str(file))} in {escape(str(run.out))}")
 
 

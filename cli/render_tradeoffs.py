@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..core.findings import TradeOff
 from ..core.records import Artifact
-from ..reports.words import figure
+from ..reports.words import figure_text
 from ..validators.accuracy_text import drop_text
 from .tables import new_table, print_line
 
@@ -80,16 +80,16 @@ def _tradeoff_cells(point: TradeOff, artifact: Artifact) -> dict[str, str]:
         latency = f"{point.latency:.2f}"
         latency += "" if point.parent is None else f" ({point.parent:.2f})"
     return {
-        "SQNR dB": figure(point.sqnr, ".1f"),
+        "SQNR dB": figure_text(point.sqnr, ".1f"),
         "drop": _drop_cell(point, artifact),
         "ms (fp32)": latency,
-        "int8 work": figure(point.share, ".0%"),
+        "int8 work": figure_text(point.share, ".0%"),
     }
 
 
 def _drop_cell(point: TradeOff, artifact: Artifact) -> str:
     if point.drop is None or artifact.accuracy is None:
-        return figure(point.drop, ".4g")
+        return figure_text(point.drop, ".4g")
     return drop_text(artifact.accuracy, point.drop)
 
 

@@ -10,9 +10,14 @@ from ..core.capture import TRACES
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord
-from ..reports.artifact_warnings import findings_of, notes_of, random_warning, warnings_of_all
-from ..reports.size_text import has_symbols
-from ..reports.words import counted, size_text
+from ..reports.artifact_warnings import (
+    list_notes,
+    list_sample_findings,
+    list_shared_warnings,
+    random_warning,
+)
+from ..reports.size_text import has_size_symbols
+from ..reports.words import count_text, size_text
 
 _NOTES_SHOWN = 8  # shown of each artifact
 _TRACE_LINES_SHOWN = 3  # warnings of the tracer that are shown
@@ -29,7 +34,7 @@ def lines_of_warnings(manifest: Manifest, shown: Sequence[Artifact]) -> list[str
 
 def sample_finding_lines(shown: Sequence[Artifact]) -> Iterator[str]:
     """What was found in the calibration samples."""
-    for finding in findings_of(shown):
+    for finding in list_sample_findings(shown):
         yield _markup_line(_WARNING_STYLE, finding)
 
 
@@ -66,7 +71,7 @@ def _calibration_line(record: CalibrationRecord) -> tuple[str, str]:
     warning = random_warning(record)
     if warning:
         return _WARNING_STYLE, warning
-    others = counted(record.held_out, "other")
+    others = count_text(record.held_out, "other")
     text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
     return "dim", f"{text}, judged on {others}"
 
@@ -80,16 +85,16 @@ def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
     hidden = 0
     dims = manifest.signature.free_dims
     for artifact in shown:
-        notes = notes_of(artifact, manifest)
-        clear = [note for note in notes if not has_symbols(note, dims)][:_NOTES_SHOWN]
+        notes = list_notes(artifact, manifest)
+        clear = [note for note in notes if not has_size_symbols(note, dims)][:_NOTES_SHOWN]
         hidden += len(notes) - len(clear)
         for note in clear:
             owners.setdefault(note, []).append(artifact.name)
     for note, names in owners.items():
         yield _markup_line(_WARNING_STYLE, f"{', '.join(names)}: {note}")
     if hidden:
-        yield _markup_line("dim", f"{counted(hidden, 'more note')} in the manifest")
-    for warning in warnings_of_all(manifest):
+        yield _markup_line("dim", f"{count_text(hidden, 'more note')} in the manifest")
+    for warning in list_shared_warnings(manifest):
         yield _markup_line(_WARNING_STYLE, warning)
 
 

@@ -128,14 +128,14 @@ def _execute_models(
     from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
     from ..projects.running import ProjectLimits, run_models
-    from ..reports.formats import format_named, formats_of
+    from ..reports.formats import find_format, parse_formats
 
     run = planned.settings.run
     set_output_folder(run.out)
     limits = ProjectLimits(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
-    reports = formats_of(run.report)
+    reports = parse_formats(run.report)
     with ExitStack() as held, use_code_folder(planned.settings.project.folder):
         with _report_refusals(asked, given):
             for model in models:
@@ -144,7 +144,7 @@ def _execute_models(
             for model in models:
                 held.enter_context(keep_signature(model.order.out, key, screen))
             caching = held.enter_context(_open_caching(run, asked, screen))
-            clear_index(run.out, wanted=format_named("html") in reports)
+            clear_index(run.out, wanted=find_format("html") in reports)
             clear_record(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
@@ -196,15 +196,15 @@ def _conclude(
     from ..projects.index_page import write_index
     from ..projects.results import read_results
     from ..projects.run_record import write_record
-    from ..reports.formats import format_named, formats_of
+    from ..reports.formats import find_format, parse_formats
 
     run = planned.settings.run
-    reports = formats_of(run.report)
+    reports = parse_formats(run.report)
     for one in ended:
         if one.manifest is not None and reports:
             write_reports(one.manifest, Path(one.folder), reports)
     write_record(record, run.out, key)
-    if format_named("html") in reports:
+    if find_format("html") in reports:
         write_index(read_results(run.out))
     if asked.ci is not None:
         asked.ci.report_result(ended, record, planned.settings.project, run.out)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
-from ..reports.words import clean
+from ..reports.words import escape_control
 from .streams import lenient_stream
 from .tables import CleanConsole, print_line
 
@@ -72,7 +72,7 @@ class Screen:
         match event:
             case Started():
                 self._tasks[event.step] = self._progress.add_task(
-                    escape(clean(event.step)), total=None, done=""
+                    escape(escape_control(event.step)), total=None, done=""
                 )
             case Advanced():
                 if event.step in self._tasks:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.verdict import State
-from ..reports.words import clean_line
+from ..reports.words import escape_control_line
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -52,7 +52,7 @@ class CleanConsole(Console):
     ) -> Text:
         """Every text of a line or a cell comes through here."""
         return super().render_str(
-            clean_line(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
+            escape_control_line(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
             markup=markup, highlight=highlight, highlighter=highlighter,
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ def print_line(console: Console, text: str) -> None:
         return
     depth = len(text) - len(text.lstrip(" "))
     below = depth + _INDENT
-    prose = Text.from_markup(clean_line(text.strip(" ")))
+    prose = Text.from_markup(escape_control_line(text.strip(" ")))
     for number, line in enumerate(prose.wrap(console, max(console.width - below, _MIN_WIDTH))):
         line.rstrip()
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)

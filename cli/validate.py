@@ -25,7 +25,7 @@ from .options_tolerance import Tolerances, read_limits
 
 if TYPE_CHECKING:
     from ..pipeline.isolation.watchdog import ProcessLimits
-    from ..reports.formats import Format
+    from ..reports.formats import ReportFormat
 
 _REJUDGE_OPTIONS = {
     "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "sign_key", "json",
@@ -182,7 +182,7 @@ def _keep_signature(
 
 
 def _show_result(
-    result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool
+    result: Manifest | Verdict, path: Path, reports: Sequence[ReportFormat], *, json: bool
 ) -> int:
     """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
     from ..pipeline.manifest_file import encode_json

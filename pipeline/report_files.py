@@ -11,8 +11,8 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.system_errors import hint_of, is_users
 from ..core.whole import write_whole
-from ..reports.comparison import Comparison, compare
-from ..reports.formats import FORMATS, Format
+from ..reports.comparison import Comparison, compare_manifests
+from ..reports.formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
 from .recorded_run import load_manifest
 
@@ -28,7 +28,9 @@ class DocumentKind(Protocol):
         ...
 
 
-def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -> tuple[Path, ...]:
+def write_reports(
+    manifest: Manifest, folder: Path, formats: Iterable[ReportFormat]
+) -> tuple[Path, ...]:
     """Each document under its own name in the folder, whole or not at all.
 
     Raises:
@@ -74,7 +76,7 @@ def _is_own(path: Path, kind: DocumentKind) -> bool:
 
 
 @contextmanager
-def remove_stale_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
+def remove_stale_reports(folder: Path, formats: Collection[ReportFormat]) -> Iterator[None]:
     """While a run goes on: no success that an earlier run reported outlives it.
 
     The documents that this run writes are removed first, as it may break. The others are
@@ -91,7 +93,7 @@ def remove_stale_reports(folder: Path, formats: Collection[Format]) -> Iterator[
         yield
     finally:
         if _read_raw_manifest(folder) != before:
-            for one in FORMATS:
+            for one in REPORT_FORMATS:
                 if one not in formats and _is_own(folder / one.file, one):
                     (folder / one.file).unlink()
 
@@ -135,4 +137,4 @@ def compare_runs(before: Path, after: Path, *, latency: bool = False) -> Compari
         UsageError: one of them has no manifest.
     """
     names = (str(before), str(after))
-    return compare(load_run(before)[0], load_run(after)[0], names, latency=latency)
+    return compare_manifests(load_run(before)[0], load_run(after)[0], names, latency=latency)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
-from ..reports.rows import REJECTED, Outcome, rows_of
-from ..reports.source_findings import WARNED, findings_of
+from ..reports.rows import REJECTED_PREFIX, Outcome, make_rows
+from ..reports.source_findings import TRACE_WARNING, find_source_lines
 from .faults import split_faults
 from .outcome import ModelOutcome
 from .regression_records import MeasureChange, Regression
@@ -66,8 +66,8 @@ def _annotate_model(one: ModelOutcome, place: Place | None) -> Iterator[Annotati
 
 def _annotate_rows(model: str, manifest: Manifest, place: Place | None) -> Iterator[Annotation]:
     """Artifacts of this run that are not proven."""
-    for row in rows_of(manifest):
-        name = row.name.removeprefix(REJECTED)
+    for row in make_rows(manifest):
+        name = row.name.removeprefix(REJECTED_PREFIX)
         if name not in manifest.steps or row.outcome is Outcome.PASSED:
             continue
         level = WARNING_LEVEL if row.outcome is Outcome.PENDING else ERROR_LEVEL
@@ -80,8 +80,8 @@ def _annotate_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
 
     What a framework warned of while it captured is left out: what came of it has been judged.
     """
-    for one in findings_of(manifest):
-        if one.file and not one.accepted and one.rule is not WARNED:
+    for one in find_source_lines(manifest):
+        if one.file and not one.accepted and one.rule is not TRACE_WARNING:
             level = ERROR_LEVEL if one.level == ERROR_LEVEL else WARNING_LEVEL
             title = f"{model}: {one.rule.summary}"
             yield Annotation(

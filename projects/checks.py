@@ -117,6 +117,6 @@ def check_report(text: str) -> None:
     Raises:
         UsageError: there is none of that name.
     """
-    from ..reports.formats import formats_of
+    from ..reports.formats import parse_formats
 
-    formats_of([text])
+    parse_formats([text])

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 from .. import __version__
 from ..core.errors import ModelcError
-from ..reports.junit import add_properties, case_of, document, suite_of
+from ..reports.junit import add_properties, join_suites, make_case, make_suite
 from ..reports.rows import Outcome
-from ..reports.words import clean
+from ..reports.words import escape_control
 from .faults import split_faults
 from .regression_records import MeasureChange
 from .run_record import ArtifactRun, ModelRun, RunRecord
@@ -53,7 +53,7 @@ def write_junit(record: RunRecord) -> str:
                 _RUN_SUITE, (_empty_case(),), {"modelc": record.modelc}, seconds=record.seconds
             )
         ]
-    return document(suites)
+    return join_suites(suites)
 
 
 def refusal_junit(error: ModelcError) -> str:
@@ -66,7 +66,7 @@ def refusal_junit(error: ModelcError) -> str:
         )
         for number, one in enumerate(split_faults(error), start=1)
     ]
-    return document([_make_suite(_RUN_SUITE, cases, {"modelc": __version__}, seconds=0.0)])
+    return join_suites([_make_suite(_RUN_SUITE, cases, {"modelc": __version__}, seconds=0.0)])
 
 
 def _empty_case() -> _JunitCase:
@@ -78,12 +78,12 @@ def _empty_case() -> _JunitCase:
 def _make_suite(
     name: str, cases: Sequence[_JunitCase], facts: Mapping[str, str], *, seconds: float
 ) -> ET.Element:
-    suite = suite_of(name, [case.outcome for case in cases], seconds=seconds)
+    suite = make_suite(name, [case.outcome for case in cases], seconds=seconds)
     add_properties(suite, facts)
     for case in cases:
-        element = case_of((name, case.name), case.outcome, case.reason)
+        element = make_case((name, case.name), case.outcome, case.reason)
         if case.told:
-            ET.SubElement(element, "system-out").text = clean(case.told)
+            ET.SubElement(element, "system-out").text = escape_control(case.told)
         suite.append(element)
     return suite
 

@@ -8,8 +8,15 @@ from collections.abc import Iterator, Sequence
 from .. import __version__
 from ..core.errors import ModelcError
 from ..reports.differences import Change
-from ..reports.markdown_text import Block, code, fitted, folded, prose, table
-from ..reports.words import counted, figure, seconds_text, size_text
+from ..reports.markdown_text import (
+    MarkdownBlock,
+    as_prose,
+    code_span,
+    fit_blocks,
+    fold_lines,
+    markdown_table,
+)
+from ..reports.words import count_text, figure_text, seconds_text, size_text
 from .faults import split_faults
 from .regression_records import MeasureChange, Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
@@ -35,43 +42,45 @@ def write_summary(record: RunRecord) -> str:
     """The run as Markdown of at most 60 kB; what was cut is named at its end."""
     regression = record.regression
     blocks = [
-        Block("summary", [run_headline(record), ""]),
-        Block("reasons", add_title("Why", reason_lines(record))),
-        Block(
+        MarkdownBlock("summary", [run_headline(record), ""]),
+        MarkdownBlock("reasons", add_title("Why", reason_lines(record))),
+        MarkdownBlock(
             "worse", add_title(_CHANGE_TITLES[Change.WORSE], change_table(regression, Change.WORSE))
         ),
-        Block("artifacts", artifact_table(record.models)),
-        Block("warnings", _fold_warnings(record)),
+        MarkdownBlock("artifacts", artifact_table(record.models)),
+        MarkdownBlock("warnings", _fold_warnings(record)),
         *(
-            Block(change, folded(_CHANGE_TITLES[change], change_table(regression, change)))
+            MarkdownBlock(
+                change, fold_lines(_CHANGE_TITLES[change], change_table(regression, change))
+            )
             for change in (Change.BETTER, Change.NEW, Change.TOLD)
         ),
-        Block("base", folded("The base", _base_lines(regression))),
+        MarkdownBlock("base", fold_lines("The base", _base_lines(regression))),
     ]
-    return fitted(SUMMARY_MARK, [block for block in blocks if block.lines], see=RUN_FILE)
+    return fit_blocks(SUMMARY_MARK, [block for block in blocks if block.lines], see=RUN_FILE)
 
 
 def refusal_summary(error: ModelcError) -> str:
     """A run that did not begin, as Markdown: what was refused, each fault with place and hint."""
     blocks = [
-        Block("summary", [refusal_headline(error), ""]),
-        Block("reasons", add_title("Why", refusal_reasons(error))),
+        MarkdownBlock("summary", [refusal_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Why", refusal_reasons(error))),
     ]
-    return fitted(SUMMARY_MARK, blocks, see="the log")
+    return fit_blocks(SUMMARY_MARK, blocks, see="the log")
 
 
 def refusal_headline(error: ModelcError) -> str:
     """That it did not begin, and the number of faults."""
-    faults = counted(len(split_faults(error)), "fault")
+    faults = count_text(len(split_faults(error)), "fault")
     return (
         f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
-        f"modelc {prose(__version__)}"
+        f"modelc {as_prose(__version__)}"
     )
 
 
 def refusal_reasons(error: ModelcError) -> list[str]:
     """A line for each fault, with its hint."""
-    return [f"- {prose(one.text)} *Hint:* {prose(one.hint)}" for one in split_faults(error)]
+    return [f"- {as_prose(one.text)} *Hint:* {as_prose(one.hint)}" for one in split_faults(error)]
 
 
 def run_headline(record: RunRecord) -> str:
@@ -95,8 +104,8 @@ def run_headline(record: RunRecord) -> str:
     ended = "all holds" if record.exit_code == 0 else f"exit {record.exit_code}"
     return (
         f"### {mark} modelc: {ended}\n\n{told or 'nothing was judged'} · "
-        f"{counted(len(record.models), 'model')} · {seconds_text(record.seconds)} · "
-        f"modelc {prose(record.modelc)}"
+        f"{count_text(len(record.models), 'model')} · {seconds_text(record.seconds)} · "
+        f"modelc {as_prose(record.modelc)}"
     )
 
 
@@ -112,13 +121,13 @@ def reason_lines(record: RunRecord) -> list[str]:
 
 def _model_reasons(model: ModelRun) -> Iterator[str]:
     if model.error:
-        yield f"{code(model.name)}: {prose(model.error)} *Hint:* {prose(model.hint)}"
+        yield f"{code_span(model.name)}: {as_prose(model.error)} *Hint:* {as_prose(model.hint)}"
     for one in model.artifacts:
         if one.state != "passed":
-            yield f"{_name(model, one.name)}: {prose(one.reason or 'no reason is on record')}"
+            yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason is on record')}"
     for breach in model.breaches:
-        told = f" ({code(str(breach.told), cell=False)})" if breach.told else ""
-        yield f"{_name(model, breach.artifact)}: {prose(breach.message)}{told}"
+        told = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
+        yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{told}"
 
 
 def _fold_warnings(record: RunRecord) -> list[str]:
@@ -126,7 +135,7 @@ def _fold_warnings(record: RunRecord) -> list[str]:
     lines = [f"- {line}" for model in record.models for line in _model_notes(model)]
     if len(lines) <= _MAX_OPEN:
         return add_title("Warnings", lines)
-    return folded(f"Warnings ({len(lines)})", lines)
+    return fold_lines(f"Warnings ({len(lines)})", lines)
 
 
 def _model_notes(model: ModelRun) -> Iterator[str]:
@@ -136,33 +145,33 @@ def _model_notes(model: ModelRun) -> Iterator[str]:
         for note in one.notes:
             owners.setdefault(note, []).append(_name(model, one.name))
     for note, names in owners.items():
-        yield f"{', '.join(names)}: {prose(note)}"
+        yield f"{', '.join(names)}: {as_prose(note)}"
     for note in model.notes:
-        yield f"{code(model.name)}: {prose(note)}"
+        yield f"{code_span(model.name)}: {as_prose(note)}"
 
 
 def artifact_table(models: Sequence[ModelRun]) -> list[str]:
     """A row for each artifact; a model without any has one of its own."""
     head = ("model", "artifact", "verdict", ">size", ">SQNR dB", "from", ">seconds")
-    return table(head, (row for model in models for row in _model_rows(model)))
+    return markdown_table(head, (row for model in models for row in _model_rows(model)))
 
 
 def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
     seconds = "" if model.state == "not-run" else f"{model.seconds:.1f}"
     if not model.artifacts:
-        yield (code(model.name), "", _STATE_TEXTS[model.state], "", "", "", seconds)
+        yield (code_span(model.name), "", _STATE_TEXTS[model.state], "", "", "", seconds)
     for number, one in enumerate(model.artifacts):
         first = number == 0
-        yield (code(model.name), *_artifact_cells(one, model), seconds if first else "")
+        yield (code_span(model.name), *_artifact_cells(one, model), seconds if first else "")
 
 
 def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
     broken = any(breach.artifact == one.name for breach in model.breaches)
     state = f"{_STATE_TEXTS[one.state]}{', ❌ **gate**' if broken else ''}"
-    sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
+    sqnr = "exact" if one.exact else figure_text(one.sqnr, ".1f")
     known = one.size > 0
     return (
-        code(one.name),
+        code_span(one.name),
         state,
         size_text(one.size) if known else "",
         sqnr if known else "",
@@ -175,22 +184,30 @@ def change_table(regression: Regression | None, change: Change) -> list[str]:
     found = () if regression is None else regression.changed
     rows = [_change_cells(one) for one in found if one.change is change]
     head = ("what", "measure", ">base", ">now", "")
-    return table(head, rows) if rows else []
+    return markdown_table(head, rows) if rows else []
 
 
 def _change_cells(one: MeasureChange) -> tuple[str, ...]:
     name = "/".join(filter(None, (one.model, one.artifact)))
-    return (code(name), prose(one.measure), prose(one.before), prose(one.after), prose(one.why))
+    return (
+        code_span(name),
+        as_prose(one.measure),
+        as_prose(one.before),
+        as_prose(one.after),
+        as_prose(one.why),
+    )
 
 
 def _base_lines(regression: Regression | None) -> list[str]:
     """Which run it was, and what makes the two hard to compare."""
     if regression is None:
         return []
-    told = f"{counted(regression.compared, 'measure')} beside those of {code(regression.base)}"
+    told = (
+        f"{count_text(regression.compared, 'measure')} beside those of {code_span(regression.base)}"
+    )
     more = (*regression.notes, *regression.left_out)
-    return [told, "", *(f"- {prose(line)}" for line in more)]
+    return [told, "", *(f"- {as_prose(line)}" for line in more)]
 
 
 def _name(model: ModelRun, artifact: str) -> str:
-    return code(f"{model.name}/{artifact}")
+    return code_span(f"{model.name}/{artifact}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import ModelcError
 from ..reports.differences import Change
-from ..reports.markdown_text import Block, fitted, folded
+from ..reports.markdown_text import MarkdownBlock, fit_blocks, fold_lines
 from .ci_summary import (
     add_title,
     artifact_table,
@@ -29,14 +29,18 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     """
     regression = record.regression
     blocks = [
-        Block("summary", [run_headline(record), ""]),
-        Block("reasons", add_title("Why", _first_lines(reason_lines(record)))),
-        Block("worse", add_title("Worse than the base", change_table(regression, Change.WORSE))),
-        Block("changes", folded("Other changes from the base", _other_changes(regression))),
-        Block("artifacts", folded("All artifacts", artifact_table(record.models))),
+        MarkdownBlock("summary", [run_headline(record), ""]),
+        MarkdownBlock("reasons", add_title("Why", _first_lines(reason_lines(record)))),
+        MarkdownBlock(
+            "worse", add_title("Worse than the base", change_table(regression, Change.WORSE))
+        ),
+        MarkdownBlock(
+            "changes", fold_lines("Other changes from the base", _other_changes(regression))
+        ),
+        MarkdownBlock("artifacts", fold_lines("All artifacts", artifact_table(record.models))),
         _link_block(link),
     ]
-    return fitted(
+    return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
     )
 
@@ -44,17 +48,17 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
 def refusal_comment(error: ModelcError, *, link: str = "") -> str:
     """The same of a run that did not begin: what was refused."""
     blocks = [
-        Block("summary", [refusal_headline(error), ""]),
-        Block("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
+        MarkdownBlock("summary", [refusal_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
         _link_block(link),
     ]
-    return fitted(
+    return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
     )
 
 
-def _link_block(link: str) -> Block:
-    return Block("link", [f"[The whole run]({link})"] if link else [])
+def _link_block(link: str) -> MarkdownBlock:
+    return MarkdownBlock("link", [f"[The whole run]({link})"] if link else [])
 
 
 def _other_changes(regression: Regression | None) -> list[str]:

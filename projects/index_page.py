@@ -13,13 +13,13 @@ from ..core.manifest import Manifest
 from ..core.records import Artifact, names_of, step_of
 from ..pipeline.report_files import check_own, write_document, write_reports
 from ..reports.differences import Change
-from ..reports.formats import Format, format_named
-from ..reports.html_page import page
+from ..reports.formats import ReportFormat, find_format
+from ..reports.html_page import make_page
 from ..reports.html_verdicts import WORDS, pill
-from ..reports.markup import Child, Markup, join, stacked_table, table, tag
-from ..reports.rows import Outcome, rows_of
-from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
-from ..reports.words import counted, day_text, seconds_text
+from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
+from ..reports.rows import Outcome, make_rows
+from ..reports.summary import SUMMARY_HEAD, WORST_FIRST, SummaryLine, summary_lines
+from ..reports.words import count_text, day_text, seconds_text
 from .regression_records import Regression
 from .results import ProjectResults, read_results
 from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
@@ -51,11 +51,11 @@ class IndexLine:
     @property
     def link(self) -> str:
         """Where the model's page explains it, relative to the index; empty without a page."""
-        report = format_named("html").file
+        report = find_format("html").file
         return f"{quote(self.model)}/{report}#row-{self.line.place}" if self.linked else ""
 
 
-def write_project_reports(folder: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
+def write_project_reports(folder: Path, formats: Sequence[ReportFormat]) -> tuple[Path, ...]:
     """Write the documents of each model beside its manifest, and the index above them.
 
     Raises:
@@ -63,7 +63,7 @@ def write_project_reports(folder: Path, formats: Sequence[Format]) -> tuple[Path
     """
     results = read_results(folder)
     written: list[Path] = []
-    if format_named("html") in formats:
+    if find_format("html") in formats:
         written.append(write_index(results))
     for name, manifest in results.manifests.items():
         written += write_reports(manifest, folder / name, formats)
@@ -76,7 +76,7 @@ def write_index(results: ProjectResults) -> Path:
     Raises:
         UsageError: a file of somebody else has its name, or it cannot be written.
     """
-    return write_document(render_index(results), results.folder / INDEX_FILE, format_named("html"))
+    return write_document(render_index(results), results.folder / INDEX_FILE, find_format("html"))
 
 
 def clear_index(folder: Path, *, wanted: bool) -> None:
@@ -91,7 +91,7 @@ def clear_index(folder: Path, *, wanted: bool) -> None:
     """
     with folder_errors(folder):
         try:
-            check_own(folder / INDEX_FILE, format_named("html"))
+            check_own(folder / INDEX_FILE, find_format("html"))
         except UsageError:
             if wanted:
                 raise
@@ -104,7 +104,7 @@ def render_index(results: ProjectResults) -> str:
     lines = index_lines(results)
     record = results.record
     dates = [one.created for one in results.manifests.values()]
-    parts = [counted(len(record.models), "model"), *([day_text(max(dates))] if dates else [])]
+    parts = [count_text(len(record.models), "model"), *([day_text(max(dates))] if dates else [])]
     parts += [seconds_text(record.seconds)] if record.seconds else []
     said = " · ".join([*parts, f"modelc {record.modelc}"])
     sections: list[tuple[str, str, Child]] = [
@@ -113,7 +113,7 @@ def render_index(results: ProjectResults) -> str:
         ("regression", "Beside the base", _regression_table(record.regression)),
         ("environment", "Versions", _version_table(list(results.manifests.values()))),
     ]
-    return page(results.folder.resolve().name, said, _index_banner(lines, results), sections)
+    return make_page(results.folder.resolve().name, said, _index_banner(lines, results), sections)
 
 
 def index_lines(results: ProjectResults) -> list[IndexLine]:
@@ -142,7 +142,7 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
     ends = {one.name: one for one in end.artifacts}
     mine = names_of(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
-    rows, shown = rows_of(manifest), set()
+    rows, shown = make_rows(manifest), set()
     stopped = {row.name for row in rows if row.artifact is None}
     for line in summary_lines(rows):
         row = rows[line.place]
@@ -193,7 +193,7 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
     state = next((one for one in WORST_FIRST if found[one]), Outcome.ERROR)
     state = Outcome.FAILED if worse else state
     numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
-    models, _, noun = counted(len(results.record.models), "model").partition(" ")
+    models, _, noun = count_text(len(results.record.models), "model").partition(" ")
     numbers.append((models, noun, "neutral"))
     tiles = [
         tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
@@ -216,8 +216,8 @@ def _index_answer(found: Counter[Outcome], worse: int) -> str:
     elif good:
         told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
     else:
-        told = f"No: none of {counted(total, 'artifact')} may be deployed."
-    return f"{told} {counted(worse, 'measure')} worse than the base." if worse else told
+        told = f"No: none of {count_text(total, 'artifact')} may be deployed."
+    return f"{told} {count_text(worse, 'measure')} worse than the base." if worse else told
 
 
 def _index_summary(lines: Sequence[IndexLine]) -> Markup:
@@ -226,7 +226,7 @@ def _index_summary(lines: Sequence[IndexLine]) -> Markup:
         for one in lines
     )
     caption = "Every artifact of every model, and whether it may be deployed"
-    return stacked_table(caption, "model", *HEAD, rows=cells)
+    return card_table(caption, "model", *SUMMARY_HEAD, rows=cells)
 
 
 def _name_cell(one: IndexLine) -> Child:
@@ -239,7 +239,7 @@ def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
         for one in lines
         if one.line.outcome is not Outcome.PASSED
     ]
-    return table("Why artifacts may not be deployed", "model", "artifact", "why", rows=rows) \
+    return table_tag("Why artifacts may not be deployed", "model", "artifact", "why", rows=rows) \
         if rows else None  # fmt: skip
 
 
@@ -258,10 +258,10 @@ def _regression_table(regression: Regression | None) -> Markup | None:
         )
         for one in regression.changed
     ]
-    told = f"{counted(regression.compared, 'measure')} beside {regression.base}"
+    told = f"{count_text(regression.compared, 'measure')} beside {regression.base}"
     notes = [tag("p", text, class_="note") for text in (*regression.notes, *regression.left_out)]
     head = ("artifact", "measure", ">base", ">now", "change", "why")
-    drawn = table("Changes from the base", *head, rows=rows) if rows else None
+    drawn = table_tag("Changes from the base", *head, rows=rows) if rows else None
     return join([tag("p", told, class_="quiet"), drawn, *notes])
 
 
@@ -272,4 +272,4 @@ def _version_table(manifests: Sequence[Manifest]) -> Markup | None:
         for name, version in manifest.environment.items():
             found.setdefault(name, {})[version] = None
     rows = [(name, ", ".join(versions)) for name, versions in found.items()]
-    return table("Versions", "what", "version", rows=rows) if rows else None
+    return table_tag("Versions", "what", "version", rows=rows) if rows else None

@@ -11,7 +11,7 @@ from ..core.manifest import Manifest
 from ..core.records import names_of
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
-from ..reports.comparison import compare
+from ..reports.comparison import compare_manifests
 from ..reports.differences import Change, Measure
 from ..reports.rows import Outcome
 from .orders import PlannedProject
@@ -133,7 +133,7 @@ def _model_change(name: str, *, before: str, after: str) -> MeasureChange:
 
 
 def _comparison_notes(before: Manifest, one: ModelOutcome) -> tuple[str, ...]:
-    return () if one.manifest is None else compare(before, one.manifest).notes
+    return () if one.manifest is None else compare_manifests(before, one.manifest).notes
 
 
 def _compare_model(
@@ -143,7 +143,9 @@ def _compare_model(
     declared, made = parts.declared[one.name], parts.made[one.name]
     after = one.manifest or replace(before, artifacts=(), verdicts=(), failures=(), pending=())
     why = "" if one.error is None else f"the model stopped: {one.error.text}"
-    for measure in compare(before, _restrict_manifest(after, made), latency=latency).measures:
+    for measure in compare_manifests(
+        before, _restrict_manifest(after, made), latency=latency
+    ).measures:
         if measure.artifact in made:
             yield replace(measure, why=measure.why or why)
         elif measure.artifact not in declared:

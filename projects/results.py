@@ -10,8 +10,8 @@ from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.recorded_run import load_manifest
-from ..reports.comparison import Comparison, Run, compare
-from ..reports.words import counted
+from ..reports.comparison import ComparedRun, Comparison, compare_manifests
+from ..reports.words import count_text
 from .outcome import ModelOutcome
 from .run_record import RUN_FILE, RunRecord, make_record, read_record
 
@@ -86,7 +86,7 @@ def compare_projects(
     measures, notes = [], []
     for model in dict.fromkeys((*before.manifests, *after.manifests)):
         pair = _pair_manifests(before.manifests.get(model), after.manifests.get(model))
-        found = compare(*pair, names, latency=latency)
+        found = compare_manifests(*pair, names, latency=latency)
         measures += [replace(m, artifact=f"{model}/{m.artifact}") for m in found.measures]
         notes += [f"{model}: {note}" for note in found.notes]
     return Comparison(
@@ -97,12 +97,12 @@ def compare_projects(
     )
 
 
-def _describe_side(results: ProjectResults) -> Run:
-    return Run(
+def _describe_side(results: ProjectResults) -> ComparedRun:
+    return ComparedRun(
         name=str(results.folder),
         created=max(one.created for one in results.manifests.values()),
         modelc=results.record.modelc,
-        checkpoint=counted(len(results.manifests), "model"),
+        checkpoint=count_text(len(results.manifests), "model"),
         digest="",
     )
 

@@ -20,7 +20,7 @@ from ..core.whole import write_whole
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
-from ..reports.artifact_warnings import warnings_of, warnings_of_all
+from ..reports.artifact_warnings import list_shared_warnings, list_warnings
 from .gates import Breach
 from .outcome import ModelOutcome, combine_exit_codes
 from .regression_records import Regression
@@ -221,7 +221,7 @@ def _model_run(one: ModelOutcome) -> ModelRun:
         hint="" if one.error is None else one.error.hint,
         artifacts=() if one.manifest is None else tuple(_artifact_runs(one, one.manifest)),
         breaches=one.breaches,
-        notes=() if one.manifest is None else warnings_of_all(one.manifest),
+        notes=() if one.manifest is None else list_shared_warnings(one.manifest),
     )
 
 
@@ -264,7 +264,7 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
         sqnr=None if verdict.excused else verdict.sqnr,
         exact=verdict.exact,
         reason=verdict.reason,
-        notes=warnings_of(artifact, manifest),
+        notes=list_warnings(artifact, manifest),
         digest=digest_artifact(artifact),
     )
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .markup import Markup, join, scrolling, tag
-from .words import percent
+from .markup import Markup, join, scroll_box, tag
+from .words import percent_text
 
 _WIDTH, _HEIGHT = 1080, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 26
 _SMALL_WIDTH, _SMALL_HEIGHT = 300, 96
 _MAX_DOTS = 160  # beyond, dots would be a band
-_EXACT = "no error"
+_EXACT_TEXT = "no error"
 
 
-def curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Markup:
+def draw_curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Markup:
     """SQNR in dB along the model, in order of execution; the `marked` point stands out.
 
     A point without error has no figure: the line is broken there and starts anew.
@@ -23,30 +23,31 @@ def curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Marku
     known = [value for _, value in points if value is not None and math.isfinite(value)]
     if not known:
         return tag("p", "No layer has an error that can be drawn.", class_="quiet")
-    low, high = _bounds(known)
+    low, high = _round_bounds(known)
     places = [
-        _place(index, len(points), value, (low, high)) for index, (_, value) in enumerate(points)
+        _chart_point(index, len(points), value, (low, high))
+        for index, (_, value) in enumerate(points)
     ]
     marks = [
-        _dot(place, *point, marked=point[0] == marked)
+        _draw_dot(place, *point, marked=point[0] == marked)
         for place, point in zip(places, points, strict=True)
         if place is not None and (len(points) <= _MAX_DOTS or point[0] == marked)
     ]
     label = f"SQNR along the model, {min(known):.0f} to {max(known):.0f} dB"
     inner = join(
         [
-            *(_gridline(low + (high - low) * step / 4, (low, high)) for step in range(5)),
-            tag("path", d=_path(places), class_="line"),
+            *(_draw_gridline(low + (high - low) * step / 4, (low, high)) for step in range(5)),
+            tag("path", d=_line_path(places), class_="line"),
             *marks,
             tag("text", "first layer", x=_LEFT, y=_HEIGHT - 6, class_="tick"),
             tag("text", "last layer", x=_WIDTH - _RIGHT, y=_HEIGHT - 6, class_="tick end"),
         ]
     )
-    drawn = _svg(inner, (_WIDTH, _HEIGHT), label, "chart")
-    return scrolling(label, drawn, "plot")
+    drawn = _wrap_svg(inner, (_WIDTH, _HEIGHT), label, "chart")
+    return scroll_box(label, drawn, "plot")
 
 
-def histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[int]) -> Markup:
+def draw_histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[int]) -> Markup:
     """Eager's counts filled, the artifact's as an outline; heights are square roots of counts."""
     peak = math.sqrt(max([1, *eager, *artifact]))
     base = _SMALL_HEIGHT - 4
@@ -65,10 +66,10 @@ def histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[i
         tag("path", d=outline(eager), class_="fill"),
         tag("path", d=outline(artifact), class_="outline"),
     ]
-    return _svg(join(inner), (_SMALL_WIDTH, _SMALL_HEIGHT), label, "small")
+    return _wrap_svg(join(inner), (_SMALL_WIDTH, _SMALL_HEIGHT), label, "small")
 
 
-def shares(parts: Mapping[str, float]) -> Markup:
+def draw_shares(parts: Mapping[str, float]) -> Markup:
     """Parts of one whole as a bar; the legend names each with its share."""
     total = sum(share for share in parts.values() if share > 0 and math.isfinite(share)) or 1.0
     ordered = sorted(parts.items(), key=lambda part: -part[1])
@@ -76,16 +77,16 @@ def shares(parts: Mapping[str, float]) -> Markup:
     for index, (name, share) in enumerate(ordered):
         width = 100 * max(0.0, share if math.isfinite(share) else 0.0) / total
         kind = f"part{min(index, 4)}"
-        bars.append(tag("rect", tag("title", f"{name} {percent(share)}"), x=left, y=0,
+        bars.append(tag("rect", tag("title", f"{name} {percent_text(share)}"), x=left, y=0,
                         width=width, height=10, class_=kind))  # fmt: skip
-        legend.append(tag("span", tag("i", class_=kind), f"{name} {percent(share)}"))
+        legend.append(tag("span", tag("i", class_=kind), f"{name} {percent_text(share)}"))
         left += width
-    label = ", ".join(f"{name} {percent(share)}" for name, share in ordered)
-    drawn = _svg(join(bars), (100, 10), label, "shares", stretch=True)
+    label = ", ".join(f"{name} {percent_text(share)}" for name, share in ordered)
+    drawn = _wrap_svg(join(bars), (100, 10), label, "shares", stretch=True)
     return join([drawn, tag("div", legend, class_="legend")])
 
 
-def _svg(
+def _wrap_svg(
     inner: Markup, size: tuple[int, int], label: str, class_: str, *, stretch: bool = False
 ) -> Markup:
     fit = "none" if stretch else None
@@ -93,27 +94,27 @@ def _svg(
                preserveAspectRatio=fit, role="img", aria_label=label, class_=class_)  # fmt: skip
 
 
-def _bounds(values: Sequence[float]) -> tuple[float, float]:
+def _round_bounds(values: Sequence[float]) -> tuple[float, float]:
     """Round tens around the values."""
     low, high = math.floor(min(values) / 10) * 10, math.ceil(max(values) / 10) * 10
     return (low, high) if high > low else (low - 10, low + 10)
 
 
-def _place(
+def _chart_point(
     index: int, count: int, value: float | None, bounds: tuple[float, float]
 ) -> tuple[float, float] | None:
     if value is None or not math.isfinite(value):
         return None
     inner = _WIDTH - _LEFT - _RIGHT
-    return _LEFT + inner * (index / (count - 1) if count > 1 else 0.5), _level(value, bounds)
+    return _LEFT + inner * (index / (count - 1) if count > 1 else 0.5), _chart_height(value, bounds)
 
 
-def _level(value: float, bounds: tuple[float, float]) -> float:
+def _chart_height(value: float, bounds: tuple[float, float]) -> float:
     low, high = bounds
     return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - (value - low) / (high - low))
 
 
-def _path(places: Sequence[tuple[float, float] | None]) -> str:
+def _line_path(places: Sequence[tuple[float, float] | None]) -> str:
     """The line through the places, broken where there is none."""
     steps, drawing = [], False
     for place in places:
@@ -123,14 +124,16 @@ def _path(places: Sequence[tuple[float, float] | None]) -> str:
     return "".join(steps)
 
 
-def _dot(place: tuple[float, float], name: str, value: float | None, *, marked: bool) -> Markup:
-    title = tag("title", f"{name}: {_EXACT if value is None else f'{value:.1f} dB'}")
+def _draw_dot(
+    place: tuple[float, float], name: str, value: float | None, *, marked: bool
+) -> Markup:
+    title = tag("title", f"{name}: {_EXACT_TEXT if value is None else f'{value:.1f} dB'}")
     kind = "dot guilty" if marked else "dot"
     return tag("circle", title, cx=round(place[0], 1), cy=round(place[1], 1),
                r=6 if marked else 3, class_=kind)  # fmt: skip
 
 
-def _gridline(value: float, bounds: tuple[float, float]) -> Markup:
-    y = round(_level(value, bounds), 1)
+def _draw_gridline(value: float, bounds: tuple[float, float]) -> Markup:
+    y = round(_chart_height(value, bounds), 1)
     line = tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
     return join([line, tag("text", f"{value:.0f} dB", x=_LEFT - 6, y=y + 4, class_="tick end")])

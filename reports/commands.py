@@ -8,9 +8,9 @@ from shlex import quote
 
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
-from .words import clean
+from .words import escape_control
 
-FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
+EXAMPLE_FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
 _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
           "calibration": "--calib", "quantizer": "--quantizer",
           "calib_method": "--calib-method", "calib_samples": "--calib-samples",
@@ -26,39 +26,43 @@ _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance"
           "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
 _SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow",
              "guard": "--guard"}  # fmt: skip
-_UNSAID = ("auto", "default", "false")  # what a command without the option means
+_DEFAULT_VALUES = ("auto", "default", "false")  # what a command without the option means
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class ReplayCommand:
     """A command line and what it is for."""
 
     purpose: str
     text: str
 
 
-def commands_of(manifest: Manifest) -> tuple[Command, ...]:
+def list_commands(manifest: Manifest) -> tuple[ReplayCommand, ...]:
     """The order again, the judgement again, what is pending, and the replay of worst feeds."""
-    return tuple(_commands(manifest))
+    return tuple(_make_commands(manifest))
 
 
-def _commands(manifest: Manifest) -> Iterator[Command]:
+def _make_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
     if manifest.order.get("to"):
-        yield Command(purpose="make it again", text=_export(manifest))
+        yield ReplayCommand(purpose="make it again", text=_export_command(manifest))
     if manifest.artifacts:
-        yield Command(purpose="judge it again", text=f"modelc validate {FOLDER}")
+        yield ReplayCommand(purpose="judge it again", text=f"modelc validate {EXAMPLE_FOLDER}")
     for command in dict.fromkeys(pending.command for pending in manifest.pending):
-        yield Command(purpose="finish what is pending", text=clean(f"{command} {FOLDER}"))
+        yield ReplayCommand(
+            purpose="finish what is pending", text=escape_control(f"{command} {EXAMPLE_FOLDER}")
+        )
     for verdict in manifest.verdicts:
         if verdict.worst is not None and verdict.worst.replay:
             purpose = f"replay the worst feed of {verdict.artifact} ({verdict.worst.feed})"
-            yield Command(purpose=clean(purpose), text=clean(verdict.worst.replay))
+            yield ReplayCommand(
+                purpose=escape_control(purpose), text=escape_control(verdict.worst.replay)
+            )
 
 
-def _export(manifest: Manifest) -> str:
+def _export_command(manifest: Manifest) -> str:
     """The order as a `modelc export`, with paths as seen from the folder above the manifest's."""
     checkpoint = manifest.checkpoint
-    words = ["modelc", "export", _below(checkpoint.path)]
+    words = ["modelc", "export", _path_from_parent(checkpoint.path)]
     if checkpoint.factory:
         words += ["--model", checkpoint.factory]
     for key, value in checkpoint.factory_args.items():
@@ -71,22 +75,22 @@ def _export(manifest: Manifest) -> str:
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:
         samples = manifest.feeds.samples
-        words += ["--samples", samples if is_loader(samples) else _below(samples)]
-    words += [*_options(manifest.order), "--feeds", str(manifest.feeds.count)]
-    words += ["--seed", str(manifest.feeds.seed), "-o", FOLDER]
-    return clean(" ".join(quote(word) for word in words))
+        words += ["--samples", samples if is_loader(samples) else _path_from_parent(samples)]
+    words += [*_order_options(manifest.order), "--feeds", str(manifest.feeds.count)]
+    words += ["--seed", str(manifest.feeds.seed), "-o", EXAMPLE_FOLDER]
+    return escape_control(" ".join(quote(word) for word in words))
 
 
-def _below(path: str) -> str:
+def _path_from_parent(path: str) -> str:
     """A path that is relative to the manifest's folder, seen from the folder above."""
     if path.startswith("../"):
         return path.removeprefix("../")
-    return path if path.startswith("/") else f"{FOLDER}/{path}"
+    return path if path.startswith("/") else f"{EXAMPLE_FOLDER}/{path}"
 
 
-def _options(order: Mapping[str, str]) -> Iterator[str]:
+def _order_options(order: Mapping[str, str]) -> Iterator[str]:
     for key, value in order.items():
-        if value in _UNSAID:
+        if value in _DEFAULT_VALUES:
             continue
         if key in _WORDS:
             yield from (_WORDS[key], value)
@@ -97,7 +101,7 @@ def _options(order: Mapping[str, str]) -> Iterator[str]:
                 yield from (_LISTS[key], one)
 
 
-def unsaid(order: Mapping[str, str]) -> dict[str, str]:
+def options_left_out(order: Mapping[str, str]) -> dict[str, str]:
     """What was ordered and is not in the command: options of one format alone."""
     known = {*_WORDS, *_LISTS, *_SWITCHES}
     return {key: value for key, value in order.items() if key not in known}

@@ -11,8 +11,8 @@ from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, Latency
 from ..core.verdict import Verdict
-from .rows import Outcome, Row
-from .words import decibels, milliseconds, percent, ratio, size_text
+from .rows import Outcome, ResultRow
+from .words import decibel_text, milliseconds_text, percent_text, ratio, size_text
 
 # Less than this of SQNR or headroom is noise, in dB. The same weights summed in another order, as
 # by another CPU or number of threads, move the worst element of an fp32 output by a factor of two
@@ -31,7 +31,7 @@ MARGIN_SIZE = 0.01  # share: versions and names in the file's metadata change a 
 MARGIN_BYTES = 4096  # the same for small files
 MARGIN_LATENCY = 0.10  # share: less is no reason to choose another artifact
 MARGIN_MILLISECONDS = 0.05  # less is the call, not the model
-_FOUND = "search-"  # how the names of feeds begin that a search found
+_SEARCH_PREFIX = "search-"  # how the names of feeds begin that a search found
 MARGIN_SHARE = 0.01  # share of the work
 
 
@@ -63,12 +63,14 @@ class Measure:
     now: float | None = None
 
 
-_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.FAILED: 0, Outcome.ERROR: 0}
+_OUTCOME_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.FAILED: 0, Outcome.ERROR: 0}
 
 
-def measures_of(name: str, then: Row, now: Row, *, latency: bool = False) -> Iterator[Measure]:
+def compare_rows(
+    name: str, then: ResultRow, now: ResultRow, *, latency: bool = False
+) -> Iterator[Measure]:
     """What can be compared of an artifact that both runs have; `latency` is judged if asked for."""
-    step = _RANKS[now.outcome] - _RANKS[then.outcome]
+    step = _OUTCOME_RANKS[now.outcome] - _OUTCOME_RANKS[then.outcome]
     change = Change.SAME if now.outcome is then.outcome else Change.TOLD
     change = Change.WORSE if step < 0 else Change.BETTER if step > 0 else change
     yield Measure(artifact=name, measure="verdict", change=change, before=str(then.outcome),
@@ -77,15 +79,15 @@ def measures_of(name: str, then: Row, now: Row, *, latency: bool = False) -> Ite
         return  # a failed or pending step has nothing else to compare
     precision = now.artifact.precision
     if then.verdict is not None and now.verdict is not None:
-        yield from _rooms(name, then.verdict, now.verdict, MARGIN_DB[precision])
+        yield from _compare_margins(name, then.verdict, now.verdict, MARGIN_DB[precision])
     if Outcome.PASSED not in (then.outcome, now.outcome) or step:
         return  # that a wrong artifact is small or fast says nothing
-    yield _size(name, then.artifact.size, now.artifact.size)
+    yield _compare_size(name, then.artifact.size, now.artifact.size)
     if then.artifact.latency is not None and now.artifact.latency is not None:
-        yield _latency(name, then.artifact.latency, now.artifact.latency, judged=latency)
-    yield from _coverage(name, then, now)
+        yield _compare_latency(name, then.artifact.latency, now.artifact.latency, judged=latency)
+    yield from _compare_coverage(name, then, now)
     if then.artifact.accuracy is not None and now.artifact.accuracy is not None:
-        yield from _accuracy(name, then.artifact.accuracy, now.artifact.accuracy)
+        yield from _compare_accuracy(name, then.artifact.accuracy, now.artifact.accuracy)
     elif then.artifact.accuracy is not None:
         was = then.artifact.accuracy
         yield Measure(artifact=name, measure=was.metric, change=Change.WORSE,
@@ -93,7 +95,7 @@ def measures_of(name: str, then: Row, now: Row, *, latency: bool = False) -> Ite
                       why="measured before, not now")  # fmt: skip
 
 
-def _judge(gain: float, margin: float) -> Change:
+def _judge_gain(gain: float, margin: float) -> Change:
     """By how much a measure gained, where less than the margin is noise."""
     if gain == 0 or math.isnan(gain):
         return Change.SAME if gain == 0 else Change.TOLD
@@ -102,13 +104,13 @@ def _judge(gain: float, margin: float) -> Change:
     return Change.BETTER if gain > 0 else Change.WORSE
 
 
-def _rooms(name: str, then: Verdict, now: Verdict, margin: float) -> Iterator[Measure]:
+def _compare_margins(name: str, then: Verdict, now: Verdict, margin: float) -> Iterator[Measure]:
     """SQNR, the exact one above all; then headroom, where both runs have one."""
-    then, now, why = _alike(then, now)
-    was, is_ = _sqnr(then), _sqnr(now)
+    then, now, why = _restrict_to_shared(then, now)
+    was, is_ = _smallest_sqnr(then), _smallest_sqnr(now)
     if was is not None and is_ is not None:
         gain = min(is_, CEILING_DB) - min(was, CEILING_DB)
-        change = _judge(gain, margin)
+        change = _judge_gain(gain, margin)
         change = Change.NOISE if change is Change.SAME and was != is_ else change
         change = Change.TOLD if why else change
         texts = ["exact" if math.isinf(value) else ratio(value) for value in (was, is_)]
@@ -118,52 +120,52 @@ def _rooms(name: str, then: Verdict, now: Verdict, margin: float) -> Iterator[Me
     if before is None or after is None:
         return
     why = why if then.tolerance == now.tolerance else "judged within other tolerances"
-    change = Change.TOLD if why else _judge(after - before, margin)
-    yield Measure(artifact=name, measure="headroom", change=change, before=decibels(before),
-                  after=decibels(after), was=before, now=after, why=why)  # fmt: skip
+    change = Change.TOLD if why else _judge_gain(after - before, margin)
+    yield Measure(artifact=name, measure="headroom", change=change, before=decibel_text(before),
+                  after=decibel_text(after), was=before, now=after, why=why)  # fmt: skip
 
 
-def _alike(then: Verdict, now: Verdict) -> tuple[Verdict, Verdict, str]:
+def _restrict_to_shared(then: Verdict, now: Verdict) -> tuple[Verdict, Verdict, str]:
     """Both verdicts on the feeds that both have, and why they cannot be compared.
 
     A feed that a search found is left out: it lay nearer to a limit than the others because it was
     looked for, and its name tells nothing of what it holds.
     """
-    shared = _counted(then) & _counted(now)
+    shared = _feeds_that_count(then) & _feeds_that_count(now)
     if not shared:
         return then, now, "judged on other feeds"
-    return _on(then, shared), _on(now, shared), ""
+    return _restrict_verdict(then, shared), _restrict_verdict(now, shared), ""
 
 
-def _on(verdict: Verdict, feeds: set[str]) -> Verdict:
+def _restrict_verdict(verdict: Verdict, feeds: set[str]) -> Verdict:
     return replace(verdict, outputs=tuple(o for o in verdict.outputs if o.feed in feeds))
 
 
-def _counted(verdict: Verdict) -> set[str]:
+def _feeds_that_count(verdict: Verdict) -> set[str]:
     found = (output.feed for output in verdict.outputs if not output.loose)
-    return {feed for feed in found if not feed.startswith(_FOUND)}
+    return {feed for feed in found if not feed.startswith(_SEARCH_PREFIX)}
 
 
-def _sqnr(verdict: Verdict) -> float | None:
+def _smallest_sqnr(verdict: Verdict) -> float | None:
     """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
     if verdict.sqnr is None:
         return math.inf if verdict.exact else None
     return None if verdict.excused else verdict.sqnr
 
 
-def _size(name: str, was: int, now: int) -> Measure:
-    change = _judge(was - now, max(MARGIN_BYTES, MARGIN_SIZE * was))
+def _compare_size(name: str, was: int, now: int) -> Measure:
+    change = _judge_gain(was - now, max(MARGIN_BYTES, MARGIN_SIZE * was))
     return Measure(artifact=name, measure="size", change=change, before=size_text(was),
                    after=size_text(now), was=was, now=now)  # fmt: skip
 
 
-def _latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
+def _compare_latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
     """Milliseconds. Judged is the ratio to the FP32 parent, which was timed in turn with it.
 
     A change counts that is larger than `MARGIN_LATENCY` and than two standard errors of the
     difference of both ratios (z test at 5 %), as each record has two of its own ratio's.
     """
-    texts = (milliseconds(was.milliseconds), milliseconds(now.milliseconds))
+    texts = (milliseconds_text(was.milliseconds), milliseconds_text(now.milliseconds))
     same = was.milliseconds == now.milliseconds
     change, why = Change.SAME if same else Change.NOISE, "timings are judged with --latency"
     if was.device != now.device:
@@ -172,13 +174,13 @@ def _latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
         before, after = was.milliseconds / was.parent, now.milliseconds / now.parent
         error = math.hypot(was.noise * before, now.noise * after)
         clock = MARGIN_MILLISECONDS / min(was.parent, now.parent)
-        change = _judge(before - after, max(MARGIN_LATENCY * before, error, clock))
+        change = _judge_gain(before - after, max(MARGIN_LATENCY * before, error, clock))
         why = f"{before:.2f} of its fp32 before, {after:.2f} now"
     return Measure(artifact=name, measure="latency", change=change, before=texts[0], after=texts[1],
                    why=why, was=was.milliseconds, now=now.milliseconds)  # fmt: skip
 
 
-def _coverage(name: str, then: Row, now: Row) -> Iterator[Measure]:
+def _compare_coverage(name: str, then: ResultRow, now: ResultRow) -> Iterator[Measure]:
     """The share of the work that is done in the artifact's own precision; of layers, if timed."""
     before = then.artifact.coverage if then.artifact else None
     after = now.artifact.coverage if now.artifact else None
@@ -186,21 +188,21 @@ def _coverage(name: str, then: Row, now: Row) -> Iterator[Measure]:
         return
     dtype = str(now.artifact.precision)
     timed = "time" in (before.work, after.work)
-    shares = [_of_layers(one) if timed else one.share for one in (before, after)]
+    shares = [_layer_shares(one) if timed else one.share for one in (before, after)]
     was, is_ = (share.get(dtype, 0.0) for share in shares)
-    change = _judge(is_ - was, MARGIN_SHARE)
+    change = _judge_gain(is_ - was, MARGIN_SHARE)
     what = f"{'layers' if timed else 'work'} in {dtype}"
-    yield Measure(artifact=name, measure=what, change=change, before=percent(was),
-                  after=percent(is_), was=was, now=is_)  # fmt: skip
+    yield Measure(artifact=name, measure=what, change=change, before=percent_text(was),
+                  after=percent_text(is_), was=was, now=is_)  # fmt: skip
 
 
-def _of_layers(coverage: Coverage) -> dict[str, float]:
+def _layer_shares(coverage: Coverage) -> dict[str, float]:
     """Each dtype's share of the compute layers, which is the same in every run."""
     total = sum(coverage.layers.values())
     return {dtype: count / total for dtype, count in coverage.layers.items()} if total else {}
 
 
-def _accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:
+def _compare_accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:
     """The metric and what the artifact loses of it; less than the intervals allow is noise."""
     if (was.metric, was.samples) != (now.metric, now.samples):
         why = f"{now.metric} of {now.samples} samples, {was.metric} of {was.samples} before"
@@ -210,10 +212,10 @@ def _accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:
     margin = max(was.high - was.low, now.high - now.low) / 2
     sign = 1 if now.higher_is_better else -1
     gain = sign * (now.artifact - was.artifact)
-    yield Measure(artifact=name, measure=now.metric, change=_judge(gain, margin),
+    yield Measure(artifact=name, measure=now.metric, change=_judge_gain(gain, margin),
                   before=f"{was.artifact:.5g}", after=f"{now.artifact:.5g}",
                   was=was.artifact, now=now.artifact)  # fmt: skip
-    change = _judge(was.drop - now.drop, margin)
+    change = _judge_gain(was.drop - now.drop, margin)
     if was.passed != now.passed and was.max_drop == now.max_drop:
         change = Change.BETTER if now.passed else Change.WORSE
     yield Measure(artifact=name, measure=f"drop of {now.metric}", change=change,

@@ -5,41 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.findings import TradeOff
-from .charts import shares
+from .charts import draw_shares
 from .html_verdicts import pill
-from .lineage import Node
-from .markup import Child, Markup, code, details, join, table, tag
-from .rows import Outcome, Row
-from .words import NONE, counted, milliseconds, percent, ratio, seconds_text, short, size_text
+from .lineage import LineageNode
+from .markup import Child, Markup, code_tag, details_tag, join, table_tag, tag
+from .rows import Outcome, ResultRow
+from .words import (
+    NO_VALUE,
+    count_text,
+    digest_text,
+    milliseconds_text,
+    percent_text,
+    ratio,
+    seconds_text,
+    size_text,
+)
 
 
-def lineage(roots: Sequence[Node]) -> Markup:
+def lineage_section(roots: Sequence[LineageNode]) -> Markup:
     """The tree from the checkpoint to every artifact and pending step."""
-    return tag("ul", [_node(node) for node in roots], class_="tree")
+    return tag("ul", [_node_item(node) for node in roots], class_="tree")
 
 
-def _node(node: Node) -> Markup:
+def _node_item(node: LineageNode) -> Markup:
     outcome = pill(node.outcome) if node.outcome else None
-    digest = tag("small", short(node.digest)) if node.digest else None
+    digest = tag("small", digest_text(node.digest)) if node.digest else None
     label = tag("span", tag("b", node.name), " ", node.said, " ", digest, " ", outcome)
-    below = [_node(child) for child in node.children]
+    below = [_node_item(child) for child in node.children]
     return tag("li", label, tag("ul", below) if below else None)
 
 
-def precision(rows: Sequence[Row]) -> Markup | None:
+def precision_section(rows: Sequence[ResultRow]) -> Markup | None:
     """What each artifact really computes in; None where nothing was measured."""
     found = [
         (
             row.name,
-            shares({d: cover.share.get(d, 0.0) for d in cover.layers}),
-            ", ".join(f"{dtype} {counted(n, 'layer')}" for dtype, n in cover.layers.items()),
+            draw_shares({d: cover.share.get(d, 0.0) for d in cover.layers}),
+            ", ".join(f"{dtype} {count_text(n, 'layer')}" for dtype, n in cover.layers.items()),
             f"{cover.work}, by {cover.source}",
         )
         for row in rows
         if row.artifact and (cover := row.artifact.coverage)
     ]
     return (
-        table(
+        table_tag(
             "What each artifact computes in",
             "artifact",
             "share of the work",
@@ -52,14 +61,14 @@ def precision(rows: Sequence[Row]) -> Markup | None:
     )
 
 
-def latency(rows: Sequence[Row]) -> Markup | None:
+def latency_section(rows: Sequence[ResultRow]) -> Markup | None:
     """One run at the smallest batch beside the FP32 parent; None where nothing was timed."""
     found = [
         (
             row.name,
-            milliseconds(one.milliseconds),
-            milliseconds(one.parent),
-            f"{one.parent / one.milliseconds:.2f} x" if one.milliseconds > 0 else NONE,
+            milliseconds_text(one.milliseconds),
+            milliseconds_text(one.parent),
+            f"{one.parent / one.milliseconds:.2f} x" if one.milliseconds > 0 else NO_VALUE,
             one.device,
             str(one.runs),
             pill(Outcome.FAILED, "slower than its parent") if one.slower else "",
@@ -68,18 +77,18 @@ def latency(rows: Sequence[Row]) -> Markup | None:
         if row.artifact and (one := row.artifact.latency)
     ]
     head = ("artifact", ">latency", ">fp32 parent", ">speed-up", "device", ">runs", "note")
-    return table("Latency", *head, rows=found) if found else None
+    return table_tag("Latency", *head, rows=found) if found else None
 
 
-def calibration(rows: Sequence[Row]) -> Markup | None:
+def calibration_section(rows: Sequence[ResultRow]) -> Markup | None:
     """Which samples INT8 artifacts were calibrated with; None where none were."""
     cards = [
         tag(
             "article",
             tag("h3", tag("span", row.name, class_="name")),
             tag("p", f"{one.used} of {one.found} samples ({one.kind}, {one.selection}, seed "
-                f"{one.seed}) from ", code(one.source), f"; judged on {one.held_out} held out"),
-            tag("p", f"preprocess {one.preprocess or 'none'} · sha256 {short(one.digest)}",
+                f"{one.seed}) from ", code_tag(one.source), f"; judged on {one.held_out} held out"),
+            tag("p", f"preprocess {one.preprocess or 'none'} · sha256 {digest_text(one.digest)}",
                 class_="quiet"),
             [tag("p", finding, class_="note") for finding in one.findings],
             class_="card",
@@ -90,7 +99,7 @@ def calibration(rows: Sequence[Row]) -> Markup | None:
     return join(cards) if cards else None
 
 
-def accuracy(rows: Sequence[Row]) -> Markup | None:
+def accuracy_section(rows: Sequence[ResultRow]) -> Markup | None:
     """Eager beside artifact on labelled data; None where no data was given."""
     found, lists = [], []
     for row in rows:
@@ -101,44 +110,50 @@ def accuracy(rows: Sequence[Row]) -> Markup | None:
         if one.max_drop is not None:
             outcome = Outcome.PASSED if one.passed else Outcome.FAILED
             gate = pill(outcome, f"at most {one.max_drop:g}")
-        interval = f"{one.low:.4g} to {one.high:.4g} ({percent(one.confidence, 0)}, {one.method})"
-        found.append((row.name, code(one.metric), f"{one.eager:.5g}", f"{one.artifact:.5g}",
+        interval = (
+            f"{one.low:.4g} to {one.high:.4g} ({percent_text(one.confidence, 0)}, {one.method})"
+        )
+        found.append((row.name, code_tag(one.metric), f"{one.eager:.5g}", f"{one.artifact:.5g}",
                       f"{one.drop:.4g}", interval, str(one.samples), gate))  # fmt: skip
         if one.disagreements:
-            text = f"{row.name}: {counted(one.disagreements, 'sample')} answered otherwise"
-            lists.append(details(text, tag("p", [join([code(n), " "]) for n in one.disagreeing])))
+            text = f"{row.name}: {count_text(one.disagreements, 'sample')} answered otherwise"
+            lists.append(
+                details_tag(text, tag("p", [join([code_tag(n), " "]) for n in one.disagreeing]))
+            )
     head = ("artifact", "metric", ">eager", ">artifact", ">drop", "interval", ">samples", "gate")
-    return join([table("Accuracy on labelled data", *head, rows=found), *lists]) if found else None
+    return (
+        join([table_tag("Accuracy on labelled data", *head, rows=found), *lists]) if found else None
+    )
 
 
-def tradeoffs(rows: Sequence[Row]) -> Markup | None:
+def tradeoffs_section(rows: Sequence[ResultRow]) -> Markup | None:
     """The points that accuracy-aware INT8 tried; None where it did not run."""
     found = [
         tag("article", tag("h3", tag("span", row.name, class_="name")),
-            _points(row.name, row.artifact.tradeoffs), class_="card")
+            _tradeoff_table(row.name, row.artifact.tradeoffs), class_="card")
         for row in rows
         if row.artifact and row.artifact.tradeoffs
     ]  # fmt: skip
     return join(found) if found else None
 
 
-def _points(name: str, points: Sequence[TradeOff]) -> Markup:
+def _tradeoff_table(name: str, points: Sequence[TradeOff]) -> Markup:
     rows = [
         (
             str(len(one.kept)),
             ratio(one.sqnr),
-            NONE if one.drop is None else f"{one.drop:.4g}",
-            NONE if one.latency is None else milliseconds(one.latency),
+            NO_VALUE if one.drop is None else f"{one.drop:.4g}",
+            NO_VALUE if one.latency is None else milliseconds_text(one.latency),
             seconds_text(one.seconds),
             pill(Outcome.PASSED, "within budget") if one.passed else "beyond the budget",
             tag("b", "chosen") if one.chosen else "",
-            details("layers", tag("p", [join([code(n), " "]) for n in one.kept]))
+            details_tag("layers", tag("p", [join([code_tag(n), " "]) for n in one.kept]))
             if one.kept
             else "",
         )
         for one in points
     ]
-    return table(
+    return table_tag(
         f"Trade-offs tried for {name}",
         ">kept in float",
         ">SQNR",
@@ -152,7 +167,7 @@ def _points(name: str, points: Sequence[TradeOff]) -> Markup:
     )
 
 
-def attempts(rows: Sequence[Row]) -> Markup | None:
+def attempts_section(rows: Sequence[ResultRow]) -> Markup | None:
     """Captures and quantizers that were tried, where there were several; else None."""
     found = []
     for row in rows:
@@ -161,24 +176,24 @@ def attempts(rows: Sequence[Row]) -> Markup | None:
         if len(tried) <= 1:
             continue
         for one in tried:
-            size = NONE if one.size is None else size_text(one.size)
-            timed = NONE if one.latency is None else milliseconds(one.latency.milliseconds)
-            found.append((row.name, code(one.capture), one.outcome, one.reason, ratio(one.sqnr),
+            size = NO_VALUE if one.size is None else size_text(one.size)
+            timed = NO_VALUE if one.latency is None else milliseconds_text(one.latency.milliseconds)
+            found.append((row.name, code_tag(one.capture), one.outcome, one.reason, ratio(one.sqnr),
                           timed, size, seconds_text(one.seconds)))  # fmt: skip
     head = ("artifact", "tried", "outcome", "why", ">SQNR", ">latency", ">size", ">took")
-    return table("What was tried", *head, rows=found) if found else None
+    return table_tag("What was tried", *head, rows=found) if found else None
 
 
-def files(rows: Sequence[Row]) -> Markup | None:
+def files_section(rows: Sequence[ResultRow]) -> Markup | None:
     """Every file with its size and digest; None where there is none."""
     found = [
-        (code(file.name), file.role, size_text(file.size), code(file.sha256))
+        (code_tag(file.name), file.role, size_text(file.size), code_tag(file.sha256))
         for row in rows
         if row.artifact
         for file in row.artifact.files
     ]
     return (
-        table("Files of all artifacts", "file", "role", ">size", "SHA-256", rows=found)
+        table_tag("Files of all artifacts", "file", "role", ">size", "SHA-256", rows=found)
         if found
         else None
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from ..core.findings import BranchRecord, FeedRecord
 from ..core.manifest import Manifest
 from .html_verdicts import pill
-from .markup import Child, Markup, code, join, table, tag
+from .markup import Child, Markup, code_tag, join, table_tag, tag
 from .rows import Outcome
-from .words import counted
+from .words import count_text
 
 
-def feeds(manifest: Manifest) -> Markup:
+def feeds_section(manifest: Manifest) -> Markup:
     """The signature, then every feed with its kind, sizes and why eager rejected it."""
     plan = manifest.feeds
-    inputs = [tag("li", code(str(spec))) for spec in manifest.signature.inputs]
-    outputs = [code(name) for name in manifest.signature.outputs]
-    drawn = f"{counted(plan.count, 'feed')} asked for, drawn from seed {plan.seed}"
+    inputs = [tag("li", code_tag(str(spec))) for spec in manifest.signature.inputs]
+    outputs = [code_tag(name) for name in manifest.signature.outputs]
+    drawn = f"{count_text(plan.count, 'feed')} asked for, drawn from seed {plan.seed}"
     parts = [
         tag("p", "Inputs"),
         tag("ul", inputs, class_="plain"),
@@ -24,60 +24,67 @@ def feeds(manifest: Manifest) -> Markup:
     ]
     if plan.drawn:
         parts.append(
-            table(
-                "Feeds", "feed", "kind", "sizes", "note", rows=[_feed(feed) for feed in plan.drawn]
+            table_tag(
+                "Feeds",
+                "feed",
+                "kind",
+                "sizes",
+                "note",
+                rows=[_feed_cells(feed) for feed in plan.drawn],
             )
         )
     return join(parts)
 
 
-def _feed(feed: FeedRecord) -> tuple[Child, ...]:
+def _feed_cells(feed: FeedRecord) -> tuple[Child, ...]:
     sizes = ", ".join(f"{name}={size}" for name, size in feed.sizes.items())
     said: Child = "values beyond what was declared" if feed.beyond else ""
     if feed.skipped:
         said = [pill(Outcome.SKIPPED), f" eager rejects it: {feed.skipped}"]
-    return code(feed.name), feed.kind, sizes, said
+    return code_tag(feed.name), feed.kind, sizes, said
 
 
-def branches(manifest: Manifest) -> Markup | None:
+def branches_section(manifest: Manifest) -> Markup | None:
     """Branches of the user's code with the feeds that took their arms; None where none are."""
     if not manifest.branches:
         return None
     data = [branch for branch in manifest.branches if branch.data]
     covered = sum(1 for branch in data if not branch.untested)
-    told = f"{covered} of {counted(len(data), 'place')} on tensor data seen to go more than one way"
+    told = (
+        f"{covered} of {count_text(len(data), 'place')} on tensor data seen to go more than one way"
+    )
     ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.untested))
     frozen = {
         branch.place: [a.name for a in manifest.artifacts if branch.place in (a.frozen or ())]
         for branch in ranked
     }
-    rows = [(*_branch(branch), ", ".join(frozen[branch.place])) for branch in ranked]
+    rows = [(*_branch_cells(branch), ", ".join(frozen[branch.place])) for branch in ranked]
     head = ("source", "condition", "true", "false", "note", "frozen in")
-    return join([tag("p", told), table("Branches of the code", *head, rows=rows)])
+    return join([tag("p", told), table_tag("Branches of the code", *head, rows=rows)])
 
 
-def _branch(branch: BranchRecord) -> tuple[Child, ...]:
+def _branch_cells(branch: BranchRecord) -> tuple[Child, ...]:
     said: Child = "" if branch.data else "does not depend on tensor data"
     if branch.data and branch.untested:
         said = [pill(Outcome.FAILED, "not covered"), " ", branch.untested]
         if branch.accepted:
             said = pill(Outcome.SKIPPED, "accepted by --accept-branch")
-    where = [code(branch.place), " ", branch.module]
+    where = [code_tag(branch.place), " ", branch.module]
     kind = "" if branch.kind == "value" else f"{branch.kind} "
-    condition = [kind, code(branch.condition)]
-    return where, condition, _arm(branch, "true"), _arm(branch, "false"), said
+    condition = [kind, code_tag(branch.condition)]
+    return where, condition, _arm_cell(branch, "true"), _arm_cell(branch, "false"), said
 
 
-def _arm(branch: BranchRecord, arm: str) -> Child:
+def _arm_cell(branch: BranchRecord, arm: str) -> Child:
     if branch.kind == "value":
         return ""
     feed = branch.arms.get(arm)
-    return ["✓ ", code(feed)] if feed is not None else "no feed took it"
+    return ["✓ ", code_tag(feed)] if feed is not None else "no feed took it"
 
 
-def warned(manifest: Manifest) -> Markup | None:
+def warnings_section(manifest: Manifest) -> Markup | None:
     """What frameworks said of the user's lines while they captured; None where nothing."""
     if not manifest.warned:
         return None
-    rows = [(code(f"{one.file}:{one.line}"), one.kind, one.text) for one in manifest.warned]
-    return table("Warnings while captured", "source", "kind", "what was said", rows=rows)
+    rows = [(code_tag(f"{one.file}:{one.line}"), one.kind, one.text) for one in manifest.warned]
+    return table_tag("Warnings while captured", "source", "kind", "what was said", rows=rows)

@@ -9,50 +9,57 @@ from hashlib import sha256
 from importlib import resources
 
 from ..core.manifest import Manifest
-from . import html_artifacts, html_feeds, html_layers, html_verdicts
-from .commands import FOLDER, commands_of, unsaid
-from .lineage import tree
-from .markup import Child, Markup, code, join, table, tag
-from .rows import rows_of
-from .words import day_text, short
+from . import html_artifacts, html_feeds, html_verdicts
+from .commands import EXAMPLE_FOLDER, list_commands, options_left_out
+from .html_layers import layers_section, outputs_section
+from .lineage import lineage_tree
+from .markup import Child, Markup, code_tag, join, table_tag, tag
+from .rows import make_rows
+from .words import day_text, digest_text
 
-GENERATOR = "modelc report"
-_Section = tuple[str, str, Child]  # id, title, content; None leaves the section out
+GENERATOR_NAME = "modelc report"
+_PageSection = tuple[str, str, Child]  # id, title, content; None leaves the section out
 
 
-def render(manifest: Manifest) -> str:
+def render_html(manifest: Manifest) -> str:
     """The manifest as a page: styles, script and charts are all in it."""
-    rows = rows_of(manifest)
+    rows = make_rows(manifest)
     checkpoint = manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2]
     said = (
         f"{manifest.checkpoint.factory or manifest.checkpoint.kind} · sha256 "
-        f"{short(manifest.checkpoint.digest)} · {day_text(manifest.created)} · "
+        f"{digest_text(manifest.checkpoint.digest)} · {day_text(manifest.created)} · "
         f"modelc {manifest.modelc}"
     )
-    sections: list[_Section] = [
-        ("summary", "Summary", html_verdicts.summary(rows, manifest) if rows else None),
-        ("verdicts", "Verdicts by feed", html_verdicts.matrix(rows, manifest) if rows else None),
-        ("reasons", "Reasons", html_verdicts.reasons(rows) if rows else None),
-        ("layers", "Error by layer", html_layers.layers(manifest)),
-        ("branches", "Branches", html_feeds.branches(manifest)),
-        ("warnings", "Warnings while captured", html_feeds.warned(manifest)),
-        ("outputs", "Output values", html_layers.outputs(manifest)),
-        ("accuracy", "Accuracy", html_artifacts.accuracy(rows)),
-        ("tradeoffs", "INT8 trade-offs", html_artifacts.tradeoffs(rows)),
-        ("precision", "Precision", html_artifacts.precision(rows)),
-        ("latency", "Latency", html_artifacts.latency(rows)),
-        ("calibration", "Calibration", html_artifacts.calibration(rows)),
-        ("attempts", "What was tried", html_artifacts.attempts(rows)),
-        ("feeds", "Feeds", html_feeds.feeds(manifest)),
-        ("lineage", "Lineage", html_artifacts.lineage(tree(manifest))),
-        ("files", "Files", html_artifacts.files(rows)),
-        ("commands", "Commands", _commands(manifest)),
-        ("environment", "Environment", _environment(manifest)),
+    sections: list[_PageSection] = [
+        ("summary", "Summary", html_verdicts.summary_section(rows, manifest) if rows else None),
+        (
+            "verdicts",
+            "Verdicts by feed",
+            html_verdicts.matrix_section(rows, manifest) if rows else None,
+        ),
+        ("reasons", "Reasons", html_verdicts.reasons_section(rows) if rows else None),
+        ("layers", "Error by layer", layers_section(manifest)),
+        ("branches", "Branches", html_feeds.branches_section(manifest)),
+        ("warnings", "Warnings while captured", html_feeds.warnings_section(manifest)),
+        ("outputs", "Output values", outputs_section(manifest)),
+        ("accuracy", "Accuracy", html_artifacts.accuracy_section(rows)),
+        ("tradeoffs", "INT8 trade-offs", html_artifacts.tradeoffs_section(rows)),
+        ("precision", "Precision", html_artifacts.precision_section(rows)),
+        ("latency", "Latency", html_artifacts.latency_section(rows)),
+        ("calibration", "Calibration", html_artifacts.calibration_section(rows)),
+        ("attempts", "What was tried", html_artifacts.attempts_section(rows)),
+        ("feeds", "Feeds", html_feeds.feeds_section(manifest)),
+        ("lineage", "Lineage", html_artifacts.lineage_section(lineage_tree(manifest))),
+        ("files", "Files", html_artifacts.files_section(rows)),
+        ("commands", "Commands", _commands_section(manifest)),
+        ("environment", "Environment", _environment_section(manifest)),
     ]
-    return page(checkpoint or "checkpoint", said, html_verdicts.banner(rows, manifest), sections)
+    return make_page(
+        checkpoint or "checkpoint", said, html_verdicts.verdict_banner(rows, manifest), sections
+    )
 
 
-def page(title: str, said: str, banner: Markup, sections: Sequence[_Section]) -> str:
+def make_page(title: str, said: str, banner: Markup, sections: Sequence[_PageSection]) -> str:
     """A whole page of these sections; those without content are left out."""
     shown = [section for section in sections if section[2]]
     links = [tag("a", name, href=f"#{key}") for key, name, _ in shown]
@@ -67,52 +74,52 @@ def page(title: str, said: str, banner: Markup, sections: Sequence[_Section]) ->
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
     nav = tag("nav", links, aria_label="Parts of this page")
     main = tag("main", banner, parts, id="main", tabindex=-1)
-    body = tag("body", skip, header, nav, main, _script())
-    return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
+    body = tag("body", skip, header, nav, main, _script_tag())
+    return f"<!doctype html>\n{tag('html', _page_head(title), body, lang='en')}\n"
 
 
-def _head(title: str) -> Markup:
+def _page_head(title: str) -> Markup:
     """Scripts other than the page's own are refused by the page itself, and so is every request."""
-    digest = b64encode(sha256(_asset("page.js").encode()).digest()).decode()
+    digest = b64encode(sha256(_read_asset("page.js").encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=GENERATOR),
-        _equiv("Content-Security-Policy", policy),
+        tag("meta", name="generator", content=GENERATOR_NAME),
+        _meta_tag("Content-Security-Policy", policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title} · modelc"),
-        tag("style", Markup(_asset("page.css"))),
+        tag("style", Markup(_read_asset("page.css"))),
     )
 
 
-def _equiv(name: str, content: str) -> Markup:
+def _meta_tag(name: str, content: str) -> Markup:
     return tag("meta", http_equiv=name, content=content)
 
 
-def _script() -> Markup:
-    return tag("script", Markup(_asset("page.js")))
+def _script_tag() -> Markup:
+    return tag("script", Markup(_read_asset("page.js")))
 
 
 @cache
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _commands(manifest: Manifest) -> Markup | None:
+def _commands_section(manifest: Manifest) -> Markup | None:
     found = [
-        tag("div", tag("p", one.purpose), tag("pre", code(one.text), class_="command"))
-        for one in commands_of(manifest)
+        tag("div", tag("p", one.purpose), tag("pre", code_tag(one.text), class_="command"))
+        for one in list_commands(manifest)
     ]
-    left = unsaid(manifest.order)
+    left = options_left_out(manifest.order)
     if left:
         told = ", ".join(f"{key}={value}" for key, value in left.items())
         found.append(tag("p", f"Ordered as well: {told}", class_="quiet"))
-    where = f"{FOLDER} stands for the folder that holds manifest.json."
+    where = f"{EXAMPLE_FOLDER} stands for the folder that holds manifest.json."
     return join([tag("p", where, class_="quiet"), *found]) if found else None
 
 
-def _environment(manifest: Manifest) -> Markup:
+def _environment_section(manifest: Manifest) -> Markup:
     made_with: dict[str, set[str]] = {}
     for artifact in manifest.artifacts:
         for name, version in artifact.versions.items():
@@ -122,4 +129,4 @@ def _environment(manifest: Manifest) -> Markup:
         found.setdefault(name, set()).update(versions)
     cells = ((name, ", ".join(sorted(versions))) for name, versions in found.items())
     notes: Iterable[Markup] = (tag("p", note, class_="note") for note in manifest.notes)
-    return join([table("Versions", "what", "version", rows=cells), *notes])
+    return join([table_tag("Versions", "what", "version", rows=cells), *notes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.manifest import Manifest
 
 
-def render(manifest: Manifest) -> str:
+def render_json(manifest: Manifest) -> str:
     """The manifest as indented JSON; `schema_version` says by which schema to read it."""
     import msgspec
 

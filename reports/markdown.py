@@ -6,29 +6,36 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
-from .commands import commands_of
-from .markdown_text import Block, code, fitted, folded, prose, table
+from .commands import list_commands
+from .markdown_text import (
+    MarkdownBlock,
+    as_prose,
+    code_span,
+    fit_blocks,
+    fold_lines,
+    markdown_table,
+)
 from .rows import (
     Outcome,
-    Row,
-    counts,
+    ResultRow,
+    count_outcomes,
     domain_lines,
-    overall,
-    rows_of,
+    make_rows,
+    overall_outcome,
     sensitivity_lines,
 )
-from .summary import HEAD, WORST_FIRST, answer, summary_lines
-from .words import milliseconds, percent, short
+from .summary import SUMMARY_HEAD, WORST_FIRST, deployment_answer, summary_lines
+from .words import digest_text, milliseconds_text, percent_text
 
-MARK = "<!-- modelc report -->"
-_MARKS = {
+REPORT_MARK = "<!-- modelc report -->"
+_OUTCOME_MARKS = {
     Outcome.PASSED: "✅ pass",
     Outcome.FAILED: "❌ **FAIL**",
     Outcome.ERROR: "🛑 **error**",
     Outcome.PENDING: "⏳ pending",
     Outcome.SKIPPED: "skipped",
 }
-_TITLES = {
+_OUTCOME_TITLES = {
     Outcome.PASSED: "✅ proven",
     Outcome.FAILED: "❌ refused",
     Outcome.ERROR: "🛑 could not be judged",
@@ -37,90 +44,101 @@ _TITLES = {
 }
 
 
-def render(manifest: Manifest) -> str:
+def render_markdown(manifest: Manifest) -> str:
     """The manifest as Markdown of at most 60 kB; what was cut is named at its end."""
-    return fitted(MARK, blocks(manifest))
+    return fit_blocks(REPORT_MARK, report_blocks(manifest))
 
 
-def blocks(manifest: Manifest) -> list[Block]:
+def report_blocks(manifest: Manifest) -> list[MarkdownBlock]:
     """The parts of the document, the most important first."""
-    rows = sorted(rows_of(manifest), key=lambda row: WORST_FIRST.index(row.outcome))
+    rows = sorted(make_rows(manifest), key=lambda row: WORST_FIRST.index(row.outcome))
     found = [
-        Block("summary", [_summary(rows, manifest)]),
-        Block("verdicts", _verdicts(rows)),
-        Block("reasons", _reasons(rows)),
-        Block("untaken branches", _branches(manifest)),
-        Block("first wrong layers", [_layer(one) for one in manifest.localisations if one.guilty]),
-        Block("notes", folded("Notes", _notes(rows, manifest))),
-        Block("accuracy", folded("Accuracy on labelled data", _accuracy(rows))),
-        Block("precision", folded("What it computes in, and how fast", _precision(rows))),
-        Block("feeds", folded("Feeds", _feeds(manifest))),
-        Block("commands", folded("Commands", _commands(manifest))),
-        Block("environment", folded("Environment", _environment(manifest))),
+        MarkdownBlock("summary", [_summary_table(rows, manifest)]),
+        MarkdownBlock("verdicts", _verdict_lines(rows)),
+        MarkdownBlock("reasons", _reason_lines(rows)),
+        MarkdownBlock("untaken branches", _branch_lines(manifest)),
+        MarkdownBlock(
+            "first wrong layers", [_layer_line(one) for one in manifest.localisations if one.guilty]
+        ),
+        MarkdownBlock("notes", fold_lines("Notes", _note_lines(rows, manifest))),
+        MarkdownBlock("accuracy", fold_lines("Accuracy on labelled data", _accuracy_table(rows))),
+        MarkdownBlock(
+            "precision", fold_lines("What it computes in, and how fast", _precision_table(rows))
+        ),
+        MarkdownBlock("feeds", fold_lines("Feeds", _feed_table(manifest))),
+        MarkdownBlock("commands", fold_lines("Commands", _command_lines(manifest))),
+        MarkdownBlock("environment", fold_lines("Environment", _environment_lines(manifest))),
     ]
     return [block for block in found if block.lines]
 
 
-def _summary(rows: Sequence[Row], manifest: Manifest) -> str:
-    names = ((outcome, _TITLES[outcome].split(" ", 1)[1]) for outcome in WORST_FIRST)
-    found = counts(tuple(rows))
+def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
+    names = ((outcome, _OUTCOME_TITLES[outcome].split(" ", 1)[1]) for outcome in WORST_FIRST)
+    found = count_outcomes(tuple(rows))
     told = ", ".join(f"{found[outcome]} {name}" for outcome, name in names if found[outcome])
-    checkpoint = code(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
+    checkpoint = code_span(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
     lines = (
         *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
     )
-    domains = "".join(f"\n{prose(line)}\n" for line in lines)
+    domains = "".join(f"\n{as_prose(line)}\n" for line in lines)
     return (
-        f"### modelc: {_TITLES[overall(tuple(rows))]}\n\n"
-        f"**{prose(answer(rows, manifest))}**\n\n"
-        f"{told or 'nothing was judged'} · {checkpoint} `{short(manifest.checkpoint.digest)}`"
-        f" · modelc {prose(manifest.modelc)}\n{domains}"
+        f"### modelc: {_OUTCOME_TITLES[overall_outcome(tuple(rows))]}\n\n"
+        f"**{as_prose(deployment_answer(rows, manifest))}**\n\n"
+        f"{told or 'nothing was judged'} · {checkpoint} `{digest_text(manifest.checkpoint.digest)}`"
+        f" · modelc {as_prose(manifest.modelc)}\n{domains}"
     )
 
 
-def _verdicts(rows: Sequence[Row]) -> list[str]:
+def _verdict_lines(rows: Sequence[ResultRow]) -> list[str]:
     lines = summary_lines(rows)
-    cells = ((code(one.name), _MARKS[one.outcome], *map(prose, one.cells)) for one in lines)
-    return table(HEAD, cells) if lines else []
+    cells = (
+        (code_span(one.name), _OUTCOME_MARKS[one.outcome], *map(as_prose, one.cells))
+        for one in lines
+    )
+    return markdown_table(SUMMARY_HEAD, cells) if lines else []
 
 
-def _reasons(rows: Iterable[Row]) -> list[str]:
+def _reason_lines(rows: Iterable[ResultRow]) -> list[str]:
     found = [
-        f"- {code(row.name)}: {prose(row.reason or 'no reason is on record')}"
+        f"- {code_span(row.name)}: {as_prose(row.reason or 'no reason is on record')}"
         for row in rows
         if row.outcome is not Outcome.PASSED
     ]
     return ["**Why**", "", *found, ""] if found else []
 
 
-def _branches(manifest: Manifest) -> list[str]:
+def _branch_lines(manifest: Manifest) -> list[str]:
     found = [
-        f"- {code(one.told)}: {one.untested}{' (accepted)' if one.accepted else ''}"
+        f"- {code_span(one.told)}: {one.untested}{' (accepted)' if one.accepted else ''}"
         for one in manifest.branches
         if one.data and one.untested
     ]
     return ["**Branches that no feed took**", "", *found, ""] if found else []
 
 
-def _layer(one: Localisation) -> str:
+def _layer_line(one: Localisation) -> str:
     layer = next((layer for layer in one.layers if layer.module == one.guilty), None)
-    place = f" at {code(f'{layer.file}:{layer.line}')}" if layer and layer.file else ""
-    cause = f": {prose(one.cause)}" if one.cause else ""
-    return f"First wrong layer of {code(one.artifact)}: {code(one.guilty)}{place}{cause}\n"
+    place = f" at {code_span(f'{layer.file}:{layer.line}')}" if layer and layer.file else ""
+    cause = f": {as_prose(one.cause)}" if one.cause else ""
+    return (
+        f"First wrong layer of {code_span(one.artifact)}: {code_span(one.guilty)}{place}{cause}\n"
+    )
 
 
-def _notes(rows: Iterable[Row], manifest: Manifest) -> list[str]:
-    own = [f"- {prose(note)}" for note in manifest.notes]
-    return own + [f"- {code(row.name)}: {prose(note)}" for row in rows for note in row.notes]
+def _note_lines(rows: Iterable[ResultRow], manifest: Manifest) -> list[str]:
+    own = [f"- {as_prose(note)}" for note in manifest.notes]
+    return own + [
+        f"- {code_span(row.name)}: {as_prose(note)}" for row in rows for note in row.notes
+    ]
 
 
-def _accuracy(rows: Iterable[Row]) -> list[str]:
+def _accuracy_table(rows: Iterable[ResultRow]) -> list[str]:
     found = [(row.name, row.artifact.accuracy) for row in rows if row.artifact]
     cells = (
         (
-            code(name),
-            code(one.metric),
+            code_span(name),
+            code_span(one.metric),
             f"{one.eager:.5g}",
             f"{one.artifact:.5g}",
             f"{one.drop:.3g} ({one.low:.3g} to {one.high:.3g})",
@@ -132,10 +150,12 @@ def _accuracy(rows: Iterable[Row]) -> list[str]:
     )
     if all(one is None for _, one in found):
         return []
-    return table(("artifact", "metric", ">eager", ">artifact", ">drop", ">samples", "gate"), cells)
+    return markdown_table(
+        ("artifact", "metric", ">eager", ">artifact", ">drop", ">samples", "gate"), cells
+    )
 
 
-def _precision(rows: Iterable[Row]) -> list[str]:
+def _precision_table(rows: Iterable[ResultRow]) -> list[str]:
     cells = []
     for row in rows:
         artifact = row.artifact
@@ -145,33 +165,37 @@ def _precision(rows: Iterable[Row]) -> list[str]:
         latency = artifact.latency
         cells.append(
             (
-                code(row.name),
-                ", ".join(f"{prose(dtype)} {percent(share, 0)}" for dtype, share in shares),
-                milliseconds(latency.milliseconds) if latency else "",
-                milliseconds(latency.parent) if latency else "",
+                code_span(row.name),
+                ", ".join(f"{as_prose(dtype)} {percent_text(share, 0)}" for dtype, share in shares),
+                milliseconds_text(latency.milliseconds) if latency else "",
+                milliseconds_text(latency.parent) if latency else "",
             )
         )
-    return table(("artifact", "computes in", ">latency", ">fp32 parent"), cells) if cells else []
+    return (
+        markdown_table(("artifact", "computes in", ">latency", ">fp32 parent"), cells)
+        if cells
+        else []
+    )
 
 
-def _feeds(manifest: Manifest) -> list[str]:
+def _feed_table(manifest: Manifest) -> list[str]:
     cells = [
         (
-            code(feed.name),
-            prose(feed.kind),
-            prose(", ".join(f"{name}={size}" for name, size in feed.sizes.items())),
-            prose(f"skipped: {feed.skipped}" if feed.skipped else ""),
+            code_span(feed.name),
+            as_prose(feed.kind),
+            as_prose(", ".join(f"{name}={size}" for name, size in feed.sizes.items())),
+            as_prose(f"skipped: {feed.skipped}" if feed.skipped else ""),
         )
         for feed in manifest.feeds.drawn
     ]
-    return table(("feed", "kind", "sizes", ""), cells) if cells else []
+    return markdown_table(("feed", "kind", "sizes", ""), cells) if cells else []
 
 
-def _commands(manifest: Manifest) -> Iterator[str]:
-    for command in commands_of(manifest):
-        yield f"- {prose(command.purpose)}: {code(command.text, limit=2000, cell=False)}"
+def _command_lines(manifest: Manifest) -> Iterator[str]:
+    for command in list_commands(manifest):
+        yield f"- {as_prose(command.purpose)}: {code_span(command.text, limit=2000, cell=False)}"
 
 
-def _environment(manifest: Manifest) -> list[str]:
-    found = [(code(name), code(text)) for name, text in manifest.environment.items()]
-    return table(("what", "version"), found) if found else []
+def _environment_lines(manifest: Manifest) -> list[str]:
+    found = [(code_span(name), code_span(text)) for name, text in manifest.environment.items()]
+    return markdown_table(("what", "version"), found) if found else []

@@ -6,41 +6,41 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .words import NONE, counted, one_line
+from .words import NO_VALUE, count_text, one_line
 
-LIMIT = 60_000  # bytes; GitHub refuses a comment of more than 65536 characters
+MARKDOWN_LIMIT = 60_000  # bytes; GitHub refuses a comment of more than 65536 characters
 _RESERVE = 1_000  # for the line that says what was cut
-_SHARE = 0.6  # of the limit that one block may take, so that others are left
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$])")
-_LIVE = re.compile(r"(@|#(?=\d)|://|www\.)")  # mentions, issue numbers, links
-_TICKS = re.compile("`+")
+_BLOCK_SHARE = 0.6  # of the limit that one block may take, so that others are left
+_SPECIAL_CHARACTERS = re.compile(r"([\\`*_{}\[\]<>|~$])")
+_LINK_STARTS = re.compile(r"(@|#(?=\d)|://|www\.)")  # mentions, issue numbers, links
+_BACKTICKS = re.compile("`+")
 
 
 @dataclass(frozen=True)
-class Block:
+class MarkdownBlock:
     """A part of the document, cut at its end where it is too long."""
 
     name: str
     lines: Sequence[str] = field(default_factory=list)
 
 
-def prose(text: str, limit: int = 700) -> str:
+def as_prose(text: str, limit: int = 700) -> str:
     """Foreign text as text: no markup, no mention, no link."""
-    escaped = _SPECIAL.sub(r"\\\1", one_line(text, limit))
-    return _LIVE.sub(lambda found: f"{found.group()}\u200b", escaped)
+    escaped = _SPECIAL_CHARACTERS.sub(r"\\\1", one_line(text, limit))
+    return _LINK_STARTS.sub(lambda found: f"{found.group()}\u200b", escaped)
 
 
-def code(text: str, limit: int = 160, *, cell: bool = True) -> str:
+def code_span(text: str, limit: int = 160, *, cell: bool = True) -> str:
     """Foreign text as a code span; in a table's cell a bar must be escaped even there."""
-    line = one_line(text, limit) or NONE
+    line = one_line(text, limit) or NO_VALUE
     line = line.replace("|", "\\|") if cell else line
-    longest = max((len(run) for run in _TICKS.findall(line)), default=0)
+    longest = max((len(run) for run in _BACKTICKS.findall(line)), default=0)
     fence = "`" * (longest + 1)
     space = " " if longest else ""
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A table; titles that start with `>` are of figures."""
     rules = ["---:" if title.startswith(">") else "---" for title in head]
     titles = [title.removeprefix(">") for title in head]
@@ -48,7 +48,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [*lines, ""]
 
 
-def folded(title: str, lines: Iterable[str]) -> list[str]:
+def fold_lines(title: str, lines: Iterable[str]) -> list[str]:
     """Lines that open at a click; none where there are none."""
     found = list(lines)
     if not found:
@@ -63,8 +63,12 @@ def folded(title: str, lines: Iterable[str]) -> list[str]:
     ]
 
 
-def fitted(
-    first: str, blocks: Iterable[Block], limit: int = LIMIT, *, see: str = "report.html"
+def fit_blocks(
+    first: str,
+    blocks: Iterable[MarkdownBlock],
+    limit: int = MARKDOWN_LIMIT,
+    *,
+    see: str = "report.html",
 ) -> str:
     """The blocks in order, as much as fits in `limit` bytes of UTF-8; what is cut is said.
 
@@ -73,30 +77,30 @@ def fitted(
     parts, cut = [first, ""], []
     left = limit - _RESERVE - len(first)
     for block in blocks:
-        lines, dropped = _cut(block, min(left, int(limit * _SHARE)))
+        lines, dropped = _cut_block(block, min(left, int(limit * _BLOCK_SHARE)))
         parts += lines
-        left -= _bytes(lines)
+        left -= _count_bytes(lines)
         if dropped:
-            cut.append(f"{block.name} ({counted(dropped, 'line')})")
+            cut.append(f"{block.name} ({count_text(dropped, 'line')})")
     if cut:
         parts += ["", f"*Cut to stay under {limit // 1000} kB: {', '.join(cut)}; see {see}.*"]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _bytes(lines: Iterable[str]) -> int:
+def _count_bytes(lines: Iterable[str]) -> int:
     return sum(len(line.encode()) + 1 for line in lines)
 
 
-def _cut(block: Block, room: int) -> tuple[list[str], int]:
+def _cut_block(block: MarkdownBlock, room: int) -> tuple[list[str], int]:
     """As many lines as fit in `room` bytes, and how many did not."""
     lines = list(block.lines)
-    if _bytes(lines) <= room:
+    if _count_bytes(lines) <= room:
         return lines, 0
     closing = ["", "</details>", ""] if lines[0].startswith("<details>") else [""]
     kept: list[str] = []
-    room -= _bytes(closing)
+    room -= _count_bytes(closing)
     for line in lines:
-        size = _bytes([line])
+        size = _count_bytes([line])
         if size > room:
             break
         kept.append(line)

@@ -13,9 +13,9 @@ from ..core.records import Artifact
 from ..core.signature import Signature
 from ..core.verdict import Excuse, OutputVerdict, State, Verdict
 from .size_text import readable_sizes
-from .words import NONE
+from .words import NO_VALUE
 
-REJECTED = "rejected/"  # what the pipeline puts before the name of a refused artifact
+REJECTED_PREFIX = "rejected/"  # what the pipeline puts before the name of a refused artifact
 
 
 class Outcome(StrEnum):
@@ -28,20 +28,20 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
-_OF_STATE = {
+_STATE_OUTCOMES = {
     State.PASSED: Outcome.PASSED,
     State.FAILED: Outcome.FAILED,
     State.ERROR: Outcome.ERROR,
 }
 
-_EXCUSES = {
+_EXCUSE_TEXTS = {
     Excuse.ILL_CONDITIONED: "ill-conditioned",
     Excuse.USUAL_SCALE: "far below its usual scale",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class FeedCase:
     """One artifact on one feed. `headroom` is the smallest over the outputs, in dB."""
 
     feed: str
@@ -67,13 +67,13 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ResultRow:
     """One artifact, failed step or pending step, with its cases by feed."""
 
     name: str
     outcome: Outcome
     reason: str = ""
-    cases: tuple[Case, ...] = ()
+    cases: tuple[FeedCase, ...] = ()
     artifact: Artifact | None = None
     verdict: Verdict | None = None
     failure: Failure | None = None
@@ -92,13 +92,13 @@ class Row:
         return self.outcome not in {case.outcome for case in self.cases}
 
 
-def rows_of(manifest: Manifest) -> tuple[Row, ...]:
+def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
     """Every artifact in the manifest's order, then failed steps, then pending ones."""
     return (
         *(_artifact_row(artifact, manifest) for artifact in manifest.artifacts),
-        *(_failed_row(failure) for failure in manifest.failures),
+        *(_failure_row(failure) for failure in manifest.failures),
         *(
-            Row(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
+            ResultRow(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
             for one in manifest.waiting
         ),
     )
@@ -112,14 +112,14 @@ def domain_lines(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
     by_domain: dict[str, list[str]] = {}
     for artifact in artifacts:
         if artifact.domain is not None:
-            text = "; ".join([artifact.domain.describe(), *_narrowed(artifact.domain, asked)])
+            text = "; ".join([artifact.domain.describe(), *_narrow_inputs(artifact.domain, asked)])
             by_domain.setdefault(text, []).append(artifact.name)
     if len(by_domain) == 1:
         return [f"domain: {text}" for text in by_domain]
     return [f"domain of {', '.join(names)}: {text}" for text, names in by_domain.items()]
 
 
-def _narrowed(domain: Domain, asked: Signature) -> Iterator[str]:
+def _narrow_inputs(domain: Domain, asked: Signature) -> Iterator[str]:
     for name, dim in asked.free_dims.items():
         kept = domain.free_dims.get(name, dim)
         if not dim.chosen and (kept.low, kept.high) != (dim.low, dim.high):
@@ -155,9 +155,9 @@ def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
 def sqnr_text(verdict: Verdict | None, unit: str = "") -> str:
     """The one SQNR of an artifact that every table shows, in dB; a dash where there is none."""
     if verdict is None:
-        return NONE
+        return NO_VALUE
     if verdict.sqnr is None:
-        return "exact" if verdict.exact else NONE
+        return "exact" if verdict.exact else NO_VALUE
     return f"{verdict.sqnr:.1f}{unit}{' (excused)' if verdict.excused else ''}"
 
 
@@ -165,78 +165,80 @@ def excuse_text(output: OutputVerdict) -> str:
     """Why the SQNR of an output is not the one that is shown; empty where it may be."""
     if not output.excused:
         return ""
-    why = "roundoff decides" if output.excuse is None else _EXCUSES[output.excuse]
+    why = "roundoff decides" if output.excuse is None else _EXCUSE_TEXTS[output.excuse]
     return f"{why}, left out of the SQNR"
 
 
-def feeds_of(manifest: Manifest) -> tuple[str, ...]:
+def feed_names(manifest: Manifest) -> tuple[str, ...]:
     """Names of all feeds: those that were drawn, then those that verdicts name beside them."""
     drawn = (feed.name for feed in manifest.feeds.drawn)
-    judged = (feed for verdict in manifest.verdicts for feed in _feeds(verdict))
+    judged = (feed for verdict in manifest.verdicts for feed in _verdict_feeds(verdict))
     return tuple(dict.fromkeys((*drawn, *judged)))
 
 
-def counts(rows: tuple[Row, ...]) -> Counter[Outcome]:
+def count_outcomes(rows: tuple[ResultRow, ...]) -> Counter[Outcome]:
     """How many rows ended in each way."""
     return Counter(row.outcome for row in rows)
 
 
-def overall(rows: tuple[Row, ...]) -> Outcome:
+def overall_outcome(rows: tuple[ResultRow, ...]) -> Outcome:
     """The worst outcome of the rows; nothing at all was not judged."""
-    found = counts(rows)
+    found = count_outcomes(rows)
     order = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
     return next((outcome for outcome in order if found[outcome]), Outcome.ERROR)
 
 
-def _artifact_row(artifact: Artifact, manifest: Manifest) -> Row:
+def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
     verdict = manifest.verdict_of(artifact.name)
     if verdict is None:
         reason = "there is no verdict on it"
-        return Row(name=artifact.name, outcome=Outcome.ERROR, reason=reason, artifact=artifact)
-    return Row(
+        return ResultRow(
+            name=artifact.name, outcome=Outcome.ERROR, reason=reason, artifact=artifact
+        )
+    return ResultRow(
         name=artifact.name,
-        outcome=_OF_STATE[verdict.state],
+        outcome=_STATE_OUTCOMES[verdict.state],
         reason=verdict.reason,
-        cases=tuple(_cases(verdict, manifest)),
+        cases=tuple(_verdict_cases(verdict, manifest)),
         artifact=artifact,
         verdict=verdict,
     )
 
 
-def _failed_row(failure: Failure) -> Row:
+def _failure_row(failure: Failure) -> ResultRow:
     reason = f"{failure.message} (hint: {failure.hint})" if failure.hint else failure.message
-    return Row(name=failure.step, outcome=Outcome.ERROR, reason=reason, failure=failure)
+    return ResultRow(name=failure.step, outcome=Outcome.ERROR, reason=reason, failure=failure)
 
 
-def _feeds(verdict: Verdict) -> tuple[str, ...]:
+def _verdict_feeds(verdict: Verdict) -> tuple[str, ...]:
     """The verdict's feeds, those of its outputs included."""
     return tuple(dict.fromkeys((*verdict.feeds, *(o.feed for o in verdict.outputs))))
 
 
-def _cases(verdict: Verdict, manifest: Manifest) -> Iterator[Case]:
+def _verdict_cases(verdict: Verdict, manifest: Manifest) -> Iterator[FeedCase]:
     """A case for each feed of the verdict, and for each that eager rejected."""
     by_feed: dict[str, list[OutputVerdict]] = {}
     for output in verdict.outputs:
         by_feed.setdefault(output.feed, []).append(output)
     skipped = {feed.name: feed.skipped for feed in manifest.feeds.drawn if feed.skipped}
-    for name in _feeds(verdict):
+    for name in _verdict_feeds(verdict):
         if name not in skipped or name in by_feed:
-            yield _case(name, tuple(by_feed.get(name, ())), verdict)
+            yield _feed_case(name, tuple(by_feed.get(name, ())), verdict)
     for name, why in skipped.items():
         if name not in by_feed:
-            yield Case(feed=name, outcome=Outcome.SKIPPED, reason=f"eager rejects it: {why}")
+            yield FeedCase(feed=name, outcome=Outcome.SKIPPED, reason=f"eager rejects it: {why}")
 
 
-def _case(feed: str, outputs: tuple[OutputVerdict, ...], verdict: Verdict) -> Case:
+def _feed_case(feed: str, outputs: tuple[OutputVerdict, ...], verdict: Verdict) -> FeedCase:
     """What one feed says; where nothing was measured, that, and never that it passed."""
     if not outputs:
         passed = verdict.state is State.PASSED
         reason = "nothing was measured on this feed" if passed else verdict.reason
         outcome = Outcome.SKIPPED if passed else Outcome.ERROR
-        return Case(feed=feed, outcome=outcome, reason=reason)
+        return FeedCase(feed=feed, outcome=outcome, reason=reason)
     wrong = [output for output in outputs if not output.passed]
     reason = "; ".join(f"output {o.output!r}: {o.reason}" for o in wrong)
-    return Case(
+    return FeedCase(
         feed=feed,
         outcome=Outcome.FAILED if wrong else Outcome.PASSED,
         reason=reason,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from ..core.findings import BranchRecord, Localisation
 from ..core.manifest import Manifest
-from .rows import REJECTED, Outcome, Row, rows_of
+from .rows import REJECTED_PREFIX, Outcome, ResultRow, make_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class SourceRule:
     """A kind of finding, with what to do about it."""
 
     key: str
@@ -21,7 +21,7 @@ class Rule:
     level: str
 
 
-UNTAKEN = Rule(
+UNTAKEN_BRANCH = SourceRule(
     key="MC001",
     name="UntakenBranch",
     summary="No feed went the other way at this place that depends on tensor data",
@@ -30,7 +30,7 @@ UNTAKEN = Rule(
     "--accept-branch FILE:LINE.",
     level="warning",
 )
-WARNED = Rule(
+TRACE_WARNING = SourceRule(
     key="MC002",
     name="TraceWarning",
     summary="The framework warned of this line while it captured the model",
@@ -38,7 +38,7 @@ WARNED = Rule(
     "tensor, or capture with --capture script or export.",
     level="warning",
 )
-GUILTY = Rule(
+DIVERGING_LAYER = SourceRule(
     key="MC003",
     name="DivergingLayer",
     summary="The artifact computes this layer otherwise than eager",
@@ -46,7 +46,7 @@ GUILTY = Rule(
     "with --keep-fp, or open the reproducer that modelc debug wrote.",
     level="error",
 )
-FROZEN = Rule(
+FROZEN_BRANCH = SourceRule(
     key="MC004",
     name="FrozenBranch",
     summary="A refused artifact keeps one way of this place, whatever its input says",
@@ -54,18 +54,18 @@ FROZEN = Rule(
     "way get wrong answers. Capture with --capture script, or export it with torch.cond.",
     level="error",
 )
-RULES = (UNTAKEN, WARNED, GUILTY, FROZEN)
+SOURCE_RULES = (UNTAKEN_BRANCH, TRACE_WARNING, DIVERGING_LAYER, FROZEN_BRANCH)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SourceFinding:
     """One place in the user's code. `token` tells it from others in its file.
 
     `line` is 0 where none is known; `level` is error or warning; what is `accepted` was named by
     the user.
     """
 
-    rule: Rule
+    rule: SourceRule
     text: str
     file: str
     line: int
@@ -74,22 +74,24 @@ class Finding:
     accepted: bool = False
 
 
-def findings_of(manifest: Manifest) -> Iterator[Finding]:
+def find_source_lines(manifest: Manifest) -> Iterator[SourceFinding]:
     """All of them: branches, warnings, guilty layers, places that a refused artifact froze."""
-    yield from _branches(manifest)
-    yield from _warned(manifest)
-    yield from _guilty(manifest)
-    yield from _frozen(rows_of(manifest))
+    yield from _branch_findings(manifest)
+    yield from _findings_of_warnings(manifest)
+    yield from _layer_findings(manifest)
+    yield from _findings_of_frozen(make_rows(manifest))
 
 
-def _finding(rule: Rule, text: str, place: tuple[str, int, str], *, level: str = "") -> Finding:
+def _make_finding(
+    rule: SourceRule, text: str, place: tuple[str, int, str], *, level: str = ""
+) -> SourceFinding:
     file, line, token = place
-    return Finding(
+    return SourceFinding(
         rule=rule, text=text, file=file, line=line, token=token, level=level or rule.level
     )
 
 
-def _branches(manifest: Manifest) -> Iterator[Finding]:
+def _branch_findings(manifest: Manifest) -> Iterator[SourceFinding]:
     """Places that no feed showed to go another way: errors where an artifact froze them.
 
     An artifact of which that is not known counts as one that did.
@@ -99,45 +101,47 @@ def _branches(manifest: Manifest) -> Iterator[Finding]:
         if not (branch.data and branch.untested):
             continue
         kept = any(places is None or branch.place in places for places in frozen)
-        yield Finding(
-            rule=UNTAKEN,
-            text=f"{branch.untested} of: {branch.condition}{_where(branch)}",
+        yield SourceFinding(
+            rule=UNTAKEN_BRANCH,
+            text=f"{branch.untested} of: {branch.condition}{_branch_text(branch)}",
             file=branch.file,
             line=branch.line,
             token=branch.condition,
-            level="error" if kept and not branch.accepted else UNTAKEN.level,
+            level="error" if kept and not branch.accepted else UNTAKEN_BRANCH.level,
             accepted=branch.accepted,
         )
 
 
-def _where(branch: BranchRecord) -> str:
+def _branch_text(branch: BranchRecord) -> str:
     return f" (module {branch.module})" if branch.module else ""
 
 
-def _warned(manifest: Manifest) -> Iterator[Finding]:
+def _findings_of_warnings(manifest: Manifest) -> Iterator[SourceFinding]:
     for one in manifest.warned:
-        yield _finding(WARNED, f"{one.kind}: {one.text}", (one.file, one.line, one.kind))
+        yield _make_finding(
+            TRACE_WARNING, f"{one.kind}: {one.text}", (one.file, one.line, one.kind)
+        )
 
 
-def _guilty(manifest: Manifest) -> Iterator[Finding]:
+def _layer_findings(manifest: Manifest) -> Iterator[SourceFinding]:
     """The guilty layer of each localisation that has a line."""
-    states = {row.name: row.outcome for row in rows_of(manifest)}
+    states = {row.name: row.outcome for row in make_rows(manifest)}
     for found in manifest.localisations:
         layer = next((one for one in found.layers if one.module == found.guilty), None)
         if not found.guilty or layer is None or not layer.file:
             continue
-        name = found.artifact.removeprefix(REJECTED)
+        name = found.artifact.removeprefix(REJECTED_PREFIX)
         proven = Outcome.PASSED in (states.get(found.artifact), states.get(name))
-        refused = states.get(f"{REJECTED}{name}") is not None
-        yield _finding(
-            GUILTY,
-            _blame(found, layer.kind),
+        refused = states.get(f"{REJECTED_PREFIX}{name}") is not None
+        yield _make_finding(
+            DIVERGING_LAYER,
+            _layer_text(found, layer.kind),
             (layer.file, layer.line, f"{name} {layer.module}"),
-            level="warning" if proven and not refused else GUILTY.level,
+            level="warning" if proven and not refused else DIVERGING_LAYER.level,
         )
 
 
-def _frozen(rows: tuple[Row, ...]) -> Iterator[Finding]:
+def _findings_of_frozen(rows: tuple[ResultRow, ...]) -> Iterator[SourceFinding]:
     """Places that a refused artifact froze."""
     for row in rows:
         if row.artifact is None or row.outcome is Outcome.PASSED:
@@ -145,12 +149,12 @@ def _frozen(rows: tuple[Row, ...]) -> Iterator[Finding]:
         for place in row.artifact.frozen or ():
             file, _, line = place.rpartition(":")
             at = int(line) if line.isdecimal() else 0
-            name = row.name.removeprefix(REJECTED)
+            name = row.name.removeprefix(REJECTED_PREFIX)
             text = f"{row.name} keeps one way of it: {row.reason}"
-            yield _finding(FROZEN, text, (file if at else place, at, f"{name} {file}"))
+            yield _make_finding(FROZEN_BRANCH, text, (file if at else place, at, f"{name} {file}"))
 
 
-def _blame(found: Localisation, kind: str) -> str:
+def _layer_text(found: Localisation, kind: str) -> str:
     cause = f": {found.cause}" if found.cause else ""
     return (
         f"{found.artifact}: {found.guilty} ({kind}) differs from eager on feed {found.feed}{cause}"

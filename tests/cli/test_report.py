@@ -17,14 +17,14 @@ import pytest
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest
-from modelc.reports.formats import FORMATS
+from modelc.reports.formats import REPORT_FORMATS
 
 from ..reasons import because
 
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
-ALL = sorted(one.file for one in FORMATS)
-NAMES = ",".join(one.name for one in FORMATS)
+ALL = sorted(one.file for one in REPORT_FORMATS)
+NAMES = ",".join(one.name for one in REPORT_FORMATS)
 ALONE = """
 import json, sys
 from modelc.cli.app import run_cli

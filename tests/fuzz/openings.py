@@ -103,10 +103,10 @@ trust = true
 
 def _manifest(data: bytes, folder: Path) -> None:
     from modelc.pipeline.manifest_file import read_manifest_file
-    from modelc.reports.formats import FORMATS
+    from modelc.reports.formats import REPORT_FORMATS
 
     manifest = read_manifest_file(_placed(data, folder, "manifest.json"))
-    for one in FORMATS:
+    for one in REPORT_FORMATS:
         one.render(manifest)
     assert manifest.exit_code >= 0
 

@@ -14,7 +14,7 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.reports.commands import commands_of
+from modelc.reports.commands import list_commands
 
 Orders = Callable[..., Order]
 
@@ -68,7 +68,7 @@ def test_what_is_left_is_named_and_judged_again(order: Orders, source: Source) -
 
 def test_the_command_to_repeat_has_it(order: Orders, source: Source) -> None:
     manifest = run(order("torchscript", source=source))
-    assert any("--drop-output more.kinds" in one.text for one in commands_of(manifest))
+    assert any("--drop-output more.kinds" in one.text for one in list_commands(manifest))
 
 
 def test_without_it_the_run_ends_and_names_it(order: Orders, source: Source) -> None:

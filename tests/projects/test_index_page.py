@@ -27,10 +27,10 @@ from modelc.projects.regression_records import MeasureChange, Regression
 from modelc.projects.results import compare_projects, is_project_folder, read_results
 from modelc.projects.run_record import RunRecord, make_record, write_record
 from modelc.reports.differences import Change
-from modelc.reports.formats import format_named
+from modelc.reports.formats import find_format
 from modelc.reports.rows import Outcome
 
-HTML = [format_named("html")]
+HTML = [find_format("html")]
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_two_projects_name_what_is_gone_and_what_is_new(project: Path, tmp_path:
     shutil.copytree(project, other)
     shutil.rmtree(other / "net")
     found = compare_projects(read_results(project), read_results(other))
-    assert found.gone == ("net/onnx",)
+    assert found.artifacts_lost == ("net/onnx",)
     assert found.regressed
     back = compare_projects(read_results(other), read_results(project))
     assert [one.artifact for one in back.of(Change.NEW)] == ["net/onnx"]

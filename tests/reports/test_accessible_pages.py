@@ -12,8 +12,8 @@ import pytest
 
 from modelc.core.manifest import Manifest
 from modelc.reports import html_page
-from modelc.reports.comparison import compare
-from modelc.reports.comparison_documents import as_html
+from modelc.reports.comparison import compare_manifests
+from modelc.reports.comparison_documents import comparison_page
 
 VOID = re.compile(r"<(meta|br|col|hr)((?:\s[^<>]*)?)>")
 # Text on its ground, as page.css puts them together.
@@ -39,8 +39,8 @@ def tree(html: str) -> ET.Element:
 def page(request: pytest.FixtureRequest, any_manifest: Manifest) -> ET.Element:
     """A report of every kind of manifest, and its comparison with itself."""
     if request.param == "page":
-        return tree(html_page.render(any_manifest))
-    return tree(as_html(compare(any_manifest, any_manifest)))
+        return tree(html_page.render_html(any_manifest))
+    return tree(comparison_page(compare_manifests(any_manifest, any_manifest)))
 
 
 def test_it_has_a_language_a_title_and_landmarks(page: ET.Element) -> None:
@@ -89,14 +89,14 @@ def test_headings_go_down_one_level_at_a_time(page: ET.Element) -> None:
 
 
 def test_a_verdict_is_a_word_and_not_a_colour_alone(full: Manifest) -> None:
-    page = tree(html_page.render(full))
+    page = tree(html_page.render_html(full))
     table = next(one for one in page.iter("table") if one.get("class") == "stacked")
     words = ["".join(row[1].itertext()).split()[-1] for row in table.iterfind("tbody/tr")]
     assert words == ["refused", "judged", "judged", "pending", "proven", "proven"]
 
 
 def test_each_row_of_the_summary_leads_to_what_explains_it(full: Manifest) -> None:
-    page = tree(html_page.render(full))
+    page = tree(html_page.render_html(full))
     table = next(one for one in page.iter("table") if one.get("class") == "stacked")
     cards = {one.get("id"): one for one in page.iter("article")}
     for row in table.iterfind("tbody/tr"):
@@ -142,7 +142,7 @@ def test_paper_is_never_dark() -> None:
 
 def test_the_answer_says_what_may_be_deployed(made: Callable[[str], Manifest]) -> None:
     answers = {
-        kind: "".join(next(one for one in tree(html_page.render(made(kind))).iter("p")
+        kind: "".join(next(one for one in tree(html_page.render_html(made(kind))).iter("p")
                            if one.get("class") == "telling").itertext())
         for kind in ("empty", "failed", "pending", "refused", "full")
     }  # fmt: skip

@@ -12,7 +12,7 @@ from modelc.core.manifest import FeedPlan, Manifest
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Coverage
 from modelc.core.verdict import Limits
-from modelc.reports.artifact_warnings import notes_of, warnings_of_all
+from modelc.reports.artifact_warnings import list_notes, list_shared_warnings
 from modelc.validators.tolerance import TOLERANCES, override_limits
 
 USUAL = TOLERANCES[Precision.FP32]
@@ -35,7 +35,7 @@ def held(
         "onnx", *outputs, tolerance=override_limits(TOLERANCES[precision], limits, by_output)
     )
     manifest: Manifest = records.manifest(artifacts=(artifact,), verdicts=(verdict,))
-    return notes_of(artifact, replace(manifest, order=order or {}))
+    return list_notes(artifact, replace(manifest, order=order or {}))
 
 
 def test_a_limit_in_place_of_the_noise_floor_is_told(records: ModuleType) -> None:
@@ -85,13 +85,13 @@ def test_an_int8_that_computes_in_fp32_is_told(
     verdict = records.judged("onnx-int8", records.measured("a", 9.0))
     manifest = records.manifest(artifacts=(artifact,), verdicts=(verdict,))
     wanted = ("only 4.0% of its work (FLOPs) is in int8, 96.0% in fp32",) if told else ()
-    assert notes_of(artifact, manifest) == wanted
+    assert list_notes(artifact, manifest) == wanted
 
 
 def test_sizes_on_which_nothing_is_judged_are_of_all_artifacts(records: ModuleType) -> None:
     why = {1: "", 7: "n must be even"}
     feeds = tuple(FeedRecord(name=f"n={n}", kind=SIZED[0], skipped=why[n]) for n in why)
     manifest = records.manifest(feeds=FeedPlan(count=2, seed=0, drawn=feeds))
-    (told,) = warnings_of_all(manifest)
+    (told,) = list_shared_warnings(manifest)
     assert told.startswith("eager rejects 1 of 2 feeds at sizes that were stated")
     assert told.endswith("n=7")

@@ -13,8 +13,8 @@ from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.records import Artifact, Coverage, Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
-from modelc.reports.comparison import Comparison, compare
-from modelc.reports.comparison_documents import as_html, as_markdown, headline
+from modelc.reports.comparison import Comparison, compare_manifests
+from modelc.reports.comparison_documents import comparison_markdown, comparison_page, headline
 from modelc.reports.differences import CEILING_DB, Change
 
 from ..reasons import because
@@ -56,7 +56,7 @@ def changed(comparison: Comparison) -> dict[tuple[str, str], Change]:
 
 
 def test_a_run_beside_itself_has_no_change(any_manifest: Manifest) -> None:
-    comparison = compare(any_manifest, any_manifest)
+    comparison = compare_manifests(any_manifest, any_manifest)
     assert changed(comparison) == {}
     assert comparison.notes == ()
     assert not comparison.regressed
@@ -72,11 +72,11 @@ def test_an_artifact_that_is_no_longer_proven_is_worse(
     after = with_verdict(
         full, FP32, lambda verdict: replace(verdict, state=state, reasons=because("why"))
     )
-    comparison = compare(full, after)
+    comparison = compare_manifests(full, after)
     found = {(m.artifact, m.measure): m for m in comparison.measures}["onnx", "verdict"]
     assert found.change is change
     assert found.why == ("why" if change is Change.WORSE else "")
-    assert compare(after, full).regressed is False
+    assert compare_manifests(after, full).regressed is False
 
 
 def test_the_refused_file_of_the_last_run_counts_and_not_the_older_proven_one(
@@ -87,32 +87,35 @@ def test_the_refused_file_of_the_last_run_counts_and_not_the_older_proven_one(
         full.verdicts[FP32], artifact="rejected/onnx", state=State.FAILED, reasons=because("no")
     )
     after = replace(full, artifacts=(*full.artifacts, bad), verdicts=(*full.verdicts, verdict))
-    assert changed(compare(full, after))["onnx", "verdict"] is Change.WORSE
+    assert changed(compare_manifests(full, after))["onnx", "verdict"] is Change.WORSE
 
 
 def test_failed_and_not_judged_are_as_bad_as_each_other(full: Manifest) -> None:
     after = with_verdict(full, 3, lambda verdict: replace(verdict, state=State.FAILED))
-    assert changed(compare(full, after)) == {("torchscript", "verdict"): Change.TOLD}
+    assert changed(compare_manifests(full, after)) == {("torchscript", "verdict"): Change.TOLD}
 
 
 def test_a_proven_artifact_that_is_gone_is_worse_and_a_new_one_is_new(full: Manifest) -> None:
     fewer = replace(full, artifacts=full.artifacts[1:], verdicts=full.verdicts[1:])
-    assert changed(compare(full, fewer)) == {("onnx", "verdict"): Change.WORSE}
-    assert changed(compare(fewer, full)) == {("onnx", "verdict"): Change.NEW}
+    assert changed(compare_manifests(full, fewer)) == {("onnx", "verdict"): Change.WORSE}
+    assert changed(compare_manifests(fewer, full)) == {("onnx", "verdict"): Change.NEW}
 
 
 def test_what_is_gone_and_what_is_new_is_named(full: Manifest) -> None:
     fewer = replace(full, artifacts=full.artifacts[1:], verdicts=full.verdicts[1:])
-    assert headline(compare(full, fewer)) == "1 measure worse, 0 better; gone: onnx"
-    assert headline(compare(fewer, full)) == "no change; new: onnx"
-    for text in (as_markdown(compare(fewer, full)), as_html(compare(fewer, full))):
+    assert headline(compare_manifests(full, fewer)) == "1 measure worse, 0 better; gone: onnx"
+    assert headline(compare_manifests(fewer, full)) == "no change; new: onnx"
+    for text in (
+        comparison_markdown(compare_manifests(fewer, full)),
+        comparison_page(compare_manifests(fewer, full)),
+    ):
         assert "new: onnx" in text
         assert "better" not in text.partition("<style>")[0] + text.partition("</style>")[2]
 
 
 def test_a_pending_artifact_that_is_gone_is_worse(full: Manifest) -> None:
     fewer = replace(full, pending=())
-    assert changed(compare(full, fewer)) == {("tensorrt", "verdict"): Change.WORSE}
+    assert changed(compare_manifests(full, fewer)) == {("tensorrt", "verdict"): Change.WORSE}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,9 @@ def test_sqnr_is_judged_by_the_noise_of_its_precision(
     full: Manifest, place: int, before: float | None, after: float | None, change: Change
 ) -> None:
     name = full.verdicts[place].artifact
-    found = changed(compare(with_sqnr(full, place, before), with_sqnr(full, place, after)))
+    found = changed(
+        compare_manifests(with_sqnr(full, place, before), with_sqnr(full, place, after))
+    )
     assert found[name, "SQNR"] is change
     assert 110 < CEILING_DB < 116
 
@@ -145,10 +150,10 @@ def test_headroom_within_other_tolerances_is_only_told(full: Manifest) -> None:
         return replace(verdict, outputs=outputs)
 
     after = with_verdict(full, FP32, tighter)
-    assert changed(compare(full, after))["onnx", "headroom"] is Change.WORSE
+    assert changed(compare_manifests(full, after))["onnx", "headroom"] is Change.WORSE
     tolerance = replace(full.verdicts[FP32].tolerance, min_sqnr=110.0)
     other = with_verdict(after, FP32, lambda verdict: replace(verdict, tolerance=tolerance))
-    assert changed(compare(full, other))["onnx", "headroom"] is Change.TOLD
+    assert changed(compare_manifests(full, other))["onnx", "headroom"] is Change.TOLD
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def test_headroom_within_other_tolerances_is_only_told(full: Manifest) -> None:
 )
 def test_a_few_kilobytes_are_noise(full: Manifest, size: int, change: Change) -> None:
     file = replace(full.artifacts[FP32].files[0], size=size)
-    assert changed(compare(full, with_artifact(full, FP32, files=(file,)))) == {
+    assert changed(compare_manifests(full, with_artifact(full, FP32, files=(file,)))) == {
         ("onnx", "size"): change
     }
 
@@ -182,9 +187,11 @@ def test_latency_is_judged_beyond_noise_and_the_machines_own_pace(
 ) -> None:
     timed = Latency(milliseconds=milliseconds, parent=parent, device=device, runs=50)
     after = with_artifact(full, INT8, latency=timed)
-    assert changed(compare(full, after, latency=True)) == {("onnx-int8", "latency"): change}
+    assert changed(compare_manifests(full, after, latency=True)) == {
+        ("onnx-int8", "latency"): change
+    }
     unjudged = Change.TOLD if device == "cuda" else Change.NOISE
-    assert changed(compare(full, after)) == {("onnx-int8", "latency"): unjudged}
+    assert changed(compare_manifests(full, after)) == {("onnx-int8", "latency"): unjudged}
 
 
 @pytest.mark.parametrize(("noise", "change"), [(0.02, Change.WORSE), (0.3, Change.NOISE)])
@@ -193,7 +200,9 @@ def test_a_ratio_within_the_noise_of_both_runs_is_no_change(
 ) -> None:
     timed = Latency(milliseconds=0.55, parent=0.93, device="cpu", runs=50, noise=noise)
     after = with_artifact(full, INT8, latency=timed)
-    assert changed(compare(full, after, latency=True)) == {("onnx-int8", "latency"): change}
+    assert changed(compare_manifests(full, after, latency=True)) == {
+        ("onnx-int8", "latency"): change
+    }
 
 
 def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
@@ -202,9 +211,11 @@ def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
         return Coverage(layers=layers, share={"int8": share}, work="time", source="OpenVINO")
 
     before = with_artifact(full, INT8, coverage=timed(3, 0.9))
-    assert changed(compare(before, with_artifact(full, INT8, coverage=timed(3, 0.2)))) == {}
+    assert (
+        changed(compare_manifests(before, with_artifact(full, INT8, coverage=timed(3, 0.2)))) == {}
+    )
     fewer = timed(1, 0.9)
-    found = changed(compare(before, with_artifact(full, INT8, coverage=fewer)))
+    found = changed(compare_manifests(before, with_artifact(full, INT8, coverage=fewer)))
     assert found == {("onnx-int8", "layers in int8"): Change.WORSE}
 
 
@@ -213,7 +224,7 @@ def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
 )
 def test_less_work_in_the_precision_is_worse(full: Manifest, share: float, change: Change) -> None:
     cover = Coverage(layers={"int8": 4}, share={"int8": share}, work="FLOPs", source="ONNX types")
-    found = changed(compare(full, with_artifact(full, INT8, coverage=cover)))
+    found = changed(compare_manifests(full, with_artifact(full, INT8, coverage=cover)))
     assert found == {("onnx-int8", "work in int8"): change}
 
 
@@ -238,7 +249,7 @@ def test_accuracy_is_judged_by_its_interval_and_its_gate(
     full: Manifest, changes: dict[str, object], wanted: dict[str, Change]
 ) -> None:
     worse = accuracy(full, **changes)
-    found = changed(compare(full, with_artifact(full, INT8, accuracy=worse.accuracy)))
+    found = changed(compare_manifests(full, with_artifact(full, INT8, accuracy=worse.accuracy)))
     assert found == {("onnx-int8", measure): change for measure, change in wanted.items()}
 
 
@@ -246,14 +257,14 @@ def test_a_lower_metric_that_is_an_error_is_better(full: Manifest) -> None:
     before = accuracy(full, metric="mse", higher_is_better=False, artifact=0.9)
     after = accuracy(full, metric="mse", higher_is_better=False, artifact=0.5)
     runs = [with_artifact(full, INT8, accuracy=one.accuracy) for one in (before, after)]
-    assert changed(compare(runs[0], runs[1])) == {("onnx-int8", "mse"): Change.BETTER}
+    assert changed(compare_manifests(runs[0], runs[1])) == {("onnx-int8", "mse"): Change.BETTER}
 
 
 def test_that_a_wrong_artifact_is_smaller_is_no_gain(full: Manifest) -> None:
     file = replace(full.artifacts[FP32].files[0], size=10)
     after = with_artifact(full, FP32, files=(file,))
     after = with_verdict(after, FP32, lambda verdict: replace(verdict, state=State.FAILED))
-    assert changed(compare(full, after)) == {("onnx", "verdict"): Change.WORSE}
+    assert changed(compare_manifests(full, after)) == {("onnx", "verdict"): Change.WORSE}
 
 
 def test_another_checkpoint_and_other_versions_are_said(full: Manifest) -> None:
@@ -262,7 +273,7 @@ def test_another_checkpoint_and_other_versions_are_said(full: Manifest) -> None:
         checkpoint=replace(full.checkpoint, digest="d" * 64),
         environment={**full.environment, "torch": "2.14.0"},
     )
-    notes = compare(full, other).notes
+    notes = compare_manifests(full, other).notes
     assert notes == (
         "checkpoint: 8f4a1010d25d before, dddddddddddd now",
         "torch: 2.13.0+cpu before, 2.14.0 now",
@@ -275,20 +286,20 @@ def test_documents_say_what_got_worse_first(full: Manifest) -> None:
     )
     timed = Latency(milliseconds=0.2, parent=0.93, device="cpu", runs=50)
     after = with_artifact(after, INT8, latency=timed)
-    comparison = compare(full, after, ("main", "branch"), latency=True)
+    comparison = compare_manifests(full, after, ("main", "branch"), latency=True)
     assert headline(comparison) == "1 measure worse, 1 better"
-    markdown = as_markdown(comparison)
+    markdown = comparison_markdown(comparison)
     assert markdown.index("**Worse**") < markdown.index("| why |") < markdown.index("**Better**")
-    html = as_html(comparison)
+    html = comparison_page(comparison)
     assert "main to branch" in html
     assert html.index('id="worse"') < html.index('id="better"') < html.index('id="same"')
 
 
 def test_a_comparison_of_hostile_runs_is_text(full: Manifest, hostile: Manifest) -> None:
-    comparison = compare(full, hostile)
+    comparison = compare_manifests(full, hostile)
     assert comparison.regressed
-    read = MarkdownIt("gfm-like", {"linkify": False}).render(as_markdown(comparison))
-    for document in (as_html(comparison), read):
+    read = MarkdownIt("gfm-like", {"linkify": False}).render(comparison_markdown(comparison))
+    for document in (comparison_page(comparison), read):
         assert "&lt;img" in document
         assert "<img" not in document
 
@@ -296,17 +307,17 @@ def test_a_comparison_of_hostile_runs_is_text(full: Manifest, hostile: Manifest)
 def test_a_comparison_can_be_written_as_json(full: Manifest) -> None:
     import msgspec
 
-    found = json.loads(msgspec.json.encode(compare(full, full)))
+    found = json.loads(msgspec.json.encode(compare_manifests(full, full)))
     assert {one["change"] for one in found["measures"]} == {"same"}
 
 
 def test_what_a_search_found_is_no_regression(full: Manifest) -> None:
     worst = replace(full.verdicts[0].outputs[0], feed="search-7", sqnr=60.0, headroom=0.5)
     searched = with_verdict(full, 0, lambda v: replace(v, outputs=(*v.outputs, worst)))
-    assert changed(compare(full, searched)) == {}
+    assert changed(compare_manifests(full, searched)) == {}
     plain = with_verdict(full, 0, lambda v: replace(v, outputs=(*v.outputs, replace(
         worst, feed="opt-2"))))  # fmt: skip
-    assert changed(compare(full, plain)) == {}, "a feed that only one of them has"
+    assert changed(compare_manifests(full, plain)) == {}, "a feed that only one of them has"
 
 
 def test_runs_without_a_feed_in_common_are_not_ranked(full: Manifest) -> None:
@@ -314,7 +325,7 @@ def test_runs_without_a_feed_in_common_are_not_ranked(full: Manifest) -> None:
         outputs = (replace(o, feed=f"other-{o.feed}", sqnr=20.0) for o in verdict.outputs)
         return replace(verdict, outputs=tuple(outputs))
 
-    comparison = compare(full, with_verdict(full, 0, elsewhere))
+    comparison = compare_manifests(full, with_verdict(full, 0, elsewhere))
     name = full.verdicts[0].artifact
     told = [m for m in comparison.measures if m.artifact == name and m.measure == "SQNR"]
     assert [(m.change, m.why) for m in told] == [(Change.TOLD, "judged on other feeds")]

@@ -33,7 +33,7 @@ WANTED = {
 
 
 def read(manifest: Manifest) -> junitparser.JUnitXml:
-    return junitparser.JUnitXml.fromstring(junit.render(manifest).encode())
+    return junitparser.JUnitXml.fromstring(junit.render_junit(manifest).encode())
 
 
 def ended(manifest: Manifest) -> dict[tuple[str, str], str]:
@@ -84,7 +84,7 @@ def test_an_artifact_without_a_verdict_is_an_error(full: Manifest) -> None:
 
 
 def test_reasons_are_said(full: Manifest) -> None:
-    text = junit.render(full)
+    text = junit.render_junit(full)
     for reason in ("SQNR 31.5 dB &lt; 90", "signal 11", "no CUDA driver", "the batch must be even"):
         assert reason in text
     suites = {suite.name: suite for suite in read(full)}
@@ -95,7 +95,7 @@ def test_reasons_are_said(full: Manifest) -> None:
 
 
 def test_every_document_is_xml_by_the_usual_rules(any_manifest: Manifest) -> None:
-    root = ET.fromstring(junit.render(any_manifest))
+    root = ET.fromstring(junit.render_junit(any_manifest))
     for element in root.iter():
         order = [child.tag for child in element]
         allowed = CHILDREN.get(element.tag, [])
@@ -104,7 +104,7 @@ def test_every_document_is_xml_by_the_usual_rules(any_manifest: Manifest) -> Non
 
 
 def test_counts_are_those_of_the_cases(any_manifest: Manifest) -> None:
-    root = ET.fromstring(junit.render(any_manifest))
+    root = ET.fromstring(junit.render_junit(any_manifest))
     for element in (root, *root.iter("testsuite")):
         found = {
             "tests": len(list(element.iter("testcase"))),
@@ -116,7 +116,7 @@ def test_counts_are_those_of_the_cases(any_manifest: Manifest) -> None:
 
 
 def test_the_timestamp_is_one_of_the_schema(full: Manifest) -> None:
-    suite = next(ET.fromstring(junit.render(full)).iter("testsuite"))
+    suite = next(ET.fromstring(junit.render_junit(full)).iter("testsuite"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.attrib["timestamp"])
 
 
@@ -128,7 +128,7 @@ def test_no_name_or_reason_breaks_the_xml(full: Manifest, odd: str) -> None:
     artifact = replace(full.artifacts[2], name=f"x{odd}")
     feeds = tuple(replace(output, feed=f"{output.feed}{odd}") for output in verdict.outputs)
     verdict = replace(verdict, outputs=feeds, feeds=())
-    text = junit.render(replace(full, artifacts=(artifact,), verdicts=(verdict,)))
+    text = junit.render_junit(replace(full, artifacts=(artifact,), verdicts=(verdict,)))
     root = ET.fromstring(text.encode())
     assert root[0].attrib["name"].startswith("x")
     assert "failure" in {element.tag for element in root.iter()}

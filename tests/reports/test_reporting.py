@@ -15,27 +15,27 @@ from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
 from modelc.pipeline.report_files import compare_runs, load_run, remove_stale_reports, write_reports
-from modelc.reports.formats import FORMATS, format_named, formats_of
+from modelc.reports.formats import REPORT_FORMATS, find_format, parse_formats
 
 
 def test_every_document_can_be_written_and_written_again(
     any_manifest: Manifest, tmp_path: Path
 ) -> None:
-    first = write_reports(any_manifest, tmp_path / "new", FORMATS)
+    first = write_reports(any_manifest, tmp_path / "new", REPORT_FORMATS)
     texts = [path.read_bytes() for path in first]
-    assert [path.name for path in first] == [one.file for one in FORMATS]
-    assert write_reports(any_manifest, tmp_path / "new", FORMATS) == first
+    assert [path.name for path in first] == [one.file for one in REPORT_FORMATS]
+    assert write_reports(any_manifest, tmp_path / "new", REPORT_FORMATS) == first
     assert [path.read_bytes() for path in first] == texts, "the same manifest, the same bytes"
-    assert len(list((tmp_path / "new").iterdir())) == len(FORMATS), "nothing else is left"
+    assert len(list((tmp_path / "new").iterdir())) == len(REPORT_FORMATS), "nothing else is left"
 
 
-@pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", REPORT_FORMATS, ids=lambda one: one.name)
 def test_a_file_of_somebody_else_is_kept(
     made: Callable[[str], Manifest], tmp_path: Path, one: object
 ) -> None:
-    from modelc.reports.formats import Format
+    from modelc.reports.formats import ReportFormat
 
-    assert isinstance(one, Format)
+    assert isinstance(one, ReportFormat)
     (tmp_path / one.file).write_text("my own notes")
     with pytest.raises(UsageError, match="no report of modelc"):
         write_reports(made("empty"), tmp_path, [one])
@@ -47,12 +47,12 @@ def test_a_file_of_somebody_else_is_kept(
 
 
 def test_an_earlier_report_is_gone_while_the_run_goes_on(full: Manifest, tmp_path: Path) -> None:
-    write_reports(full, tmp_path, FORMATS)
-    with remove_stale_reports(tmp_path, FORMATS[:2]):
+    write_reports(full, tmp_path, REPORT_FORMATS)
+    with remove_stale_reports(tmp_path, REPORT_FORMATS[:2]):
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-            one.file for one in FORMATS[2:]
+            one.file for one in REPORT_FORMATS[2:]
         )
-    with remove_stale_reports(tmp_path / "never made", FORMATS):
+    with remove_stale_reports(tmp_path / "never made", REPORT_FORMATS):
         pass
 
 
@@ -60,7 +60,7 @@ def test_a_report_of_an_earlier_run_goes_where_the_record_changes(
     made: Callable[[str], Manifest], full: Manifest, tmp_path: Path
 ) -> None:
     write_manifest(full, tmp_path)
-    write_reports(full, tmp_path, FORMATS)
+    write_reports(full, tmp_path, REPORT_FORMATS)
 
     def interrupted() -> None:
         with remove_stale_reports(tmp_path, []):
@@ -74,10 +74,10 @@ def test_a_report_of_an_earlier_run_goes_where_the_record_changes(
 
 def test_a_report_stays_where_a_run_changed_nothing(full: Manifest, tmp_path: Path) -> None:
     write_manifest(full, tmp_path)
-    write_reports(full, tmp_path, FORMATS)
+    write_reports(full, tmp_path, REPORT_FORMATS)
     with remove_stale_reports(tmp_path, []):
         pass
-    assert len(list(tmp_path.iterdir())) == 1 + len(FORMATS)
+    assert len(list(tmp_path.iterdir())) == 1 + len(REPORT_FORMATS)
 
 
 def test_a_report_that_cannot_be_written_is_a_usage_error(
@@ -85,11 +85,11 @@ def test_a_report_that_cannot_be_written_is_a_usage_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        write_reports(made("empty"), tmp_path / "file" / "below", FORMATS[:1])
+        write_reports(made("empty"), tmp_path / "file" / "below", REPORT_FORMATS[:1])
 
 
 def test_the_json_document_is_the_manifest(any_manifest: Manifest) -> None:
-    text = format_named("json").render(any_manifest)
+    text = find_format("json").render(any_manifest)
     assert msgspec.json.decode(text, type=Manifest) == any_manifest
 
 
@@ -97,7 +97,7 @@ def test_the_json_document_is_the_manifest(any_manifest: Manifest) -> None:
 def test_the_json_document_is_valid_by_its_schema(
     made: Callable[[str], Manifest], kind: str
 ) -> None:
-    jsonschema.validate(json.loads(format_named("json").render(made(kind))), json_schema())
+    jsonschema.validate(json.loads(find_format("json").render(made(kind))), json_schema())
 
 
 def test_a_manifest_read_again_gives_the_same_documents(full: Manifest, tmp_path: Path) -> None:
@@ -106,17 +106,23 @@ def test_a_manifest_read_again_gives_the_same_documents(full: Manifest, tmp_path
     assert again is not None
     unsealed = tuple(replace(artifact, seal="") for artifact in again.artifacts)
     again = replace(again, seal="", artifacts=unsealed)  # which are of the file
-    assert [one.render(again) for one in FORMATS] == [one.render(full) for one in FORMATS]
+    assert [one.render(again) for one in REPORT_FORMATS] == [
+        one.render(full) for one in REPORT_FORMATS
+    ]
 
 
 def test_names_may_be_given_with_commas_and_twice() -> None:
-    assert [one.name for one in formats_of(["html, md", "sarif,html"])] == ["html", "md", "sarif"]
+    assert [one.name for one in parse_formats(["html, md", "sarif,html"])] == [
+        "html",
+        "md",
+        "sarif",
+    ]
 
 
 @pytest.mark.parametrize("text", ["htm", "", "html,", "HTML"])
 def test_an_unknown_name_is_told_with_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError) as told:
-        formats_of([text])
+        parse_formats([text])
     assert told.value.hint == "known are html, md, junit, sarif, json"
 
 
@@ -130,7 +136,7 @@ def test_a_run_is_its_folder_or_its_manifest(full: Manifest, tmp_path: Path) -> 
 
 
 def test_the_json_document_is_a_run_as_well(full: Manifest, tmp_path: Path) -> None:
-    (path,) = write_reports(full, tmp_path / "kept", [format_named("json")])
+    (path,) = write_reports(full, tmp_path / "kept", [find_format("json")])
     kept = path.rename(tmp_path / "before.json")
     write_manifest(full, tmp_path)
     assert load_run(kept) == (full, tmp_path)

@@ -24,7 +24,7 @@ VALIDATOR = jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.FormatC
 
 
 def run_of(manifest: Manifest) -> dict[str, Any]:
-    (run,) = json.loads(sarif.render(manifest))["runs"]
+    (run,) = json.loads(sarif.render_sarif(manifest))["runs"]
     found: dict[str, Any] = run
     return found
 
@@ -40,12 +40,12 @@ def places(manifest: Manifest) -> list[tuple[str, str, str, int | None]]:
 
 
 def test_every_document_is_valid_by_the_published_schema(any_manifest: Manifest) -> None:
-    document = json.loads(sarif.render(any_manifest))
+    document = json.loads(sarif.render_sarif(any_manifest))
     assert [error.message for error in VALIDATOR.iter_errors(document)] == []
 
 
 def test_the_schema_refuses_what_is_wrong(full: Manifest) -> None:
-    document = json.loads(sarif.render(full))
+    document = json.loads(sarif.render_sarif(full))
     document["runs"][0]["results"][0]["level"] = "bad"
     del document["runs"][0]["tool"]
     assert len(list(VALIDATOR.iter_errors(document))) == 2

@@ -17,7 +17,7 @@ from modelc.projects.ci_summary import write_summary
 from modelc.projects.outcome import ModelOutcome
 from modelc.projects.run_record import make_record
 from modelc.reports import html_page, junit, markdown
-from modelc.reports.comparison import compare
+from modelc.reports.comparison import compare_manifests
 from modelc.reports.rows import sqnr_text
 
 
@@ -100,19 +100,19 @@ def test_every_surface_shows_the_same_figure(detector: Manifest) -> None:
     for text in (
         _printed(show_manifest, detector, "out"),
         _printed(show_verdict, detector.verdicts[0]),
-        markdown.render(detector),
+        markdown.render_markdown(detector),
         write_summary(record),
     ):
         assert "120.0" in text
         assert " 0.0 " not in text
         assert "excused" not in text
-    page = html_page.render(detector)
+    page = html_page.render_html(detector)
     assert "120.0 dB" in page.partition('id="reasons"')[0]
     assert "ill-conditioned, left out of the SQNR" in page
 
 
 def test_junit_has_the_figure_and_marks_the_feed(detector: Manifest) -> None:
-    suite = ET.fromstring(junit.render(detector))[0]
+    suite = ET.fromstring(junit.render_junit(detector))[0]
     properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
     assert properties["sqnr_db"] == "120.0"
     outs = {case.get("name"): case.findtext("system-out") or "" for case in suite.iter("testcase")}
@@ -124,5 +124,5 @@ def test_a_comparison_takes_the_same_figure(detector: Manifest, records: ModuleT
     before: Manifest = records.manifest(
         artifacts=detector.artifacts, verdicts=(fine,), steps=("onnx",)
     )
-    found = {one.measure: one for one in compare(before, detector).measures}
+    found = {one.measure: one for one in compare_manifests(before, detector).measures}
     assert found["SQNR"].now == 120.0
