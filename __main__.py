@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from .core.pace import unhurried_gc
+from .core.pace import relax_gc
 
 _INTERRUPTED = 130
 
@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the command; a tenth of a run that makes nothing would be collecting garbage."""
     try:
-        with unhurried_gc():
+        with relax_gc():
             from .cli.app import main as command
 
             command()

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from modelc.calibration.calibration_options import CalibrationOptions
-from modelc.core.events import Event, Finished, silence
+from modelc.core.events import Event, Finished, ignore_events
 from modelc.core.findings import TradeOff
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact
@@ -122,7 +122,9 @@ def order_of(name: str, consumer: str, folder: Path, samples: int, trials: int |
 def report(name: str, consumer: str, order: Order, min_sqnr: float | None) -> bool:
     """Print what one model gives for one consumer; whether the budget was met."""
     plain = int8_of(
-        run(replace(order, lowering=replace(order.lowering, max_trials=None)), silence).artifacts
+        run(
+            replace(order, lowering=replace(order.lowering, max_trials=None)), ignore_events
+        ).artifacts
     )
     base = next(a.sqnr for a in plain.attempts if a.sqnr is not None)
     wanted = round(base + MORE, 1) if min_sqnr is None else min_sqnr
@@ -132,7 +134,7 @@ def report(name: str, consumer: str, order: Order, min_sqnr: float | None) -> bo
     manifest = run(order, told.append)
     first = time.perf_counter() - began
     began = time.perf_counter()
-    run(order, silence)
+    run(order, ignore_events)
     second = time.perf_counter() - began
     artifact = int8_of(manifest.artifacts)
     print(f"\n{name} for {consumer}: {wanted:g} dB wanted, plain INT8 has {base:.1f}")

@@ -35,7 +35,7 @@ from modelc.calibration.preprocess import Preprocess
 from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sample_models import digits
 
 CHECKPOINT = Path(digits.__file__).with_name("digits.safetensors")
@@ -140,7 +140,7 @@ class Bench:
             hold_out=0,
             preprocess=Preprocess.parse("unit"),
         )
-        signature = resolve([parse_input(text) for text in digits.SIGNATURE], {})
+        signature = merge_inputs([parse_input(text) for text in digits.SIGNATURE], {})
         return list(open_calibration(options, signature, LoaderHooks(load=_nothing, draw=_nothing)))
 
     def _coreset(self, count: int, seed: int) -> list[Feed]:

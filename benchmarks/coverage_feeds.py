@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.benchmarks.coverage_case import Case
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Dim, InputSpec, Signature, resolve
+from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
 
 Arrays = dict[str, NDArray[np.generic]]
 MOST = 9  # combinations of sizes: each of two dims at its least, an odd middle and its most
@@ -20,7 +20,7 @@ _BOOLEAN = (0.0, 1.0)
 
 def signature_of(case: Case) -> Signature:
     """The case's inputs, read as modelc reads them."""
-    return resolve([parse_input(text) for text in case.inputs], {})
+    return merge_inputs([parse_input(text) for text in case.inputs], {})
 
 
 def fresh_feeds(case: Case) -> list[Arrays]:

@@ -41,7 +41,7 @@ from modelc.converters.onnx_origins import read_origins
 from modelc.converters.registry import target_named
 from modelc.core.contract import Job
 from modelc.core.errors import ModelcError
-from modelc.core.events import silence
+from modelc.core.events import ignore_events
 from modelc.core.precision import Precision
 from modelc.core.probe import Probed
 from modelc.pipeline.api import export
@@ -145,7 +145,7 @@ def open_bed(name: str, folder: Path, *, seed: int, precision: Precision = Preci
         inputs=source.inputs,
     )
     manifest = read_manifest(out)
-    stage = Progress(tell=silence, logs=folder / "logs")
+    stage = Progress(tell=ignore_events, logs=folder / "logs")
     signature = None if manifest is None else manifest.signature
     subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage, signature)
     if precision is Precision.INT8 and manifest is not None:  # on what it was not calibrated with

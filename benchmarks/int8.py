@@ -28,13 +28,13 @@ from torch import nn
 from modelc.benchmarks.int8_by_hand import make, quiet, ways
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.records import CalibrationRecord
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.sample_models import digits, encoder, resnet
 from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
@@ -142,14 +142,14 @@ class Bench:
         with torch.no_grad():
             first = module(*(torch.tensor(self.held_out[0][n]) for n in names))
         outputs = tuple(first) if isinstance(first, dict) else ("output",)
-        self.signature: Signature = resolve(patterns, {}).with_outputs(outputs)
+        self.signature: Signature = merge_inputs(patterns, {}).with_outputs(outputs)
         self.eager: Run = _eager(module, names, outputs)
         self.expected = [self.eager(feed) for feed in self.held_out]
         self.folder.mkdir()
         self._job = Job(
             signature=self.signature, precision=Precision.FP32, folder=self.folder, stem="model",
             example=draw_example_feed(self.signature), capture=Capture.EXPORT,
-            model=Eager(module, names, bind(names, parameters_of(module.forward))),
+            model=Eager(module, names, bind_inputs(names, parameters_of(module.forward))),
         )  # fmt: skip
         onnx_model.convert(self._job)
         self.parent = self.folder / "model.onnx"

@@ -17,7 +17,7 @@ from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.registry import target_named
 from modelc.core.contract import Feed, Outputs, Runner
 from modelc.core.errors import RunnerError
-from modelc.core.events import silence
+from modelc.core.events import ignore_events
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
@@ -112,7 +112,7 @@ def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
     place = folder / f"{name}-{seed}-{layers}"
     place.mkdir(parents=True, exist_ok=True)
     source = zoo.checkpoint(name, place, seed=seed, layers=layers)
-    stage = Progress(tell=silence, logs=place / "logs")
+    stage = Progress(tell=ignore_events, logs=place / "logs")
     subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
     feeds = [reference.feed.arrays for reference in subject.references]
     exact = exactly(subject.model.module, subject.signature, feeds)

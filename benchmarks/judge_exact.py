@@ -16,7 +16,7 @@ from torch import nn
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
-from modelc.core.torch_modes import through_calls
+from modelc.core.torch_modes import intercept_calls
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 
@@ -49,7 +49,7 @@ def exactly(module: nn.Module, signature: Signature, feeds: Sequence[Feed]) -> l
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with through_calls(_widened):
+        with intercept_calls(_widened):
             return runs(wide, signature, [_raised(feed) for feed in feeds])
     finally:
         torch.set_default_dtype(before)

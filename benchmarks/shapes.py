@@ -23,7 +23,7 @@ import torch
 
 from modelc.benchmarks.shapes_nets import ARCHITECTURES, FACTORY, build
 from modelc.core.grammar import parse_input
-from modelc.core.signature import FLOATS, Dim, InputSpec, Signature, resolve
+from modelc.core.signature import FLOATS, Dim, InputSpec, Signature, merge_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def row(name: str, folder: Path) -> Row:
     """Export one architecture and hold both files against eager over the grid."""
     inputs = ARCHITECTURES[name].inputs
     found = Row(name=name, inputs=inputs)
-    signature = resolve([parse_input(text) for text in inputs], {})
+    signature = merge_inputs([parse_input(text) for text in inputs], {})
     out = _exported(name, folder, found)
     if found.error:
         return found

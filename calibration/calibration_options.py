@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import Hint, Option, UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from .preprocess import Preprocess
 
 RANDOM = "random"  # the source that is no data at all
@@ -52,7 +52,7 @@ class CalibrationOptions:
         if not self.selection:
             object.__setattr__(self, "selection", default_selection(self.source))
         if self.selection not in SELECTIONS:
-            raise unknown("calibration selection", self.selection, SELECTIONS)
+            raise unknown_name_error("calibration selection", self.selection, SELECTIONS)
         if self.samples < 1:
             raise UsageError(
                 f"{self.samples} calibration samples are none",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from ..core.contract import Advance, Feed, unheard
+from ..core.contract import Advance, Feed, no_progress
 from ..core.errors import UsageError
 from ..core.records import CalibrationRecord
 from ..core.signature import Signature
@@ -81,7 +81,7 @@ def open_calibration(
     lent: LoaderHooks,
     *,
     root: Path | None = None,
-    advance: Advance = unheard,
+    advance: Advance = no_progress,
 ) -> CalibrationSet:
     """Look at the samples once; refuse them, or give the set to calibrate with.
 
@@ -111,7 +111,7 @@ def survey_samples(
     lent: LoaderHooks,
     *,
     thorough: bool = False,
-    advance: Advance = unheard,
+    advance: Advance = no_progress,
 ) -> CalibrationReport:
     """Look at the samples once and report, whatever is wrong with them.
 

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError
-from ..core.loading import is_loader, items_of, watched
+from ..core.loading import is_loader_spec, load_items, wrap_loader_errors
 from ..core.signature import Signature
 from .calibration_options import LabelledOptions
 from .calibration_report import FINDING_HINTS
@@ -204,9 +204,9 @@ def open_labelled_set(
     path = Path(options.source)
     images, form = ImageReaders(options.preprocess, signature), FeedForm.of(signature)
     source: LabelledSource
-    if is_loader(options.source):
+    if is_loader_spec(options.source):
         loader = LabelledLoader(options.source, form)
-        loader.spool(items_of(options.source, load), options.label)
+        loader.spool(load_items(options.source, load), options.label)
         source = loader
     elif not path.exists():
         raise UsageError(
@@ -249,7 +249,7 @@ class LabelledLoader:
         """
         import numpy as np
 
-        for item in watched(items, self._spec):
+        for item in wrap_loader_errors(items, self._spec):
             try:
                 content, found = split_label(item, self._names, label)
             except SampleError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed
 from ..core.errors import UsageError
-from ..core.tree import leaves
+from ..core.tree import iterate_leaves
 from .calibration_report import FindingKind
 from .sample_content import SampleContent, SampleError, is_array, make_content
 
@@ -54,7 +54,7 @@ def split_label(
             if isinstance(item, (list, tuple)) and key not in names and key in (given, *LABEL_NAMES)
         }  # a list of labels is one array, not a leaf each
         rest = {key: item for key, item in value.items() if key not in whole}
-        found = {".".join(path): leaf for path, leaf in leaves(rest, is_label)} | whole
+        found = {".".join(path): leaf for path, leaf in iterate_leaves(rest, is_label)} | whole
         name = _find_label_name(list(found), names, given)
         inputs = {key: leaf for key, leaf in found.items() if key != name}
         return make_content(inputs, names), to_label_array(found[name])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from ..core.errors import UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 
 LAYOUTS = ("NCHW", "NHWC")
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
@@ -45,7 +45,7 @@ class Preprocess:
             ("interpolation", self.interpolation, INTERPOLATIONS),
         ):
             if value not in ("", *known) or (key == "interpolation" and not value):
-                raise unknown(f"--preprocess {key}", value, known)
+                raise unknown_name_error(f"--preprocess {key}", value, known)
         if any(size > _LARGEST for size in (*self.resize, *self.crop)):
             raise _preprocess_error(
                 f"a size above {_LARGEST}", "give sizes in pixels, as in resize=256"
@@ -81,7 +81,7 @@ class Preprocess:
         if "=" in first:
             first, rest = "raw", [first, *rest]
         if first not in PRESETS:
-            raise unknown("--preprocess preset", first, list(PRESETS))
+            raise unknown_name_error("--preprocess preset", first, list(PRESETS))
         return _apply_pairs(PRESETS[first], _parse_pairs(rest, text))
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def _apply_pairs(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
     changes: dict[str, object] = {}
     for key, value in pairs.items():
         if key not in _READERS:
-            raise unknown("--preprocess key", key, list(_READERS))
+            raise unknown_name_error("--preprocess key", key, list(_READERS))
         try:
             changes[key] = _READERS[key](value)
         except (ValueError, ZeroDivisionError) as error:

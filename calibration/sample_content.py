@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Array
 from ..core.errors import first_line
-from ..core.loading import named
+from ..core.loading import name_parts
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, Preprocess
 
@@ -74,7 +74,7 @@ def make_content(
     Raises:
         SampleError: an input is missing, or it is no array.
     """
-    found = named(value, names, is_array)
+    found = name_parts(value, names, is_array)
     if found is None:
         raise SampleError(FindingKind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
     return _complete_content(found.parts, names, found.surplus, look)

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..core.errors import CheckpointError, UsageError
 from ..core.npz_file import read_array, read_npz
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from ..core.torch_file import read_safely
+from ..core.torch_file import read_torch_file
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, LAYOUTS, Preprocess
 from .sample_content import IMAGE_SUFFIXES as IMAGES
@@ -87,7 +87,7 @@ def read_torch_sample(blob: Blob) -> ReadResult:
         SampleError: it is damaged, or holds more than tensors and plain values.
     """
     try:
-        return ReadResult(value=read_safely(blob, "it"))
+        return ReadResult(value=read_torch_file(blob, "it"))
     except CheckpointError as error:
         raise SampleError(FindingKind.UNREADABLE, error.message.removeprefix("it ")) from error
     except OSError as error:  # a link to nowhere

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.contract import Feed
 from ..core.errors import UsageError
-from ..core.loading import is_loader, items_of
+from ..core.loading import is_loader_spec, load_items
 from ..core.names import refuse_pipe
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
@@ -78,8 +78,8 @@ def open_source(
         return OpenedSource(
             source=SyntheticSource(lent.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
         )
-    if is_loader(options.source):
-        loader = LoaderSource(options.source, items_of(options.source, lent.load), form)
+    if is_loader_spec(options.source):
+        loader = LoaderSource(options.source, load_items(options.source, lent.load), form)
         loader.spool(wanted, options.seed if chooses else None)
         source: SampleSource = loader
     else:

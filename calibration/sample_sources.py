@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from ..core.contract import Feed
 from ..core.errors import first_line
-from ..core.loading import watched
+from ..core.loading import wrap_loader_errors
 from .calibration_report import FindingKind
 from .feed_form import FeedForm
 from .sample_content import SampleContent, SampleError, make_content
@@ -295,7 +295,7 @@ class LoaderSource:
 
     def _samples(self) -> Iterator[tuple[str, SampleContent | SampleError]]:
         """Each sample with its name; a batch is cut, what does not fit is told later."""
-        for number, item in enumerate(watched(self._items, self._spec)):
+        for number, item in enumerate(wrap_loader_errors(self._items, self._spec)):
             name = f"{self._spec} item {number}"
             try:
                 content = make_content(item, self._form.names)

@@ -18,8 +18,8 @@ from typer.exceptions import TyperException
 from .. import __version__
 from ..core.distribution import DISTRIBUTION
 from ..core.errors import ModelcError, UsageError
-from ..core.interrupts import heed, is_users_own, received
-from ..core.names import nearest, refuse_pipe
+from ..core.interrupts import handle_signals, is_from_user_code, signals_so_far
+from ..core.names import nearest_names, refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import split_faults
@@ -106,7 +106,7 @@ def main() -> None:
 def _handle_signals() -> None:
     """Have SIGTERM and SIGHUP end the work as an interrupt does; what ignores them goes on."""
     names = ("SIGINT", "SIGTERM", "SIGHUP")
-    heed(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
+    handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
 _FORMER_OPTIONS = {
@@ -165,7 +165,7 @@ def run_cli(arguments: list[str]) -> int:
             INTERRUPTED if _is_interrupt(error) else _report_failure(error, debug=debug, json=json)
         )
     if code == INTERRUPTED:
-        number = next(iter(received()), signal.SIGINT)
+        number = next(iter(signals_so_far()), signal.SIGINT)
         code = _SIGNALLED + number
         name = "" if number == signal.SIGINT else signal.Signals(number).name
         message = f"ended by {name}" if name else "interrupted"
@@ -209,7 +209,7 @@ def _check_environment(arguments: list[str]) -> None:
 def _is_interrupt(error: BaseException) -> bool:
     """Whether an interrupt is behind it: a library being loaded makes an ImportError of one."""
     if isinstance(error, KeyboardInterrupt):
-        return not is_users_own(error)
+        return not is_from_user_code(error)
     return error.__cause__ is not None and _is_interrupt(error.__cause__)
 
 
@@ -246,7 +246,7 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
 def _nearest_options(error: TyperException) -> list[str]:
     """The options that a misspelt one may be, the closest first."""
     options: Sequence[str] = getattr(error, "possibilities", None) or ()
-    return nearest(str(getattr(error, "option_name", "")), options, count=2)
+    return nearest_names(str(getattr(error, "option_name", "")), options, count=2)
 
 
 def _print_faults(

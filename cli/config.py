@@ -42,7 +42,7 @@ def config(
     A flag goes before a MODELC_ variable, that before the model's table, that before the table
     of defaults, that before what is built in.
     """
-    from ..core.names import unknown
+    from ..core.names import unknown_name_error
     from ..projects.layers import resolve_settings
     from ..projects.reading import read_project
     from ..projects.schema import SCHEMA_FILE
@@ -58,7 +58,7 @@ def config(
     settings = resolve_settings(read_project(file), collect_overrides(sets))
     names = [one.name for one in settings.models]
     if model is not None and model not in names:
-        raise unknown(f"model in {file}:", model, names or ["(none)"])
+        raise unknown_name_error(f"model in {file}:", model, names or ["(none)"])
     if not quiet:
         print_warnings(settings.warnings)
     if json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ..core.errors import ErrorCode, UsageError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from .options import Panel
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def process_bounds(
 
 
 def run_call(
-    call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = silence
+    call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = ignore_events
 ) -> Returned:
     """What the call returns, of this type: from a process of its own where there are bounds.
 

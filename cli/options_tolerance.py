@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError, first_line
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.verdict import Limits
 from .options import Panel
 
@@ -59,7 +59,7 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
         raise UsageError(f"{file}: {first_line(error)}", hint="correct the file") from error
     for name in tables:
         if name not in TOP_LEVEL:
-            raise unknown(f"key in {file}:", name, TOP_LEVEL)
+            raise unknown_name_error(f"key in {file}:", name, TOP_LEVEL)
     table = tables.get(_TOLERANCE_TABLE, {})
     if not isinstance(table, Mapping):
         raise UsageError(

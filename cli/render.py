@@ -47,16 +47,16 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     """One output on its worst feed; where no feed counts, the figures of one, and that."""
     found = [output for output in verdict.outputs if output.output == name]
     rows = [output for output in found if not output.loose]
-    held = [output for output in rows if not output.excused]
+    held = [output for output in rows if not output.is_excused]
     worst = min(held or rows or found, key=_worst_first_key)
-    known = worst.sqnr if worst.floating or not worst.passed else None  # of integers it is none
+    known = worst.sqnr if worst.is_floating or not worst.passed else None  # of integers it is none
     sqnr = "exact" if worst.exact else figure_text(known, ".1f")
     mark = "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]"
     return {
         "output": escape(name),
         "worst feed": escape(worst.feed),
         "max abs": figure_text(worst.max_abs),
-        "SQNR dB": f"{sqnr} (excused)" if worst.excused and worst.floating else sqnr,
+        "SQNR dB": f"{sqnr} (excused)" if worst.is_excused and worst.is_floating else sqnr,
         "cosine": figure_text(worst.cosine, ".6f"),
         "argmax": figure_text(worst.argmax_agreement, ".2%"),
         "x eager": figure_text(worst.times_floor, ".2f"),

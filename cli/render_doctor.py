@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.diagnosis import Buildable, Check, Diagnosis, State
+from ..core.diagnosis import Buildable, Check, CheckState, Diagnosis
 from .tables import new_table, print_line, result_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _CHECK_MARKS = {
-    State.OK: "[green]ok[/]",
-    State.WARN: "[yellow]warn[/]",
-    State.MISSING: "[dim]missing[/]",
-    State.BROKEN: "[red]broken[/]",
+    CheckState.OK: "[green]ok[/]",
+    CheckState.WARN: "[yellow]warn[/]",
+    CheckState.MISSING: "[dim]missing[/]",
+    CheckState.BROKEN: "[red]broken[/]",
 }
 
 
@@ -28,7 +28,11 @@ def show_diagnosis(diagnosis: Diagnosis, *, quiet: bool = False) -> None:
     """
     console = result_console()
     if quiet:
-        found = [check for check in diagnosis.checks if check.state in (State.WARN, State.BROKEN)]
+        found = [
+            check
+            for check in diagnosis.checks
+            if check.state in (CheckState.WARN, CheckState.BROKEN)
+        ]
         if found:
             _show_checks(console, found)
         print_line(console, _diagnosis_summary(diagnosis))
@@ -45,7 +49,7 @@ def _show_checks(console: Console, checks: Sequence[Check]) -> None:
     table.columns[0].no_wrap = True
     for check in checks:
         # What is as it should be, or need not be there, is not to be mended.
-        mend = check.mend if check.state is not State.OK else ""
+        mend = check.mend if check.state is not CheckState.OK else ""
         row = (check.name, _CHECK_MARKS[check.state], check.told, mend)
         table.add_row(escape(row[0]), row[1], escape(row[2]), escape(row[3]))
     console.print(table)
@@ -63,7 +67,7 @@ def _show_buildable(console: Console, title: str, makes: str, rows: Sequence[Bui
 def _diagnosis_summary(diagnosis: Diagnosis) -> str:
     ready = sum(row.ready for row in diagnosis.targets)
     can = f"{ready} of {len(diagnosis.targets)} formats can be built here"
-    if not diagnosis.broken:
+    if not diagnosis.failures:
         return can
-    names = ", ".join(escape(check.name) for check in diagnosis.broken)
+    names = ", ".join(escape(check.name) for check in diagnosis.failures)
     return f"[red]broken[/]: {names}; {can}"

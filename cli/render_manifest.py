@@ -45,7 +45,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     console = result_console()
     shown = artifacts_to_show(manifest)
     rows = [_artifact_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
-    waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
+    waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
     for step, mark in (
         *((failure.step, _failure_mark(failure)) for failure in manifest.failures),
         *((pending.step, "[yellow]pending[/]") for pending in waiting),
@@ -97,7 +97,7 @@ def _count_text(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     parts[1] = f"{states[State.FAILED] + rejected} refused"
     errors = states[State.ERROR] + len(manifest.failures) - rejected
     parts += [f"{errors} not judged"] if errors else []
-    parts += [f"{len(manifest.waiting)} pending"] if manifest.waiting else []
+    parts += [f"{len(manifest.steps_pending)} pending"] if manifest.steps_pending else []
     return ", ".join(parts)
 
 

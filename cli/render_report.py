@@ -156,7 +156,7 @@ def compare_and_show(
     else:
         _show_comparison(comparison)
         show_paths(written)
-    return comparison.regressed
+    return comparison.has_regressions
 
 
 def _write_comparison(

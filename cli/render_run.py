@@ -100,7 +100,7 @@ def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifes
         for artifact in shown
         if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
     ]
-    waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
+    waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
     warnings = lines_of_warnings(manifest, shown)
     if wrong or waiting or manifest.failures or warnings:
         print_line(

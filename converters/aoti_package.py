@@ -33,7 +33,7 @@ from ..core.digest import sha256_of
 from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
-from ..core.zip_archive import members_of
+from ..core.zip_archive import zip_members
 from . import aoti_compiler, archive_records, exported_program
 from .archive_records import (
     build_call_record,
@@ -84,7 +84,7 @@ def claims(path: Path) -> bool:
 
 
 def _library_names(path: Path) -> list[str]:
-    return [name for name in members_of(path) if _LIBRARIES in name]
+    return [name for name in zip_members(path) if _LIBRARIES in name]
 
 
 def convert(job: Job) -> Converted:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import RECORD, Job, TensorInfo
 from ..core.errors import RunnerError, UsageError, first_line
 from ..core.grammar import parse_input
-from ..core.signature import InputSpec, resolve
+from ..core.signature import InputSpec, merge_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ def record_specs(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
     if not isinstance(texts, list) or not texts:
         return ()
     try:
-        return resolve([parse_input(str(text)) for text in texts], {}).inputs
+        return merge_inputs([parse_input(str(text)) for text in texts], {}).inputs
     except UsageError:
         return ()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ..core.archive_guard import refuse_code
+from ..core.archive_guard import refuse_archive_code
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
@@ -27,7 +27,7 @@ from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
-from ..core.zip_archive import fault_of_archive, members_of
+from ..core.zip_archive import find_archive_fault, zip_members
 from .archive_records import (
     build_call_record,
     count_operators,
@@ -67,13 +67,13 @@ def readiness() -> Readiness:
 
 def claims(path: Path) -> bool:
     """A pt2 archive that holds a program; one that holds compiled code alone is another format."""
-    names = members_of(path) if is_archive(path) else ()
+    names = zip_members(path) if is_archive(path) else ()
     return bool(names) and not any("data/aotinductor/" in name for name in names)
 
 
 def is_archive(path: Path) -> bool:
     """A zip that says it is a pt2 archive, of whatever is in it."""
-    names = [n for n in members_of(path) if n.partition("/")[2] == "archive_format"]
+    names = [n for n in zip_members(path) if n.partition("/")[2] == "archive_format"]
     if not names:
         return False
     try:
@@ -152,10 +152,10 @@ def _load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, A
     import torch
 
     extra: dict[str, Any] = {RECORD: ""}
-    if fault := fault_of_archive(path):
+    if fault := find_archive_fault(path):
         raise RunnerError(f"{path} cannot be read: {fault}", hint="export it again")
     try:
-        refuse_code(path)
+        refuse_archive_code(path)
         program = torch.export.load(str(path), extra_files=extra)
         return program, parse_call_record(extra[RECORD])
     except ModelcError:

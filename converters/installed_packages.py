@@ -9,7 +9,7 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from ..core.diagnosis import Check, State
+from ..core.diagnosis import Check, CheckState
 from ..core.distribution import DISTRIBUTION
 
 # All of them write the folder `onnxruntime`.
@@ -77,7 +77,7 @@ def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
         *_cuda_clashes(found),
         *_cuda_mixtures(found),
     )
-    return checks or (Check(name="clashes", state=State.OK, told="none"),)
+    return checks or (Check(name="clashes", state=CheckState.OK, told="none"),)
 
 
 def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
@@ -85,7 +85,7 @@ def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
     if {"modelc", DISTRIBUTION} <= set(found.versions):
         yield Check(
             name="modelc",
-            state=State.BROKEN,
+            state=CheckState.BROKEN,
             told=f"modelc {found.versions['modelc']} is not {DISTRIBUTION} (another project has "
             "that name on the package index, or it is an install from before the renaming), and "
             "both write the command modelc",
@@ -98,7 +98,7 @@ def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
     if len(present) > 1:
         yield Check(
             name="onnxruntime",
-            state=State.BROKEN,
+            state=CheckState.BROKEN,
             told=f"{_join_names(present)} are both installed and overwrite one another's files",
             mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
         )
@@ -117,7 +117,7 @@ def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
             names = [majors[major] for major in sorted(majors)]
             yield Check(
                 name=library,
-                state=State.BROKEN,
+                state=CheckState.BROKEN,
                 told=f"{_join_names(names)} are both installed and overwrite one another's files",
                 mend=f"pip uninstall -y {' '.join(names)}, then install the one that torch needs",
             )
@@ -136,7 +136,7 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
     if majors and torch not in majors:
         yield Check(
             name="tensorrt and torch",
-            state=State.BROKEN,
+            state=CheckState.BROKEN,
             told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; one "
             "process has one of them",
             mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
@@ -145,7 +145,7 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
     if runtime and runtime != torch:
         yield Check(
             name="onnxruntime and torch",
-            state=State.WARN,
+            state=CheckState.WARN,
             told=f"onnxruntime-gpu is built for CUDA {runtime}, torch for CUDA {torch}: its CUDA "
             "provider does not find its libraries among torch's",
             mend=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
@@ -176,7 +176,7 @@ def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Ch
             checks.append(
                 Check(
                     name=f"what {'modelc' if name == DISTRIBUTION else name} needs",
-                    state=State.BROKEN if grave else State.WARN,
+                    state=CheckState.BROKEN if grave else CheckState.WARN,
                     told="; ".join(broken),
                     mend=f"pip install --upgrade {name}"
                     if name != DISTRIBUTION
@@ -184,7 +184,9 @@ def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Ch
                 )
             )
     if not checks:
-        checks.append(Check(name="requirements", state=State.OK, told=_met_summary(found, own)))
+        checks.append(
+            Check(name="requirements", state=CheckState.OK, told=_met_summary(found, own))
+        )
     return tuple(checks)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..core.diagnosis import Check, State
+from ..core.diagnosis import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
 from .library_probe import LibraryReport, probe_libraries
 from .trt import trt_installation
@@ -67,12 +67,12 @@ def _check_imports(
         answer = answers.get(name, LibraryReport())
         version = packages.versions[name]
         if answer.said and answer.said[0].works:
-            yield Check(name=name, state=State.OK, told=version)
+            yield Check(name=name, state=CheckState.OK, told=version)
             continue
         reason = answer.said[0].told if answer.said else answer.failure or "no reason"
         first = first or _import_fix(name, packages)
         told = f"{name} {version} is installed and cannot be imported: {reason}"
-        yield Check(name=name, state=State.BROKEN, told=told, mend=first)
+        yield Check(name=name, state=CheckState.BROKEN, told=told, mend=first)
 
 
 def _import_fix(name: str, packages: InstalledPackages) -> str:
@@ -100,17 +100,17 @@ def _check_providers(answer: LibraryReport, host: LibraryHost) -> tuple[Check, .
     found = [
         Check(
             name="ONNX Runtime",
-            state=State.OK if loaded else State.BROKEN,
+            state=CheckState.OK if loaded else CheckState.BROKEN,
             told=f"loads {', '.join(loaded) or 'no provider at all'}",
             mend="" if loaded else "pip install --force-reinstall onnxruntime",
         )
     ]
     for said in answer.said:
         if not said.works:
-            state = State.WARN if host.driver.devices else State.MISSING
+            state = CheckState.WARN if host.driver.devices else CheckState.MISSING
             found.append(Check(name=said.name, state=state, told=said.told))
     if answer.failure:  # after it had said something: the provider that was next ended it
-        found.append(Check(name="ONNX Runtime", state=State.BROKEN, told=answer.failure))
+        found.append(Check(name="ONNX Runtime", state=CheckState.BROKEN, told=answer.failure))
     return tuple(found)
 
 
@@ -120,8 +120,8 @@ def _check_openvino(answer: LibraryReport, packages: InstalledPackages) -> Check
     devices = ", ".join(f"{said.name} ({said.told})" for said in answer.said)
     if answer.failure:
         told = f"devices: {devices}; then {answer.failure}"
-        return Check(name="OpenVINO", state=State.BROKEN, told=told)
-    return Check(name="OpenVINO", state=State.OK, told=f"devices: {devices}")
+        return Check(name="OpenVINO", state=CheckState.BROKEN, told=told)
+    return Check(name="OpenVINO", state=CheckState.OK, told=f"devices: {devices}")
 
 
 def _probe_failure(
@@ -131,17 +131,19 @@ def _probe_failure(
     here = next((one for one in names if one in packages.versions), None)
     if here is None:
         mend = f"pip install {names[-1]}"
-        return Check(name=name, state=State.MISSING, told="not installed", mend=mend)
+        return Check(name=name, state=CheckState.MISSING, told="not installed", mend=mend)
     told = f"{here} {packages.versions[here]} is installed and does not answer: "
     mend = f"pip install --force-reinstall {here}"
-    return Check(name=name, state=State.BROKEN, told=told + (reason or "no reason"), mend=mend)
+    return Check(name=name, state=CheckState.BROKEN, told=told + (reason or "no reason"), mend=mend)
 
 
 def _check_version(name: str, packages: InstalledPackages) -> Check:
     """What is installed of what modelc works with."""
     if name in packages.versions:
-        return Check(name=name, state=State.OK, told=packages.versions[name])
-    return Check(name=name, state=State.MISSING, told="not installed", mend=f"pip install {name}")
+        return Check(name=name, state=CheckState.OK, told=packages.versions[name])
+    return Check(
+        name=name, state=CheckState.MISSING, told="not installed", mend=f"pip install {name}"
+    )
 
 
 TURING = (7, 5)  # compute capability
@@ -160,7 +162,7 @@ def check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...]
     if driver.version is None:
         told = driver.reason or "none"
         mend = trt_installation.DRIVER_FIX
-        return (Check(name="CUDA driver", state=State.MISSING, told=told, mend=mend),)
+        return (Check(name="CUDA driver", state=CheckState.MISSING, told=told, mend=mend),)
     return (_check_driver_version(driver, max(majors, default=0)), *_check_devices(driver))
 
 
@@ -170,14 +172,14 @@ def _check_driver_version(driver: CudaDriver, major: int) -> Check:
     if driver.version is not None and driver.version < floor:
         return Check(
             name="CUDA driver",
-            state=State.BROKEN,
+            state=CheckState.BROKEN,
             told=f"{told}; what is installed is for CUDA {major} and needs {branch} or newer",
             mend=f"install NVIDIA driver {branch} or newer, or the CUDA 12 packages",
         )
     newest = max(_BRANCHES)
     if not major and driver.version is not None and driver.version < _BRANCHES[newest][0]:
         told += f"; TensorRT 11 for CUDA {newest} needs {_BRANCHES[newest][1]}, take tensorrt-cu12"
-    return Check(name="CUDA driver", state=State.OK, told=told)
+    return Check(name="CUDA driver", state=CheckState.OK, told=told)
 
 
 def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
@@ -185,7 +187,7 @@ def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
         return (
             Check(
                 name="GPU",
-                state=State.MISSING,
+                state=CheckState.MISSING,
                 told=driver.reason,
                 mend=trt_installation.DRIVER_FIX,
             ),
@@ -196,10 +198,10 @@ def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
 def _check_device(device: CudaDevice) -> Check:
     told = f"{device}, {device.memory / _GIB:.0f} GiB"
     if device.capability >= TURING:
-        return Check(name=f"GPU {device.index}", state=State.OK, told=told)
+        return Check(name=f"GPU {device.index}", state=CheckState.OK, told=told)
     return Check(
         name=f"GPU {device.index}",
-        state=State.WARN,
+        state=CheckState.WARN,
         told=f"{told}: older than Turing (7.5), the first that TensorRT supports",
         mend="build on a newer GPU, or use ONNX Runtime's CUDA provider",
     )
@@ -223,7 +225,7 @@ def _check_package(
     if not installed.importable or answer is None:
         return Check(
             name="tensorrt",
-            state=State.MISSING,
+            state=CheckState.MISSING,
             told="the Python package is not installed",
             mend=trt_installation.INSTALL_FIX,
         )
@@ -232,7 +234,7 @@ def _check_package(
         reason = said.told if said is not None else answer.failure
         return Check(
             name="tensorrt",
-            state=State.BROKEN,
+            state=CheckState.BROKEN,
             told=f"it is installed and cannot be imported: {reason}",
             mend="pip install --force-reinstall "
             + trt_installation.INSTALL_FIX.removeprefix("pip install "),
@@ -240,18 +242,18 @@ def _check_package(
     if installed.too_old:
         return Check(
             name="tensorrt",
-            state=State.WARN,
+            state=CheckState.WARN,
             told=f"{said.told} is older than 10.13, the first that modelc works with",
             mend=trt_installation.INSTALL_FIX,
         )
-    return Check(name="tensorrt", state=State.OK, told=said.told)
+    return Check(name="tensorrt", state=CheckState.OK, told=said.told)
 
 
 def _check_trtexec(installed: trt_installation.TensorrtInstallation) -> Check:
     if installed.program is None:
         return Check(
             name=trt_installation.TRTEXEC,
-            state=State.MISSING,
+            state=CheckState.MISSING,
             told="not on the PATH; it is only needed where the Python package is not",
         )
-    return Check(name=trt_installation.TRTEXEC, state=State.OK, told=installed.program)
+    return Check(name=trt_installation.TRTEXEC, state=CheckState.OK, told=installed.program)

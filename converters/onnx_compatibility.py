@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConversionError, Hint, Option, UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from .framework_errors import call_framework
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def parse_runtime(text: str) -> RuntimeRelease:
             option="for",
         )
     if name not in _RELEASES:
-        raise unknown("runtime in --for:", name or text, list(_RELEASES))
+        raise unknown_name_error("runtime in --for:", name or text, list(_RELEASES))
     table = _RELEASES[name]
     if match is None:
         raise UsageError(

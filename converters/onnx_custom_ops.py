@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ErrorCode, UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from .capture.refusals import CUSTOM_OP, RefusedError, user_place
 from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
@@ -73,7 +73,7 @@ def check_custom_ops(custom_ops: Mapping[str, OpWriter], operators: Collection[s
     for name in custom_ops:
         if name not in operators:
             ours = sorted(one for one in operators if not one.startswith("prim::"))
-            hint = unknown("operator", name, ours).hint
+            hint = unknown_name_error("operator", name, ours).hint
             raise UsageError(
                 f"--custom-op {name} has no effect: the model has no {name}",
                 hint=hint,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
-from ..core.probe import Form, ProbeNode, Reach
+from ..core.probe import ProbeNode, QuantizedRange, TensorForm
 from .onnx_files import detach_weights
 from .onnx_guard import read_graph
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
@@ -142,7 +142,7 @@ class OnnxProbe:
                 half=node.op_type == "Cast" and node.attribute[0].i in _HALVES,
             )
 
-    def forms(self, feed: Feed) -> Mapping[str, Form]:
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Shapes by a run that gives nothing but shapes; dtypes by inference."""
         import onnx
         from onnx import helper
@@ -166,7 +166,9 @@ class OnnxProbe:
         )
         shapes = self._run(probe, feed)
         return {
-            name: Form(shape=tuple(int(n) for n in shapes[f"{index}{_FORM}"]), dtype=typed[name])
+            name: TensorForm(
+                shape=tuple(int(n) for n in shapes[f"{index}{_FORM}"]), dtype=typed[name]
+            )
             for index, name in enumerate(made)
         }
 
@@ -194,7 +196,7 @@ class OnnxProbe:
             return constant_values(self._constants[name], self._folder)
         return self.part({}, [name])[name]
 
-    def reach(self, node: ProbeNode) -> Reach | None:
+    def reach(self, node: ProbeNode) -> QuantizedRange | None:
         """Of a QuantizeLinear."""
         import numpy as np
 
@@ -210,7 +212,9 @@ class OnnxProbe:
             scale, zero = scale.reshape(shape), zero.reshape(shape)
         ends = np.iinfo(zero.dtype)
         low, high = (end - zero.astype(np.int64) for end in (ends.min, ends.max))
-        return Reach(tensor=node.inputs[0], low=low * scale, high=high * scale, scale=scale)
+        return QuantizedRange(
+            tensor=node.inputs[0], low=low * scale, high=high * scale, scale=scale
+        )
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
         """Write `model.onnx` with its weights inside, and all that is not wanted left out."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Feed, Outputs
 from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.runtime_contract import OpenedByDefault
-from ..core.threads import allowed
+from ..core.threads import thread_limit
 from .onnx_guard import read_graph
 from .onnx_half_emulation import (
     computes_in_half,
@@ -72,7 +72,7 @@ def open_session(
 
 def limit_threads(options: onnxruntime.SessionOptions) -> None:
     """Hold a session to the threads of this process; it asks the machine, and no variable."""
-    most = allowed()
+    most = thread_limit()
     if most is not None:
         options.intra_op_num_threads = most
         options.inter_op_num_threads = 1

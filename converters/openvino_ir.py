@@ -31,7 +31,7 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
-from ..core.threads import allowed
+from ..core.threads import thread_limit
 from . import openvino_faults, openvino_precision, openvino_probe
 from .framework_errors import call_framework
 from .installed_packages import package_versions
@@ -140,7 +140,7 @@ def _judge_config() -> dict[str, str]:
 
 
 def _thread_config() -> dict[str, str]:
-    most = allowed()
+    most = thread_limit()
     return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
 
 

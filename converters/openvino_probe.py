@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
-from ..core.probe import Form, ProbeNode, Reach
+from ..core.probe import ProbeNode, QuantizedRange, TensorForm
 from .onnx_origins import NodeOrigin, assign_absorbed_layers, read_origins
 from .runner_base import runner_error, text_lines
 
@@ -113,7 +113,7 @@ class OpenVinoProbe:
                 half=kind == "Convert" and _element(op) in _HALVES,
             )
 
-    def forms(self, feed: Feed) -> Mapping[str, Form]:
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """By OpenVINO's own inference from the feed's shapes, without a run."""
         model = self._read()
         shapes = {
@@ -124,14 +124,14 @@ class OpenVinoProbe:
             model.reshape(shapes)
         except RuntimeError as error:
             raise _openvino_error(error) from error
-        found: dict[str, Form] = {}
+        found: dict[str, TensorForm] = {}
         for op in model.get_ordered_ops():
             for index in range(op.get_output_size()):
                 port = op.output(index)
                 if port.get_partial_shape().is_dynamic:
                     continue
                 dtype = str(port.get_element_type().to_dtype())
-                found[_title(op, index)] = Form(shape=tuple(port.get_shape()), dtype=dtype)
+                found[_title(op, index)] = TensorForm(shape=tuple(port.get_shape()), dtype=dtype)
         return found
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
@@ -156,13 +156,13 @@ class OpenVinoProbe:
         """The values of a constant, or of what is computed of constants alone."""
         return self.part({}, [name])[name]
 
-    def reach(self, node: ProbeNode) -> Reach | None:
+    def reach(self, node: ProbeNode) -> QuantizedRange | None:
         """Of a FakeQuantize."""
         if node.operator != "FakeQuantize" or not node.inputs or len(node.constants) < _LIMITS:
             return None
         low, high = (self.constant(name) for name in node.constants[:2])
         steps = int(node.attributes.get("levels", "256")) - 1
-        return Reach(tensor=node.inputs[0], low=low, high=high, scale=(high - low) / steps)
+        return QuantizedRange(tensor=node.inputs[0], low=low, high=high, scale=(high - low) / steps)
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
         """Write `model.xml` and `model.bin`."""

@@ -10,7 +10,7 @@ from typing import cast
 
 from ..core.contract import Deferred, Target
 from ..core.errors import UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from . import (
     aoti_package,
     exported_program,
@@ -45,7 +45,7 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
     for target in targets:
         if name == target.NAME:
             return _own_object(target)
-    raise unknown("target", name, [target.NAME for target in targets])
+    raise unknown_name_error("target", name, [target.NAME for target in targets])
 
 
 def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:

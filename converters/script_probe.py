@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Runner
 from ..core.errors import Hint, Option, RunnerError, UsageError
-from ..core.probe import Form
+from ..core.probe import TensorForm
 from .probing_operators import compute
 from .torchscript_probe import FlatGraph, TorchScriptProbe
 
@@ -152,7 +152,7 @@ class ScriptProbe(TorchScriptProbe):
         self._parameters = inputs  # of forward, by input
         super().__init__(FlatGraph(root=module), tuple(inputs), ((), ()), runner)
 
-    def forms(self, feed: Feed) -> Mapping[str, Form]:
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Of every tensor that the script computes on this feed."""
         flat = _UnrolledGraph(root=self._module)
         inputs = {parameter: name for name, parameter in self._parameters.items()}

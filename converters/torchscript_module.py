@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ..core.call import bind, parameters_of_schema
+from ..core.call import bind_inputs, parameters_of_schema
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
@@ -29,7 +29,7 @@ from ..core.probe import Probe
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.whole import require_room
-from ..core.zip_archive import members_of
+from ..core.zip_archive import zip_members
 from . import script_probe, torchscript_probe
 from .archive_records import (
     build_call_record,
@@ -67,7 +67,7 @@ def readiness() -> Readiness:
 
 def claims(path: Path) -> bool:
     """A zip that holds compiled code and its constants."""
-    inner = [name.partition("/")[2] for name in members_of(path)]
+    inner = [name.partition("/")[2] for name in zip_members(path)]
     return "constants.pkl" in inner and any(name.startswith("code/") for name in inner)
 
 
@@ -140,7 +140,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
         return TorchRunner(
             lambda tensors: call(*tensors), inputs, outputs=record["outputs"], device=device
         )
-    binding = bind(inputs, parameters_of_schema(_forward_schema(module)))
+    binding = bind_inputs(inputs, parameters_of_schema(_forward_schema(module)))
     return TorchRunner(
         lambda tensors: binding.call(call, tensors), inputs, outputs=None, device=device
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs, Runner
 from ..core.errors import UsageError
-from ..core.probe import Form, ProbeNode, Reach
+from ..core.probe import ProbeNode, QuantizedRange, TensorForm
 from .probing_operators import WITH_RESULT, compute, is_changing
 from .runner_base import order_inputs
 
@@ -214,17 +214,17 @@ class TorchScriptProbe:
                 half=step.kind == _MOVED and _to_half([fixed.get(name) for name in step.inputs]),
             )
 
-    def forms(self, feed: Feed) -> Mapping[str, Form]:
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Of every tensor, by a run that keeps nothing else."""
         import torch
 
-        found: dict[str, Form] = {}
+        found: dict[str, TensorForm] = {}
 
         def keep(made: Mapping[str, object]) -> None:
             for name, value in made.items():
                 if isinstance(value, torch.Tensor):
                     dtype = str(value.dtype).removeprefix("torch.")
-                    found[name] = Form(shape=tuple(value.shape), dtype=dtype)
+                    found[name] = TensorForm(shape=tuple(value.shape), dtype=dtype)
 
         self._evaluate(self._bind_feed(feed), self.outputs, keep)
         return found
@@ -247,7 +247,7 @@ class TorchScriptProbe:
         """A parameter, a buffer or a constant of the code."""
         return to_array(self._flat.fixed[name])
 
-    def reach(self, node: ProbeNode) -> Reach | None:  # noqa: ARG002 - of the contract
+    def reach(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
         """No TorchScript of ours has quantizers."""
         return None
 

@@ -21,10 +21,10 @@ def to_array(tensor: torch.Tensor) -> Array:
     """
     import numpy as np
 
-    return np.array(_plain(tensor).numpy())
+    return np.array(_to_plain_tensor(tensor).numpy())
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def _to_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     plain = tensor.detach().cpu()

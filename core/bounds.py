@@ -9,30 +9,35 @@ from typing import TYPE_CHECKING
 
 from .dims import Dim
 from .errors import UsageError
-from .names import unknown
+from .names import unknown_name_error
 
 if TYPE_CHECKING:
     from .signature import InputSpec, Signature, ValueRange
 
 
-def with_bounds(signature: Signature) -> Signature:
+def resolve_bounds(signature: Signature) -> Signature:
     """The same with the least and the greatest of every value that follows a dim.
 
     Raises:
         UsageError: no input has the dim, or no value is left at some of its sizes.
     """
-    dims = {**signature.free_dims, **{dim.name: dim for dim in signature.named_dims() if dim.name}}
-    return replace(signature, inputs=tuple(_bounded(spec, dims) for spec in signature.inputs))
+    dims = {
+        **signature.free_dims,
+        **{dim.name: dim for dim in signature.dims_with_names() if dim.name},
+    }
+    return replace(signature, inputs=tuple(_resolve_spec(spec, dims) for spec in signature.inputs))
 
 
-def _bounded(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
+def _resolve_spec(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
     values = spec.values
     if values is None or not values.follows:
         return spec
     for base in values.bases:
         if base not in dims:
-            raise unknown(f"dim in the values of {spec.name}:", base, list(dims) or ["(none)"])
-    _check_some(spec, values, dims)
+            raise unknown_name_error(
+                f"dim in the values of {spec.name}:", base, list(dims) or ["(none)"]
+            )
+    _check_not_empty(spec, values, dims)
     low, high = values.low_dim, values.high_dim
     return replace(
         spec,
@@ -44,7 +49,7 @@ def _bounded(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
     )
 
 
-def _check_some(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim]) -> None:
+def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim]) -> None:
     """Both ends are lines in the sizes: what holds at all corners holds between."""
     free = {dims[base].free.name or "": dims[base].free for base in values.bases}
     for sizes in itertools.product(*((dim.low, dim.high) for dim in free.values())):

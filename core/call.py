@@ -10,13 +10,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from .errors import Hint, Option, UsageError
-from .tree import Path, nest
+from .tree import ValuePath, nest_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-class Kind(Enum):
+class ParameterKind(Enum):
     """How a parameter may be given."""
 
     POSITIONAL = "by position only"
@@ -35,7 +35,7 @@ class Parameter:
     """
 
     name: str
-    kind: Kind = Kind.EITHER
+    kind: ParameterKind = ParameterKind.EITHER
     required: bool = True
     listed: bool = False
     constant: tuple[object, ...] = ()
@@ -55,17 +55,17 @@ class Schema(Protocol):
     arguments: Sequence[_Argument]
 
 
-_KINDS = {
-    inspect.Parameter.POSITIONAL_ONLY: Kind.POSITIONAL,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD: Kind.EITHER,
-    inspect.Parameter.KEYWORD_ONLY: Kind.KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL: Kind.REST,
-    inspect.Parameter.VAR_KEYWORD: Kind.REST_BY_NAME,
+_PARAMETER_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: ParameterKind.POSITIONAL,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: ParameterKind.EITHER,
+    inspect.Parameter.KEYWORD_ONLY: ParameterKind.KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL: ParameterKind.REST,
+    inspect.Parameter.VAR_KEYWORD: ParameterKind.REST_BY_NAME,
 }
-_NUMBER = re.compile(r"_?\d+$")
-_SHORT = 4  # characters: shorter names are alike by chance
-_LIKE = 0.8
-_REST = (Kind.REST, Kind.REST_BY_NAME)
+_NUMBER_SUFFIX = re.compile(r"_?\d+$")
+_SHORT_NAME = 4  # characters: shorter names are alike by chance
+_SIMILARITY = 0.8
+_VARIADIC = (ParameterKind.REST, ParameterKind.REST_BY_NAME)
 
 
 def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
@@ -73,8 +73,9 @@ def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=parameter.name,
-            kind=_KINDS[parameter.kind],
-            required=parameter.default is parameter.empty and _KINDS[parameter.kind] not in _REST,
+            kind=_PARAMETER_KINDS[parameter.kind],
+            required=parameter.default is parameter.empty
+            and _PARAMETER_KINDS[parameter.kind] not in _VARIADIC,
             listed=_is_list(parameter.annotation),
         )
         for parameter in inspect.signature(function).parameters.values()
@@ -86,7 +87,7 @@ def parameters_of_schema(schema: Schema) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=argument.name,
-            kind=Kind.KEYWORD if argument.kwarg_only else Kind.EITHER,
+            kind=ParameterKind.KEYWORD if argument.kwarg_only else ParameterKind.EITHER,
             required=not argument.has_default_value(),
             listed=_is_list(argument.type),
         )
@@ -107,16 +108,16 @@ class Binding:
     positions, as in `model(x, mask)`. With `by_name` it goes in by name, as in `model(**inputs)`.
     """
 
-    places: tuple[Path, ...]
+    places: tuple[ValuePath, ...]
     parameters: tuple[Parameter, ...]
     by_name: bool = False
 
     def call(self, function: Callable[..., object], tensors: Sequence[object]) -> object:
         """Call `function` with `tensors`, given in the order of `places`."""
-        parts: dict[str, dict[Path, object]] = {}
+        parts: dict[str, dict[ValuePath, object]] = {}
         for place, tensor in zip(self.places, tensors, strict=True):
             parts.setdefault(place[0], {})[place[1:]] = tensor
-        rest = any(p.kind is Kind.REST and p.name in parts for p in self.parameters)
+        rest = any(p.kind is ParameterKind.REST and p.name in parts for p in self.parameters)
         by_position = rest or not self.by_name
         args: list[object] = []
         kwargs: dict[str, object] = {}
@@ -124,13 +125,13 @@ class Binding:
             if parameter.name not in parts and not parameter.constant:
                 by_position = rest
                 continue
-            value = _value(parameter, parts)
-            if parameter.kind is Kind.REST and isinstance(value, tuple):
+            value = _build_argument(parameter, parts)
+            if parameter.kind is ParameterKind.REST and isinstance(value, tuple):
                 args.extend(value)
-            elif parameter.kind is Kind.REST_BY_NAME and isinstance(value, dict):
+            elif parameter.kind is ParameterKind.REST_BY_NAME and isinstance(value, dict):
                 kwargs.update(value)
-            elif parameter.kind is Kind.POSITIONAL or (
-                by_position and parameter.kind is Kind.EITHER
+            elif parameter.kind is ParameterKind.POSITIONAL or (
+                by_position and parameter.kind is ParameterKind.EITHER
             ):
                 args.append(value)
             else:
@@ -138,14 +139,14 @@ class Binding:
         return function(*args, **kwargs)
 
 
-def _value(parameter: Parameter, parts: dict[str, dict[Path, object]]) -> object:
+def _build_argument(parameter: Parameter, parts: dict[str, dict[ValuePath, object]]) -> object:
     if parameter.constant:
         return parameter.constant[0]
-    value = nest(parts[parameter.name])
+    value = nest_leaves(parts[parameter.name])
     return list(value) if parameter.listed and isinstance(value, tuple) else value
 
 
-def bind(
+def bind_inputs(
     names: Iterable[str],
     parameters: Sequence[Parameter],
     *,
@@ -161,40 +162,42 @@ def bind(
         UsageError: an input has no parameter, or a required parameter no input.
     """
     paths = [tuple(name.split(".")) for name in names]
-    homes = _homes(list(dict.fromkeys(path[0] for path in paths)), parameters, call)
+    homes = _find_parameters(list(dict.fromkeys(path[0] for path in paths)), parameters, call)
     places = tuple((*homes[path[0]], *path[1:]) for path in paths)
     given = {place[0] for place in places}
     lacking = [p.name for p in parameters if p.required and p.name not in given and not p.constant]
     if lacking:
         raise UsageError(
             f"{call} requires {', '.join(lacking)}, which no input gives"
-            f" ({call} takes {_listing(parameters)})",
+            f" ({call} takes {_list_names(parameters)})",
             hint=Hint("add ", Option("input", f'"{lacking[0]}:float32[...]"')),
             option="input",
         )
-    nested: dict[str, dict[Path, object]] = {}
+    nested: dict[str, dict[ValuePath, object]] = {}
     for place in places:
         nested.setdefault(place[0], {})[place[1:]] = None
     for part in nested.values():
-        nest(part)
+        nest_leaves(part)
     return Binding(places=places, parameters=tuple(parameters), by_name=by_name)
 
 
-def _homes(heads: Sequence[str], parameters: Sequence[Parameter], call: str) -> dict[str, Path]:
+def _find_parameters(
+    heads: Sequence[str], parameters: Sequence[Parameter], call: str
+) -> dict[str, ValuePath]:
     """The parameter, as the beginning of a place, for each first segment."""
-    plain = [p for p in parameters if p.kind not in _REST and not p.constant]
+    plain = [p for p in parameters if p.kind not in _VARIADIC and not p.constant]
     known = {p.name for p in plain} & set(heads)
     free = [
         p
         for p in plain
-        if p.name not in known and p.kind is not Kind.KEYWORD and (p.required or not known)
+        if p.name not in known and p.kind is not ParameterKind.KEYWORD and (p.required or not known)
     ]
     unknown = [head for head in heads if head not in known]
     for head in unknown:
         _refuse_misspelt(head, [p.name for p in plain if p.name not in known], parameters, call)
-    homes: dict[str, Path] = {head: (head,) for head in known}
+    homes: dict[str, ValuePath] = {head: (head,) for head in known}
     homes.update({head: (p.name,) for head, p in zip(unknown, free, strict=False)})
-    return homes | _rest_homes(unknown[len(free) :], parameters, call)
+    return homes | _find_variadic(unknown[len(free) :], parameters, call)
 
 
 def _refuse_misspelt(
@@ -204,38 +207,38 @@ def _refuse_misspelt(
 
     A number behind a name, as in `input_1`, is no misspelling.
     """
-    plain = _NUMBER.sub("", head)
-    if len(plain) < _SHORT or plain in {_NUMBER.sub("", name) for name in names}:
+    plain = _NUMBER_SUFFIX.sub("", head)
+    if len(plain) < _SHORT_NAME or plain in {_NUMBER_SUFFIX.sub("", name) for name in names}:
         return
-    near = difflib.get_close_matches(head, names, n=1, cutoff=_LIKE)
+    near = difflib.get_close_matches(head, names, n=1, cutoff=_SIMILARITY)
     if near:
         raise UsageError(
-            f"{call} has no parameter {head!r} (it takes {_listing(parameters)})",
+            f"{call} has no parameter {head!r} (it takes {_list_names(parameters)})",
             hint=f"did you mean {near[0]!r}?",
         )
 
 
-def _rest_homes(
+def _find_variadic(
     heads: Sequence[str], parameters: Sequence[Parameter], call: str
-) -> dict[str, Path]:
+) -> dict[str, ValuePath]:
     """Places in *args or **kwargs for what no other parameter takes."""
-    rest = next((p.name for p in parameters if p.kind is Kind.REST), None)
+    rest = next((p.name for p in parameters if p.kind is ParameterKind.REST), None)
     if rest is not None:
         return {head: (rest, str(index)) for index, head in enumerate(heads)}
-    by_name = next((p.name for p in parameters if p.kind is Kind.REST_BY_NAME), None)
-    names = [p.name for p in parameters if p.kind not in _REST]
-    homes: dict[str, Path] = {}
+    by_name = next((p.name for p in parameters if p.kind is ParameterKind.REST_BY_NAME), None)
+    names = [p.name for p in parameters if p.kind not in _VARIADIC]
+    homes: dict[str, ValuePath] = {}
     for head in heads:
         near = difflib.get_close_matches(head, names, n=1)
         if by_name is None or near:
             raise UsageError(
-                f"{call} has no parameter {head!r} (it takes {_listing(parameters)})",
+                f"{call} has no parameter {head!r} (it takes {_list_names(parameters)})",
                 hint=f"did you mean {near[0]!r}?" if near else f"name the inputs as {call} does",
             )
         homes[head] = (by_name, head)
     return homes
 
 
-def _listing(parameters: Iterable[Parameter]) -> str:
-    marks = {Kind.REST: "*", Kind.REST_BY_NAME: "**"}
+def _list_names(parameters: Iterable[Parameter]) -> str:
+    marks = {ParameterKind.REST: "*", ParameterKind.REST_BY_NAME: "**"}
     return ", ".join(marks.get(p.kind, "") + p.name for p in parameters) or "nothing"

@@ -35,7 +35,7 @@ EAGER = "checkpoint"  # what a target that is captured from the eager model is m
 Advance: TypeAlias = Callable[[int, int], None]  # done, total
 
 
-def unheard(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Progress that nobody listens to."""
 
 
@@ -132,7 +132,7 @@ class Job:
     runtimes: tuple[str, ...] = ()
     output_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: Path | None = None
-    advance: Advance = unheard
+    advance: Advance = no_progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,7 +360,7 @@ class QuantizeJob:
     folder: Path
     method: str | None = None
     keep: tuple[str, ...] = ()
-    advance: Advance = unheard
+    advance: Advance = no_progress
 
 
 @dataclass(frozen=True, kw_only=True)

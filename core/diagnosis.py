@@ -8,7 +8,7 @@ from enum import StrEnum
 from .errors import MissingError
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How a check came out.
 
     MISSING is not there, which may be as it should be; WARN works, but not as well as it could;
@@ -26,7 +26,7 @@ class Check:
     """One thing that was looked at: what was found, and the one line that mends it."""
 
     name: str
-    state: State
+    state: CheckState
     told: str
     mend: str = ""
 
@@ -53,9 +53,9 @@ class Diagnosis:
     @property
     def exit_code(self) -> int:
         """0, or that of a dependency that is missing where something is broken."""
-        return MissingError.exit_code if self.broken else 0
+        return MissingError.exit_code if self.failures else 0
 
     @property
-    def broken(self) -> tuple[Check, ...]:
+    def failures(self) -> tuple[Check, ...]:
         """What is installed and cannot work."""
-        return tuple(check for check in self.checks if check.state is State.BROKEN)
+        return tuple(check for check in self.checks if check.state is CheckState.BROKEN)

@@ -66,18 +66,18 @@ class Dim:
     chosen: bool = False
 
     @classmethod
-    def fixed(cls, size: int) -> Dim:
+    def of_size(cls, size: int) -> Dim:
         """A dimension that is always `size`."""
         return cls(low=size, opt=size, high=size)
 
     @classmethod
-    def unbounded(cls, name: str) -> Dim:
+    def any_size(cls, name: str) -> Dim:
         """A dimension of any size."""
         low, opt, high = UNBOUNDED
         return cls(name=name, low=low, opt=opt, high=high, bounded=False)
 
     @classmethod
-    def derived(cls, name: str, relation: Relation, base: Dim) -> Dim:
+    def follow(cls, name: str, relation: Relation, base: Dim) -> Dim:
         """A dimension whose size follows from `base`, which has no relation itself.
 
         One without a name of its own is called as its relation is written: `2*seq`.

@@ -60,7 +60,7 @@ class Domain:
         }
         for dim in known.values():
             if dim.chosen is chosen and (dim.dynamic or chosen):
-                yield _dim_text(dim, known)
+                yield _describe_dim(dim, known)
         for spec in self.inputs:
             values = spec.values
             if (
@@ -71,7 +71,7 @@ class Domain:
                 yield f"{spec.name} {str(values)[1:-1]}"
 
 
-def _dim_text(dim: Dim, known: Mapping[str | None, Dim]) -> str:
+def _describe_dim(dim: Dim, known: Mapping[str | None, Dim]) -> str:
     """`batch 1..8`, `height 32..256 step 32`, `height 224`; `n=seq+1` where `seq` is known."""
     relation = dim.relation
     if dim.low == dim.high:

@@ -56,5 +56,5 @@ Event: TypeAlias = Started | Advanced | Noted | Finished | Entered
 Tell: TypeAlias = Callable[[Event], None]
 
 
-def silence(event: Event) -> None:
+def ignore_events(event: Event) -> None:
     """Listen to nothing."""

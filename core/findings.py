@@ -67,7 +67,7 @@ class BranchRecord:
         return tuple(arm for arm in ("true", "false") if arm not in self.arms)
 
     @property
-    def untested(self) -> str:
+    def describe_untested(self) -> str:
         """What no feed showed of it, in words; empty where the feeds went both ways."""
         if self.untaken:
             return f"no feed took the {' or the '.join(self.untaken)} arm"
@@ -77,7 +77,7 @@ class BranchRecord:
         return f"no feed {same}"
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """`gate.py:23: if x.mean() > 0`."""
         text = self.condition if self.kind == "value" else f"{self.kind} {self.condition}"
         return f"{self.place}: {text}"
@@ -141,7 +141,7 @@ class Sensitivity:
     faults: tuple[FaultRecord, ...] = ()
 
     @property
-    def missed(self) -> tuple[FaultRecord, ...]:
+    def faults_missed(self) -> tuple[FaultRecord, ...]:
         """The faults that the feeds and limits do not see."""
         return tuple(one for one in self.faults if one.outcome is FaultOutcome.MISSED)
 

@@ -16,19 +16,19 @@ from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
 from .errors import Hint, Option, UsageError
-from .names import nearest
+from .names import nearest_names
 from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
-_NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_INT = re.compile(r"\d+")
+_INPUT_NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
+_DIM_WORD = re.compile(r"[A-Za-z_]\w*")
+_INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
 _BARE_RANGE = re.compile(r"\d+ *\.\.[\d. ]*\d")
-_IMAGE = 4  # dims of a batch of images
-_MOST_SIZES = 3  # min..opt..max
-_RELATION = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
-_BOUND = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
-_HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
+_IMAGE_RANK = 4  # dims of a batch of images
+_MAX_SIZES = 3  # min..opt..max
+_RELATION_HINT = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
+_BOUND_HINT = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
+_INPUT_HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Cursor:
         while self.text.startswith(" ", self.at):
             self.at += 1
 
-    def fail(self, expected: str, *, at: int | None = None, hint: str = _HINT) -> UsageError:
+    def fail(self, expected: str, *, at: int | None = None, hint: str = _INPUT_HINT) -> UsageError:
         """An error that names the position, counted from 1."""
         place = self.at if at is None else at
         found = repr(self.text[place]) if place < len(self.text) else "the end"
@@ -84,83 +84,83 @@ def parse_input(text: str) -> InputPattern:
         UsageError: the text is not of the language; the message names the character.
     """
     cursor = _Cursor(text)
-    name = cursor.match(_NAME)
+    name = cursor.match(_INPUT_NAME)
     if name is None:
         raise cursor.fail("an input name")
-    dtype = _dtype(cursor) if cursor.take(":") else None
-    dims = _dims(cursor) if cursor.take("[") else None
-    values = _values(cursor, dtype) if cursor.take("{") else None
+    dtype = _parse_dtype(cursor) if cursor.take(":") else None
+    dims = _parse_dims(cursor) if cursor.take("[") else None
+    values = _parse_values(cursor, dtype) if cursor.take("{") else None
     if cursor.at != len(cursor.text):
         raise cursor.fail("':', '[', '{' or the end")
     return InputPattern(name=name, dtype=dtype, dims=dims, values=values, text=text)
 
 
 # What other libraries and languages call them; half precision is fed as float32.
-_MEANT = {
+_DTYPE_ALIASES = {
     "float": "float32", "double": "float64", "half": "float32", "float16": "float32",
     "bfloat16": "float32", "int": "int64", "long": "int64", "boolean": "bool", "byte": "uint8",
 }  # fmt: skip
 
 
-def _dtype(cursor: _Cursor) -> str:
+def _parse_dtype(cursor: _Cursor) -> str:
     start = cursor.at
-    word = cursor.match(_WORD)
+    word = cursor.match(_DIM_WORD)
     if word in DTYPES:
         return word
     word = cursor.text[start:].partition("[")[0].partition("{")[0].strip()
     plain = word.casefold().removeprefix("torch.").removeprefix("np.")
-    near = [_MEANT[plain]] if plain in _MEANT else nearest(plain, DTYPES)
+    near = [_DTYPE_ALIASES[plain]] if plain in _DTYPE_ALIASES else nearest_names(plain, DTYPES)
     hint = f"did you mean {near[0]!r}?" if near else f"dtypes are {', '.join(DTYPES)}"
     raise cursor.fail("a dtype", at=start, hint=hint)
 
 
-def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
+def _parse_dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
     if cursor.take("]"):
         return ()
     dims: list[Dim | None] = []
     while not dims or cursor.take(","):
         bare = _BARE_RANGE.match(cursor.text, cursor.at)
         if bare is not None:
-            raise _nameless(cursor.text, bare)
-        dims.append(_dim(cursor))
+            raise _nameless_range_error(cursor.text, bare)
+        dims.append(_parse_dim(cursor))
     cursor.need("]", "',' or ']'")
     return tuple(dims)
 
 
-def _dim(cursor: _Cursor) -> Dim | None:
+def _parse_dim(cursor: _Cursor) -> Dim | None:
     start = cursor.at
     if cursor.text.startswith("(", start):  # `(k=2..8)-1`
-        return _related(cursor, None, times=1, start=start)
-    size = cursor.match(_INT)
+        return _parse_relation(cursor, None, times=1, start=start)
+    size = cursor.match(_INTEGER)
     if size is not None and cursor.take("*"):
-        return _related(cursor, None, times=int(size), start=start)
+        return _parse_relation(cursor, None, times=int(size), start=start)
     if size is not None:
         if int(size) == 0:
             raise cursor.fail("a size above 0", at=start)
-        return Dim.fixed(int(size))
-    return _named(cursor)
+        return Dim.of_size(int(size))
+    return _parse_named_dim(cursor)
 
 
-def _named(cursor: _Cursor) -> Dim | None:
+def _parse_named_dim(cursor: _Cursor) -> Dim | None:
     """A dim that begins with a name, or `_`."""
-    name = cursor.match(_WORD)
+    name = cursor.match(_DIM_WORD)
     if name is None:
         raise cursor.fail("a size, a dim name or '_'")
     if name == "_":
         return None
     if cursor.take("="):
-        return _defined(cursor, name)
-    plus = _plus(cursor)
+        return _parse_definition(cursor, name)
+    plus = _parse_offset(cursor)
     if plus:
-        return _derived(None, Relation(base=name, plus=plus), Dim.unbounded(name))
-    return Dim.unbounded(name)
+        return _make_derived_dim(None, Relation(base=name, plus=plus), Dim.any_size(name))
+    return Dim.any_size(name)
 
 
-def _nameless(text: str, bare: re.Match[str]) -> UsageError:
+def _nameless_range_error(text: str, bare: re.Match[str]) -> UsageError:
     """The error for a range without a name, with one for each such range of the input."""
     begin = text.index("[") + 1
     parts = text[begin:].partition("]")[0].split(",")
-    usual = {0: "batch", 2: "height", 3: "width"} if len(parts) == _IMAGE else {0: "batch"}
+    usual = {0: "batch", 2: "height", 3: "width"} if len(parts) == _IMAGE_RANK else {0: "batch"}
     mended: list[str] = []
     for axis, part in enumerate(parts):
         size = part.lstrip(" ")
@@ -178,46 +178,46 @@ def _nameless(text: str, bare: re.Match[str]) -> UsageError:
     )
 
 
-def _defined(cursor: _Cursor, name: str) -> Dim:
+def _parse_definition(cursor: _Cursor, name: str) -> Dim:
     """What stands behind `name=`: a range or a relation."""
     start = cursor.at
     times = re.compile(r"(\d+) *\*").match(cursor.text, start)
     if times is not None:
         cursor._step(len(times.group()))
-        return _related(cursor, name, times=int(times.group(1)), start=start)
-    if cursor.text.startswith("(", start) or _WORD.match(cursor.text, start):
-        return _related(cursor, name, times=1, start=start)
-    return _range(cursor, name)
+        return _parse_relation(cursor, name, times=int(times.group(1)), start=start)
+    if cursor.text.startswith("(", start) or _DIM_WORD.match(cursor.text, start):
+        return _parse_relation(cursor, name, times=1, start=start)
+    return _parse_range(cursor, name)
 
 
-def _related(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Dim:
+def _parse_relation(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Dim:
     """`k`, `k+1`, `(k=1..8)`, `(k=1..8)-1` behind `times*`."""
     if times < 1:
-        raise cursor.fail("a factor above 0", at=start, hint=_RELATION)
+        raise cursor.fail("a factor above 0", at=start, hint=_RELATION_HINT)
     inside = cursor.take("(")
-    base = cursor.match(_WORD)
+    base = cursor.match(_DIM_WORD)
     if base is None or base == "_":
-        raise cursor.fail("a dim name", hint=_RELATION)
-    dim = Dim.unbounded(base)
+        raise cursor.fail("a dim name", hint=_RELATION_HINT)
+    dim = Dim.any_size(base)
     if inside:
         cursor.need("=", "'=' and the range")
-        dim = _range(cursor, base)
+        dim = _parse_range(cursor, base)
         cursor.need(")", "')'")
-    relation = Relation(base=base, times=times, plus=_plus(cursor), stated=inside)
-    return dim if name is None and relation.equal else _derived(name, relation, dim)
+    relation = Relation(base=base, times=times, plus=_parse_offset(cursor), stated=inside)
+    return dim if name is None and relation.equal else _make_derived_dim(name, relation, dim)
 
 
-def _plus(cursor: _Cursor) -> int:
+def _parse_offset(cursor: _Cursor) -> int:
     sign = "+" if cursor.take("+") else "-" if cursor.take("-") else ""
     if not sign:
         return 0
-    size = cursor.match(_INT)
+    size = cursor.match(_INTEGER)
     if size is None:
-        raise cursor.fail("a number", hint=_RELATION)
+        raise cursor.fail("a number", hint=_RELATION_HINT)
     return int(sign + size)
 
 
-def _derived(name: str | None, relation: Relation, base: Dim) -> Dim:
+def _make_derived_dim(name: str | None, relation: Relation, base: Dim) -> Dim:
     """A dim without a name of its own is called as it is written: `2*seq`.
 
     The least size is looked at once the range of the base is known: it may stand elsewhere.
@@ -230,19 +230,19 @@ def _derived(name: str | None, relation: Relation, base: Dim) -> Dim:
     )  # fmt: skip
 
 
-def _range(cursor: _Cursor, name: str) -> Dim:
+def _parse_range(cursor: _Cursor, name: str) -> Dim:
     sizes: list[int] = []
     while True:
-        size = cursor.match(_INT)
+        size = cursor.match(_INTEGER)
         if size is None:
             raise cursor.fail("a size")
         sizes.append(int(size))
-        if len(sizes) == _MOST_SIZES or not cursor.take(".."):
+        if len(sizes) == _MAX_SIZES or not cursor.take(".."):
             break
     if len(sizes) == 1:
         raise cursor.fail("'..' and the largest size")
     _check_rising(cursor, name, sizes)
-    opt = sizes[1] if len(sizes) == _MOST_SIZES else default_opt(sizes[0], sizes[-1])
+    opt = sizes[1] if len(sizes) == _MAX_SIZES else default_opt(sizes[0], sizes[-1])
     return Dim(name=name, low=sizes[0], opt=opt, high=sizes[-1])
 
 
@@ -260,11 +260,11 @@ def _check_rising(cursor: _Cursor, name: str, sizes: list[int]) -> None:
         )
 
 
-def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
+def _parse_values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     start = cursor.at
-    low, low_dim = _bound(cursor, "the smallest value")
+    low, low_dim = _parse_bound(cursor, "the smallest value")
     cursor.need("..", "'..'")
-    high, high_dim = _bound(cursor, "the largest value")
+    high, high_dim = _parse_bound(cursor, "the largest value")
     order = next((one for one in RowOrder if one and cursor.take(one)), RowOrder.FREE)
     cursor.need("}", "'}'")
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -281,12 +281,12 @@ def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     return ValueRange(low=low, high=high, low_dim=low_dim, high_dim=high_dim, order=order)
 
 
-def _bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None]:
+def _parse_bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None]:
     """`0`, `-1.5`; or `seq`, `nodes-1`, whose number is known once the dims have their ranges."""
     number = cursor.match(_NUMBER)
     if number is not None:
         return float(number), None
-    name = cursor.match(_WORD)
+    name = cursor.match(_DIM_WORD)
     if name is None or name == "_":
-        raise cursor.fail(expected, hint=_BOUND)
-    return 0.0, Relation(base=name, plus=_plus(cursor))
+        raise cursor.fail(expected, hint=_BOUND_HINT)
+    return 0.0, Relation(base=name, plus=_parse_offset(cursor))

@@ -8,54 +8,54 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_HEARD = 2  # the first ends the work, the second ends waiting for it; more could only do harm
-_received: list[int] = []
-_state = {"heeded": False, "held": 0}
+_MAX_SIGNALS = 2  # the first ends the work, the second ends waiting for it; more could only do harm
+_signals: list[int] = []
+_signal_state = {"heeded": False, "held": 0}
 
 
 class StopCallError(BaseException):
     """Raised by modelc to end a call of the user's code. No `Exception`: models catch these."""
 
 
-def heed(numbers: tuple[signal.Signals, ...]) -> None:
+def handle_signals(numbers: tuple[signal.Signals, ...]) -> None:
     """Have these signals raise KeyboardInterrupt and be remembered; an ignored one stays so."""
-    _state["heeded"] = True
+    _signal_state["heeded"] = True
     for number in numbers:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _receive)
+            signal.signal(number, _on_signal)
 
 
-def received() -> tuple[int, ...]:
+def signals_so_far() -> tuple[int, ...]:
     """The signals so far, the first one first."""
-    return tuple(_received)
+    return tuple(_signals)
 
 
-def is_users_own(error: BaseException) -> bool:
+def is_from_user_code(error: BaseException) -> bool:
     """Whether what is no `Exception` came from the user's code: not from a signal, nor from us."""
     if isinstance(error, KeyboardInterrupt):
-        return bool(_state["heeded"]) and not _received
+        return bool(_signal_state["heeded"]) and not _signals
     return not isinstance(error, (Exception, StopCallError))
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Let no signal break the block off; one that came meanwhile is raised behind it.
 
     Raises:
         KeyboardInterrupt: a signal came within the block.
     """
-    before = len(_received)
-    _state["held"] += 1
+    before = len(_signals)
+    _signal_state["held"] += 1
     try:
         yield
     finally:
-        _state["held"] -= 1
-    if len(_received) > before and not _state["held"]:
+        _signal_state["held"] -= 1
+    if len(_signals) > before and not _signal_state["held"]:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def copies_ended() -> Iterator[None]:
+def end_forked_copies() -> Iterator[None]:
     """End a copy of this process that the user's code made by `os.fork` within the block.
 
     It would do the parent's work once more, and take the parent's files away.
@@ -68,7 +68,7 @@ def copies_ended() -> Iterator[None]:
             os._exit(0)
 
 
-def _receive(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    _received.append(number)
-    if not _state["held"] and len(_received) <= _HEARD:
+def _on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+    _signals.append(number)
+    if not _signal_state["held"] and len(_signals) <= _MAX_SIGNALS:
         raise KeyboardInterrupt

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import UsageError, first_line
-from .tree import leaves
+from .tree import iterate_leaves
 
 if TYPE_CHECKING:
     from .tree import IsLeaf
 
-_LOADER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_LOADER_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def is_loader(text: str) -> bool:
+def is_loader_spec(text: str) -> bool:
     """Whether it is `package.module:loader` and no file of that name."""
-    return bool(_LOADER.fullmatch(text)) and not Path(text).exists()
+    return bool(_LOADER_SPEC.fullmatch(text)) and not Path(text).exists()
 
 
-def items_of(spec: str, load: Callable[[str], object]) -> Iterable[object]:
+def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     """What `spec` names, called where it has to be, as an iterable.
 
     Raises:
@@ -51,7 +51,7 @@ def items_of(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     )
 
 
-def watched(items: Iterable[object], spec: str) -> Iterator[object]:
+def wrap_loader_errors(items: Iterable[object], spec: str) -> Iterator[object]:
     """The items of the loader `spec`; an error of the user's code becomes one of ours.
 
     Raises:
@@ -67,14 +67,14 @@ def watched(items: Iterable[object], spec: str) -> Iterator[object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class NamedItem:
     """An item taken apart: its parts by the inputs' names, and what no input takes."""
 
     parts: Mapping[str, object]
     surplus: tuple[str, ...] = ()
 
 
-def named(value: object, names: Sequence[str], is_leaf: IsLeaf) -> Named | None:
+def name_parts(value: object, names: Sequence[str], is_leaf: IsLeaf) -> NamedItem | None:
     """Give the parts of an item the names of inputs; None for a lone one beside several inputs.
 
     A lone array is the only input; a tuple or list goes by position; a mapping goes by name, nested
@@ -82,25 +82,25 @@ def named(value: object, names: Sequence[str], is_leaf: IsLeaf) -> Named | None:
     the inputs, what follows is surplus, as all that is left over.
     """
     if isinstance(value, (tuple, list)) and value and isinstance(value[0], Mapping):
-        first = _by_name(value[0], names, is_leaf)
-        return Named(parts=first.parts, surplus=(*first.surplus, *_positions(value, 1)))
+        first = _match_names(value[0], names, is_leaf)
+        return NamedItem(parts=first.parts, surplus=(*first.surplus, *_surplus_positions(value, 1)))
     if isinstance(value, Mapping):
-        return _by_name(value, names, is_leaf)
+        return _match_names(value, names, is_leaf)
     if isinstance(value, (tuple, list)):
         parts = dict(zip(names, value, strict=False))
-        return Named(parts=parts, surplus=_positions(value, len(names)))
-    return Named(parts={names[0]: value}) if len(names) == 1 else None
+        return NamedItem(parts=parts, surplus=_surplus_positions(value, len(names)))
+    return NamedItem(parts={names[0]: value}) if len(names) == 1 else None
 
 
-def _positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
+def _surplus_positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
     return tuple(f"position {index}" for index in range(taken, len(value)))
 
 
-def _by_name(value: Mapping[str, object], names: Sequence[str], is_leaf: IsLeaf) -> Named:
-    found = {".".join(path): leaf for path, leaf in leaves(value, is_leaf)}
+def _match_names(value: Mapping[str, object], names: Sequence[str], is_leaf: IsLeaf) -> NamedItem:
+    found = {".".join(path): leaf for path, leaf in iterate_leaves(value, is_leaf)}
     if not any(name in found for name in names):
         for index, name in enumerate(names):
             if f"arr_{index}" in found:
                 found[name] = found.pop(f"arr_{index}")
     parts = {name: found[name] for name in names if name in found}
-    return Named(parts=parts, surplus=tuple(name for name in found if name not in parts))
+    return NamedItem(parts=parts, surplus=tuple(name for name in found if name not in parts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .errors import MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .precision import Precision
-from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs, names_of
+from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
 from .verdict import State, Verdict
 
@@ -99,7 +99,7 @@ class Manifest:
     warned: tuple[Warned, ...] = ()
     localisations: tuple[Localisation, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
-    needs: Needs = field(default_factory=Needs)
+    needs: Dependencies = field(default_factory=Dependencies)
     replaced: tuple[FileRecord, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # the last of all: it covers the text before it
@@ -114,7 +114,7 @@ class Manifest:
         return next((v for v in self.verdicts if v.artifact == artifact), None)
 
     @property
-    def waiting(self) -> tuple[Pending, ...]:
+    def steps_pending(self) -> tuple[Pending, ...]:
         """The pending steps, less those that were tried and failed."""
         broken = {failure.step for failure in self.failures}
         return tuple(pending for pending in self.pending if pending.step not in broken)
@@ -140,7 +140,7 @@ class Manifest:
 
         A pending step is 4, as what it needs is missing here; one that was not come to is 6.
         """
-        mine = names_of(self.steps)
+        mine = artifact_names(self.steps)
         states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]
         if State.FAILED in states:
             return 1

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from .errors import UsageError
 
-_LONGEST = 255  # bytes of a file's name
+_MAX_NAME_BYTES = 255  # bytes of a file's name
 
 
-def fits_a_file(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Whether the system can have a file of that name, which is one part of a path."""
-    return len(name.encode(errors="surrogatepass")) <= _LONGEST and "\0" not in name
+    return len(name.encode(errors="surrogatepass")) <= _MAX_NAME_BYTES and "\0" not in name
 
 
-def nearest(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     """The names that are most like `name`, whatever the case of the letters; may be none."""
     spelt = {one.casefold(): one for one in names}
     return [spelt[one] for one in difflib.get_close_matches(name.casefold(), spelt, n=count)]
@@ -39,8 +39,8 @@ def refuse_pipe(path: Path) -> None:
         )
 
 
-def unknown(noun: str, name: str, names: Sequence[str]) -> UsageError:
+def unknown_name_error(noun: str, name: str, names: Sequence[str]) -> UsageError:
     """An error for a name that is not one of `names`, with the nearest one as its hint."""
-    near = nearest(name, names)
+    near = nearest_names(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
     return UsageError(f"unknown {noun} {name!r}", hint=hint)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from .errors import first_line
-from .zip_archive import fault_of_archive
+from .zip_archive import find_archive_fault
 
 if TYPE_CHECKING:
     from .contract import Array
 
-_SUFFIX = ".npy"
+_NPY_SUFFIX = ".npy"
 
 
 def read_npz(source: Path | IO[bytes]) -> dict[str, Array]:
@@ -22,18 +22,18 @@ def read_npz(source: Path | IO[bytes]) -> dict[str, Array]:
     Raises:
         ValueError: it is damaged, holds objects, or states sizes that it has no bytes for.
     """
-    fault = fault_of_archive(source)
+    fault = find_archive_fault(source)
     if fault:
         raise ValueError(fault)
     try:
         with zipfile.ZipFile(source) as archive:
             members = archive.infolist()
-            return {m.filename.removesuffix(_SUFFIX): _array(archive, m) for m in members}
+            return {m.filename.removesuffix(_NPY_SUFFIX): _read_member(archive, m) for m in members}
     except Exception as error:  # numpy's edge: its readers raise anything at garbage
         raise ValueError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     with archive.open(member) as stream:
         return read_array(stream, member.file_size)
 

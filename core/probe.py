@@ -36,7 +36,7 @@ class ProbeNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class QuantizedRange:
     """What a quantizer can tell apart: values of `tensor` from `low` to `high` in steps of `scale`.
 
     The arrays broadcast against the tensor.
@@ -49,24 +49,24 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class TensorForm:
     """Shape and dtype of a tensor on one feed."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
-    def floating(self) -> bool:
+    def is_floating(self) -> bool:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
 
     @property
     def discrete(self) -> bool:
         """Whether it holds integers or bools, which are equal or not."""
-        return is_discrete(self.dtype)
+        return is_discrete_dtype(self.dtype)
 
 
-def is_discrete(dtype: str) -> bool:
+def is_discrete_dtype(dtype: str) -> bool:
     """Whether a dtype is one of integers or bools."""
     return dtype.startswith(("int", "uint", "bool"))
 
@@ -85,7 +85,7 @@ class Probe(Protocol):
     runs: int
     loader: str  # Python that defines run(model: Path, given: dict, output: str) -> array
 
-    def forms(self, feed: Feed) -> Mapping[str, Form]:
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Shape and dtype of every tensor that a feed gives; tensors of unknown form are left out.
 
         Raises:
@@ -116,7 +116,7 @@ class Probe(Protocol):
         """The values of one of `ProbeNode.constants`."""
         ...
 
-    def reach(self, node: ProbeNode) -> Reach | None:
+    def reach(self, node: ProbeNode) -> QuantizedRange | None:
         """What a node can tell apart, if it is a quantizer of something that is computed."""
         ...
 

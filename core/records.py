@@ -10,21 +10,21 @@ from .findings import Accuracy, TradeOff
 from .precision import Precision
 from .verdict import Tolerance
 
-REJECTED = (
+REJECTED_FOLDER = (
     "rejected"  # the folder of refused files, and what stands before a refused artifact's name
 )
-_CLOCK = 0.05  # milliseconds: less is the call, not the model
+_CLOCK_ERROR = 0.05  # milliseconds: less is the call, not the model
 
 
 def step_of(artifact: str) -> str:
     """The name of the step that made the artifact of a name, which may be a refused one's."""
-    return artifact.removeprefix(f"{REJECTED}/")
+    return artifact.removeprefix(f"{REJECTED_FOLDER}/")
 
 
-def names_of(steps: Iterable[str]) -> frozenset[str]:
+def artifact_names(steps: Iterable[str]) -> frozenset[str]:
     """All names that artifacts of the steps may have: their own, and those of refused ones."""
     own = frozenset(steps)
-    return own | {f"{REJECTED}/{step}" for step in own}
+    return own | {f"{REJECTED_FOLDER}/{step}" for step in own}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class Dependencies:
     """What a run read beside its order: the user's modules and files, packages that were loaded.
 
     `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
@@ -138,7 +138,7 @@ class Latency:
     @property
     def slower(self) -> bool:
         """Whether it is slower than its parent by more than the noise and the clock explain."""
-        return self.milliseconds > max((1 + self.noise) * self.parent, self.parent + _CLOCK)
+        return self.milliseconds > max((1 + self.noise) * self.parent, self.parent + _CLOCK_ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ class Artifact:
     seal: str = field(default="", compare=False)
 
     @property
-    def held_to(self) -> Precision:
+    def limit_precision(self) -> Precision:
         """The precision that it is judged as: its own, but for an engine that uses TF32, say."""
         return self.judged_as or self.precision
 

@@ -22,7 +22,7 @@ class Settled(Target, Protocol):
         ...
 
 
-def settings_of(target: Target, device: str) -> dict[str, str]:
+def runtime_settings(target: Target, device: str) -> dict[str, str]:
     """The device, and the settings of the runtime, under which artifacts of a format are judged."""
     settings = target.judge_settings(device) if isinstance(target, Settled) else {}
     return {"device": device, **settings}

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMIT = 100 * 2**20  # bytes of a header; safetensors' own limit
-_LENGTH = 8  # bytes before the header, which say how long it is
-_SIZES = {
+HEADER_LIMIT = 100 * 2**20  # bytes of a header; safetensors' own limit
+_LENGTH_BYTES = 8  # bytes before the header, which say how long it is
+_DTYPE_BITS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2,
     "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class SafetensorsEntry:
     """One tensor: its dtype as the file says it, and its first and last byte behind the header."""
 
     name: str
@@ -29,11 +29,11 @@ class Entry:
     end: int
 
 
-class ShortError(ValueError):
+class TruncatedFileError(ValueError):
     """The file does not end where its header says."""
 
 
-def header_of(path: Path) -> tuple[Entry, ...]:
+def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
     """The tensors of the file, in the order of their bytes.
 
     Raises:
@@ -43,22 +43,22 @@ def header_of(path: Path) -> tuple[Entry, ...]:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH), "little")
-        header = file.read(length) if length <= min(size, LIMIT) else b""
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        header = file.read(length) if length <= min(size, HEADER_LIMIT) else b""
     try:
         held = json.loads(header)
-        found = [_entry(name, said) for name, said in held.items() if name != "__metadata__"]
+        found = [_parse_entry(name, said) for name, said in held.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no header of {length} bytes") from error
     entries = tuple(sorted(found, key=lambda one: (one.start, one.end)))
-    expected = _LENGTH + length + max((one.end for one in entries), default=0)
+    expected = _LENGTH_BYTES + length + max((one.end for one in entries), default=0)
     if size != expected:
-        raise ShortError(f"{size} bytes where its header promises {expected}")
-    _check_places(entries)
+        raise TruncatedFileError(f"{size} bytes where its header promises {expected}")
+    _check_offsets(entries)
     return entries
 
 
-def _entry(name: str, said: dict[str, object]) -> Entry:
+def _parse_entry(name: str, said: dict[str, object]) -> SafetensorsEntry:
     """One tensor as it is said; what is no tensor raises KeyError, TypeError or ValueError."""
     dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
@@ -66,15 +66,15 @@ def _entry(name: str, said: dict[str, object]) -> Entry:
     start, end = offsets
     if any(type(one) is not int or one < 0 for one in (start, end, *shape)):
         raise ValueError(name)
-    return Entry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
+    return SafetensorsEntry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
 
 
-def _check_places(entries: tuple[Entry, ...]) -> None:
+def _check_offsets(entries: tuple[SafetensorsEntry, ...]) -> None:
     """That every tensor has the bytes of its shape, and no byte is of two tensors or of none."""
     place = 0
     for one in entries:
-        needed = math.prod(one.shape) * _SIZES.get(one.dtype, 0)
-        if one.dtype in _SIZES and needed != one.end - one.start:
+        needed = math.prod(one.shape) * _DTYPE_BITS.get(one.dtype, 0)
+        if one.dtype in _DTYPE_BITS and needed != one.end - one.start:
             raise ValueError(f"{one.name!r} needs {needed} bytes and has {one.end - one.start}")
         if one.start != place or one.end < one.start:
             raise ValueError(f"{one.name!r} begins at {one.start}, where {place} was to follow")

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .bounds import with_bounds
+from .bounds import resolve_bounds
 from .dims import UNBOUNDED, Dim, Relation, default_opt
 from .errors import Hint, Option, UsageError
-from .names import unknown
-from .relations import settled
+from .names import unknown_name_error
+from .relations import settle_dims
 
 if TYPE_CHECKING:
     from .contract import Array
 
 __all__ = [
     "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "RowOrder",
-    "Signature", "ValueRange", "default_opt", "resolve",
+    "Signature", "ValueRange", "default_opt", "merge_inputs",
 ]  # fmt: skip
 
 DTYPES = (
@@ -87,10 +87,10 @@ class ValueRange:
 
 
 def _end(value: float, relation: Relation | None) -> str:
-    return _number(value) if relation is None else str(relation)
+    return _number_text(value) if relation is None else str(relation)
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     """The value without loss, and without `.0`: what is written can be read back."""
     return repr(value).removesuffix(".0")
 
@@ -130,7 +130,7 @@ class Signature:
                     option="input",
                 )
         dims: dict[str, Dim] = {}
-        for dim in self.named_dims():
+        for dim in self.dims_with_names():
             known = dims.setdefault(dim.name or "", dim)
             if known != dim:
                 raise UsageError(
@@ -138,21 +138,21 @@ class Signature:
                     hint=f"give the range once and write plain '{dim.name}' elsewhere",
                 )
 
-    def named_dims(self) -> Iterable[Dim]:
+    def dims_with_names(self) -> Iterable[Dim]:
         """Every named dim of every input, in order, repeats included."""
         return (dim for spec in self.inputs for dim in spec.dims if dim.name is not None)
 
     @property
     def dynamic_dims(self) -> dict[str, Dim]:
         """The dims that vary, by name, in order of first appearance."""
-        return {dim.name: dim for dim in self.named_dims() if dim.name and dim.dynamic}
+        return {dim.name: dim for dim in self.dims_with_names() if dim.name and dim.dynamic}
 
     @property
     def free_dims(self) -> dict[str, Dim]:
         """The dims whose sizes may be chosen, by name; those with a relation follow from them."""
         return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
 
-    def fixed_at_opt(self, names: Iterable[str]) -> Signature:
+    def fix_at_opt(self, names: Iterable[str]) -> Signature:
         """The same with these dims, and what depends on them, fixed at their opt sizes.
 
         Raises:
@@ -162,7 +162,7 @@ class Signature:
         bases: set[str] = set()
         for name in names:
             if name not in known:
-                raise unknown("dim in --static:", name, list(known) or ["(none varies)"])
+                raise unknown_name_error("dim in --static:", name, list(known) or ["(none varies)"])
             bases.add(known[name].free.name or "")
         sizes = {n: dim.opt for n, dim in known.items() if (dim.free.name or "") in bases}
         return replace(
@@ -172,7 +172,7 @@ class Signature:
                     spec,
                     values=spec.values and spec.values.at(sizes),
                     dims=tuple(
-                        Dim.fixed(dim.opt) if dim.name and dim.free.name in bases else dim
+                        Dim.of_size(dim.opt) if dim.name and dim.free.name in bases else dim
                         for dim in spec.dims
                     ),
                 )
@@ -184,9 +184,12 @@ class Signature:
         """The same inputs with the output names that eager gave."""
         return replace(self, outputs=tuple(outputs))
 
-    def named_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def sizes_by_name(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of all named dims where the free ones have these."""
-        return {**sizes, **{dim.name: dim.size(sizes) for dim in self.named_dims() if dim.name}}
+        return {
+            **sizes,
+            **{dim.name: dim.size(sizes) for dim in self.dims_with_names() if dim.name},
+        }
 
     def axes(self) -> dict[str, dict[int, str]]:
         """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out.
@@ -194,13 +197,13 @@ class Signature:
         Dims that are equal by a relation have one name.
         """
         found = {
-            spec.name: {i: _axis(dim) for i, dim in enumerate(spec.dims) if dim.dynamic}
+            spec.name: {i: _axis_name(dim) for i, dim in enumerate(spec.dims) if dim.dynamic}
             for spec in self.inputs
         }
         return {name: axes for name, axes in found.items() if axes}
 
 
-def _axis(dim: Dim) -> str:
+def _axis_name(dim: Dim) -> str:
     relation = dim.relation
     return (relation.base if relation is not None and relation.equal else dim.name) or ""
 
@@ -221,7 +224,7 @@ class InputPattern:
         return self.dtype is not None and self.dims is not None and None not in self.dims
 
 
-def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
+def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
     """Merge what the user wrote with what a sample or the checkpoint says.
 
     Args:
@@ -248,11 +251,12 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
                 option="input",
             )
     specs = [
-        _merge(given[name], known.get(name)) if name in given else known[name] for name in order
+        _merge_input(given[name], known.get(name)) if name in given else known[name]
+        for name in order
     ]
-    dims = settled([dim for spec in specs for dim in spec.dims])
+    dims = settle_dims([dim for spec in specs for dim in spec.dims])
     parts = iter(dims)
-    return with_bounds(
+    return resolve_bounds(
         Signature(
             inputs=tuple(
                 replace(spec, dims=tuple(next(parts) for _ in spec.dims)) for spec in specs
@@ -261,7 +265,7 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
     )
 
 
-def _merge(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
+def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
     dtype = pattern.dtype or (known.dtype if known else None)
     if dtype is None:
         raise UsageError(
@@ -332,4 +336,4 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
             option="input",
         )
     base = replace(dim.free, opt=size, high=max(dim.free.high, size))
-    return Dim.derived(dim.name or "", dim.relation, base)
+    return Dim.follow(dim.name or "", dim.relation, base)

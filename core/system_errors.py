@@ -11,13 +11,13 @@ import os
 
 from .errors import UsageError
 
-_SHOWN = 120  # characters of a path
-_PATHS = (
+_MAX_PATH_SHOWN = 120  # characters of a path
+_PATH_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
-_HINTS = {
-    **dict.fromkeys(_PATHS, "give a path that you may read and write"),
+_ERRNO_HINTS = {
+    **dict.fromkeys(_PATH_ERRORS, "give a path that you may read and write"),
     errno.ENOSPC: "free space on the disk, or give another folder",
     errno.EDQUOT: "free space in your quota, or give another folder",
     errno.EIO: "see whether the disk is sound, or give another folder",
@@ -25,35 +25,35 @@ _HINTS = {
     errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
     errno.ENFILE: "end other programs: the system has no more files to open",
 }
-_LOOP = "Symlink loop from "  # pathlib before Python 3.13 has no class for it
+_SYMLINK_LOOP = "Symlink loop from "  # pathlib before Python 3.13 has no class for it
 
 
-def is_users(error: OSError) -> bool:
+def is_user_error(error: OSError) -> bool:
     """Whether the user can act on an error of the system."""
-    return error.errno in _HINTS
+    return error.errno in _ERRNO_HINTS
 
 
-def hint_of(error: OSError) -> str:
+def system_error_hint(error: OSError) -> str:
     """What to do about an error that is the user's."""
-    return _HINTS[error.errno or 0]
+    return _ERRNO_HINTS[error.errno or 0]
 
 
 def as_usage_error(error: BaseException) -> UsageError | None:
     """The error as one of the user's, with its path; None where it may be a bug of modelc."""
-    if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
-        path = str(error).removeprefix(_LOOP)
+    if isinstance(error, RuntimeError) and str(error).startswith(_SYMLINK_LOOP):
+        path = str(error).removeprefix(_SYMLINK_LOOP)
         return UsageError(f"cannot use {path}: it is a link to itself", hint="give another path")
-    if isinstance(error, FileNotFoundError) and _is_here_gone():
+    if isinstance(error, FileNotFoundError) and _is_working_folder_lost():
         return UsageError("the current folder was removed", hint="cd to another folder")
-    if not isinstance(error, OSError) or error.errno is None or not is_users(error):
+    if not isinstance(error, OSError) or error.errno is None or not is_user_error(error):
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
-    shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}…"
+    shown = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
     what = f"cannot use {shown}" if shown else "the system refused"
-    return UsageError(f"{what}: {os.strerror(error.errno)}", hint=hint_of(error))
+    return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
 
 
-def _is_here_gone() -> bool:
+def _is_working_folder_lost() -> bool:
     try:
         os.getcwd()  # noqa: PTH109 - as pathlib does
     except FileNotFoundError:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-VARIABLES = (
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "TBB_NUM_THREADS", "RAYON_NUM_THREADS",
 )  # fmt: skip
-WAITING = "OMP_WAIT_POLICY"
-_allowed: list[int] = []
+WAIT_VARIABLE = "OMP_WAIT_POLICY"
+_thread_limits: list[int] = []
 
 
 def sleep_while_waiting() -> None:
@@ -23,19 +23,19 @@ def sleep_while_waiting() -> None:
     As a rule they spin, and two processes on the same cores then wait for each other: several times
     the seconds of both. To be called before torch is loaded.
     """
-    os.environ.setdefault(WAITING, "PASSIVE")
+    os.environ.setdefault(WAIT_VARIABLE, "PASSIVE")
 
 
-def variables(threads: int) -> Mapping[str, str]:
+def thread_environment(threads: int) -> Mapping[str, str]:
     """What to set in the environment of a process before its libraries are loaded."""
-    return dict.fromkeys(VARIABLES, str(threads))
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def allow(threads: int) -> None:
+def limit_threads(threads: int) -> None:
     """Hold the runtimes that are opened in this process from now on to so many threads."""
-    _allowed[:] = [threads]
+    _thread_limits[:] = [threads]
 
 
-def allowed() -> int | None:
+def thread_limit() -> int | None:
     """How many threads a runtime may start; None leaves that to it."""
-    return _allowed[0] if _allowed else None
+    return _thread_limits[0] if _thread_limits else None

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import IO
 
 from .errors import CheckpointError, ConsentError, first_line
-from .torch_sizes import fault_of_tensors
-from .zip_archive import fault_of_archive, is_archive
+from .torch_sizes import find_size_fault
+from .zip_archive import find_archive_fault, is_zip_archive
 
-_BLOCKED = re.compile(
+_BLOCKED_GLOBAL = re.compile(
     r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
 )
 
 
-def read_safely(source: Path | IO[bytes], name: str = "", *, may_allow: bool = False) -> object:
+def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool = False) -> object:
     """What torch.save wrote, its tensors mapped from the file rather than read where possible.
 
     Args:
@@ -31,13 +31,13 @@ def read_safely(source: Path | IO[bytes], name: str = "", *, may_allow: bool = F
     import pickle
 
     called = name or str(source)
-    refuse_unsound(source, called)
+    check_torch_file(source, called)
     try:
-        return torch_load(source, weights_only=True)
+        return load_torch_file(source, weights_only=True)
     except pickle.UnpicklingError as error:
-        match = _BLOCKED.search(str(error))
+        match = _BLOCKED_GLOBAL.search(str(error))
         if match is None:
-            raise unreadable(called, error) from error
+            raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
         told = f"{called} holds more than weights and was refused: {what}"
         if may_allow:
@@ -46,17 +46,17 @@ def read_safely(source: Path | IO[bytes], name: str = "", *, may_allow: bool = F
         hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
         raise CheckpointError(told, hint=hint) from error
     except Exception as error:  # the unpickler raises anything at garbage
-        raise unreadable(called, error) from error
+        raise unreadable_error(called, error) from error
 
 
-def refuse_unsound(source: Path | IO[bytes], called: str) -> None:
+def check_torch_file(source: Path | IO[bytes], called: str) -> None:
     """Refuse a file that states more than it has, before torch takes memory for it.
 
     Raises:
         CheckpointError: its archive is no sound one, or a size in it has no bytes.
     """
-    packed = is_archive(source)
-    fault = (fault_of_archive(source) if packed else "") or fault_of_tensors(source)
+    packed = is_zip_archive(source)
+    fault = (find_archive_fault(source) if packed else "") or find_size_fault(source)
     if fault:
         raise CheckpointError(
             f"{called} cannot be read: {fault}",
@@ -64,11 +64,11 @@ def refuse_unsound(source: Path | IO[bytes], called: str) -> None:
         )
 
 
-def torch_load(source: Path | IO[bytes], *, weights_only: bool) -> object:
+def load_torch_file(source: Path | IO[bytes], *, weights_only: bool) -> object:
     """torch.load on the CPU, a zip file on disk being mapped; torch's own errors pass through."""
     import torch
 
-    mapped = isinstance(source, Path) and is_archive(source)
+    mapped = isinstance(source, Path) and is_zip_archive(source)
     with warnings.catch_warnings():
         # torch warns of pickle protocols above 2, then reads or refuses them anyway
         warnings.filterwarnings("ignore", message="Detected pickle protocol")
@@ -78,7 +78,7 @@ def torch_load(source: Path | IO[bytes], *, weights_only: bool) -> object:
     return loaded
 
 
-def unreadable(name: Path | str, error: Exception) -> CheckpointError:
+def unreadable_error(name: Path | str, error: Exception) -> CheckpointError:
     """The error for a file that torch cannot read."""
     return CheckpointError(
         f"{name} cannot be read: {type(error).__name__}: {first_line(error)}",

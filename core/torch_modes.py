@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
 # Gets what is called, its arguments and its keyword arguments; gives what the call gives.
-Through: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+TorchHandler: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 
-def forget_compiled() -> None:
+def reset_compiled() -> None:
     """Have torch compile again what it compiled in a mode, such as the arms of `torch.cond`.
 
     Run without the mode, that code fails.
@@ -24,7 +24,7 @@ def forget_compiled() -> None:
         dynamo.reset()
 
 
-def through_calls(through: Through) -> TorchFunctionMode:
+def intercept_calls(through: TorchHandler) -> TorchFunctionMode:
     """A mode in which each call of torch's Python functions goes through the function."""
     from torch.overrides import TorchFunctionMode
 
@@ -41,7 +41,7 @@ def through_calls(through: Through) -> TorchFunctionMode:
     return Calls()
 
 
-def through_operators(through: Through) -> TorchDispatchMode:
+def intercept_operators(through: TorchHandler) -> TorchDispatchMode:
     """A mode in which each operator goes through the function, those of TorchScript too.
 
     Operators that call functions, as `torch.cond`, raise NotImplementedError in it.
@@ -60,6 +60,6 @@ def through_operators(through: Through) -> TorchDispatchMode:
 
         def __exit__(self, *raised: Any) -> None:
             super().__exit__(*raised)  # type: ignore[no-untyped-call]  # torch's own
-            forget_compiled()
+            reset_compiled()
 
     return Operators()  # type: ignore[no-untyped-call]  # torch's own

@@ -22,23 +22,27 @@ if TYPE_CHECKING:
 
 ZIP = b"PK\x03\x04"
 PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # protocols 2 to 5
-_LEGACY = 5  # pickles of the form before zip: magic, version, machine, object, keys
-_PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
-_SIZES = {
+_LEGACY_PICKLES = 5  # pickles of the form before zip: magic, version, machine, object, keys
+_PUT_OPCODES = ("PUT", "BINPUT", "LONG_BINPUT")
+_ELEMENT_SIZES = {
     **dict.fromkeys(("Double", "Long", "ComplexFloat", "float64", "int64", "uint64"), 8),
     **dict.fromkeys(("complex64", "double", "long"), 8),
     **dict.fromkeys(("ComplexDouble", "complex128"), 16),
     **dict.fromkeys(("Float", "Int", "QInt32", "float32", "int32", "uint32", "float", "int"), 4),
     **dict.fromkeys(("Half", "BFloat16", "Short", "float16", "bfloat16", "int16", "uint16"), 2),
 }  # bytes of an element by the name of its type; 1 where it is none of these
-_ALLOCATES = ("Tensor", "Storage", "bytearray")  # called with a size, they take that much memory
+_ALLOCATING_NAMES = (
+    "Tensor",
+    "Storage",
+    "bytearray",
+)  # called with a size, they take that much memory
 
 
-class _FaultError(Exception):
+class _SizeFaultError(Exception):
     """What is wrong, as its text. It does not leave this file."""
 
 
-def fault_of_tensors(source: Path | IO[bytes]) -> str:
+def find_size_fault(source: Path | IO[bytes]) -> str:
     """Why torch must not read the file; empty where every size that it states has its bytes.
 
     Args:
@@ -47,33 +51,33 @@ def fault_of_tensors(source: Path | IO[bytes]) -> str:
     try:
         if isinstance(source, Path):
             with source.open("rb") as stream:
-                _look(stream)
+                _check_stream(stream)
             return ""
         place = source.tell()
         try:
-            _look(source)
+            _check_stream(source)
         finally:
             source.seek(place)
-    except _FaultError as fault:
+    except _SizeFaultError as fault:
         return str(fault)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage
         return f"its pickle cannot be gone through ({type(error).__name__}: {first_line(error)})"
     return ""
 
 
-def _look(stream: IO[bytes]) -> None:
+def _check_stream(stream: IO[bytes]) -> None:
     start = stream.tell()
     head = stream.read(len(ZIP))
     stream.seek(start)
     if head == ZIP:
-        _look_into_zip(stream)
+        _check_zip(stream)
     elif head.startswith(PICKLES):
-        _look_into_legacy(stream, start)
+        _check_legacy(stream, start)
     else:
-        raise _FaultError(f"torch.save did not write it: it begins with {head!r}")
+        raise _SizeFaultError(f"torch.save did not write it: it begins with {head!r}")
 
 
-def _look_into_zip(stream: IO[bytes]) -> None:
+def _check_zip(stream: IO[bytes]) -> None:
     with zipfile.ZipFile(stream) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
         names = [name for name in sizes if name.rpartition("/")[2] == "data.pkl"]
@@ -81,24 +85,26 @@ def _look_into_zip(stream: IO[bytes]) -> None:
             folder = name.removesuffix("data.pkl")
             own = {key.removeprefix(f"{folder}data/"): size for key, size in sizes.items()}
             data = archive.read(name)
-            _Looking(io.BytesIO(_tame(data)), sum(sizes.values()), own).load()
+            _CheckingUnpickler(
+                io.BytesIO(_check_pickle_memory(data)), sum(sizes.values()), own
+            ).load()
 
 
-def _look_into_legacy(stream: IO[bytes], start: int) -> None:
+def _check_legacy(stream: IO[bytes], start: int) -> None:
     """One pickle after the other, then the bytes of all storages, which are not read."""
     size = stream.seek(0, 2) - start
     stream.seek(start)
     stated = 0
-    for _ in range(_LEGACY):
-        data = _next_pickle(stream)
-        looking = _Looking(io.BytesIO(_tame(data)), size)
+    for _ in range(_LEGACY_PICKLES):
+        data = _read_pickle(stream)
+        looking = _CheckingUnpickler(io.BytesIO(_check_pickle_memory(data)), size)
         looking.load()
         stated += looking.stated
     if stated > size:
-        raise _FaultError(f"it states {stated} bytes of weights and has {size}")
+        raise _SizeFaultError(f"it states {stated} bytes of weights and has {size}")
 
 
-def _next_pickle(stream: IO[bytes]) -> bytes:
+def _read_pickle(stream: IO[bytes]) -> bytes:
     """The bytes of the pickle that begins here; the stream is behind it."""
     place = stream.tell()
     for _ in pickletools.genops(stream):
@@ -108,25 +114,25 @@ def _next_pickle(stream: IO[bytes]) -> bytes:
     return stream.read(end - place)
 
 
-def _tame(data: bytes) -> bytes:
+def _check_pickle_memory(data: bytes) -> bytes:
     """The same pickle, seen not to make the unpickler itself take memory that it has no bytes for.
 
     Raises:
         ValueError: it is no pickle, or is cut short.
     """
     for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in _PUTS and int(argument or 0) > len(data):
-            raise _FaultError(f"its pickle counts {argument} objects in {len(data)} bytes")
+        if opcode.name in _PUT_OPCODES and int(argument or 0) > len(data):
+            raise _SizeFaultError(f"its pickle counts {argument} objects in {len(data)} bytes")
     return data
 
 
-class _Thing:
+class _InertObject:
     """Stands for whatever a pickle makes; takes everything, keeps nothing."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
-    def __call__(self, *_: object, **__: object) -> _Thing:
-        return _Thing()
+    def __call__(self, *_: object, **__: object) -> _InertObject:
+        return _InertObject()
 
     def __setitem__(self, _: object, __: object) -> None: ...
 
@@ -142,7 +148,7 @@ class _Thing:
         """As a set's."""
 
 
-class _Sized(_Thing):
+class _SizedStorage(_InertObject):
     """A dtype, a storage type (`size` bytes an element), or a storage that has `bytes`."""
 
     def __init__(self, size: int, held: int = -1) -> None:
@@ -151,7 +157,7 @@ class _Sized(_Thing):
         self.held = held
 
 
-class _Looking(pickle.Unpickler):
+class _CheckingUnpickler(pickle.Unpickler):
     """Goes through a pickle with inert things; sizes are compared on the way.
 
     Args:
@@ -176,32 +182,32 @@ class _Looking(pickle.Unpickler):
             return builds
         last = name.rpartition(".")[2]
         if module.startswith("torch") and last.endswith("Storage"):
-            return _Sized(_SIZES.get(last.removesuffix("Storage"), 1))
-        if module == "torch" and last in _SIZES:
-            return _Sized(_SIZES[last])
-        if last.endswith(_ALLOCATES):
-            return self._allocating(last, _SIZES.get(last.removesuffix("Tensor"), 1))
-        return type(last, (_Thing,), {})
+            return _SizedStorage(_ELEMENT_SIZES.get(last.removesuffix("Storage"), 1))
+        if module == "torch" and last in _ELEMENT_SIZES:
+            return _SizedStorage(_ELEMENT_SIZES[last])
+        if last.endswith(_ALLOCATING_NAMES):
+            return self._make_memory_check(last, _ELEMENT_SIZES.get(last.removesuffix("Tensor"), 1))
+        return type(last, (_InertObject,), {})
 
     def persistent_load(self, said: object) -> object:
         """A storage, by its type, key, place and number of elements."""
         if isinstance(said, tuple) and said[:1] == ("module",):  # a class, with its source
-            return said[1] if len(said) > 1 else _Thing
+            return said[1] if len(said) > 1 else _InertObject
         if not isinstance(said, tuple) or len(said) < 5:  # noqa: PLR2004 - the least that torch takes
-            return _Thing()
+            return _InertObject()
         _, kind, key, _, count = said[:5]
-        size = kind.size if isinstance(kind, _Sized) else 1
+        size = kind.size if isinstance(kind, _SizedStorage) else 1
         if not isinstance(count, int) or count < 0:
-            raise _FaultError(f"a storage of {count!r} elements")
+            raise _SizeFaultError(f"a storage of {count!r} elements")
         stated = count * size
         if self._records is None:
             self.stated += 0 if key in self._keys else stated
             self._keys.add(key)
-            return _Sized(size, stated)
+            return _SizedStorage(size, stated)
         held = self._records.get(str(key), 0)
         if stated > held:
-            raise _FaultError(f"storage {str(key)[:40]!r} states {stated} bytes and has {held}")
-        return _Sized(size, held)
+            raise _SizeFaultError(f"storage {str(key)[:40]!r} states {stated} bytes and has {held}")
+        return _SizedStorage(size, held)
 
     def _rebuilds(self, name: str) -> Callable[..., object] | None:
         """The check of a function of torch's that lays a tensor over a storage."""
@@ -213,41 +219,45 @@ class _Looking(pickle.Unpickler):
 
         def check(
             storage: object, offset: object, sizes: object, strides: object, *more: object
-        ) -> _Thing:
-            if isinstance(storage, _Sized) and storage.held >= 0:
+        ) -> _InertObject:
+            if isinstance(storage, _SizedStorage) and storage.held >= 0:
                 kind = more[at - 4] if at is not None and len(more) > at - 4 else storage
                 _check_view(storage, kind, (offset, sizes, strides))
-            return _Thing()
+            return _InertObject()
 
         return check
 
-    def _allocating(self, name: str, size: int) -> Callable[..., object]:
-        def check(*arguments: object) -> _Thing:
+    def _make_memory_check(self, name: str, size: int) -> Callable[..., object]:
+        def check(*arguments: object) -> _InertObject:
             counts = [one for one in arguments if isinstance(one, int)]
             if counts and abs(math.prod(counts)) * size > self._most:
-                raise _FaultError(f"a {name} of {counts} elements")
-            return _Thing()
+                raise _SizeFaultError(f"a {name} of {counts} elements")
+            return _InertObject()
 
         return check
 
 
-def _check_view(storage: _Sized, kind: object, view: tuple[object, object, object]) -> None:
+def _check_view(storage: _SizedStorage, kind: object, view: tuple[object, object, object]) -> None:
     """That a tensor lies within its storage."""
     offset, sizes, strides = view
-    shape, steps = _whole(sizes), _whole(strides)
+    shape, steps = _check_sizes(sizes), _check_sizes(strides)
     if not isinstance(offset, int) or offset < 0 or len(shape) != len(steps):
-        raise _FaultError(f"a tensor at {offset!r} of {len(shape)} sizes and {len(steps)} strides")
-    size = kind.size if isinstance(kind, _Sized) else storage.size
+        raise _SizeFaultError(
+            f"a tensor at {offset!r} of {len(shape)} sizes and {len(steps)} strides"
+        )
+    size = kind.size if isinstance(kind, _SizedStorage) else storage.size
     last = sum((one - 1) * step for one, step in zip(shape, steps, strict=True))
     needed = (offset + last + 1) * size if all(shape) else 0
     if needed > storage.held:
         shown = "x".join(map(str, shape[:8]))
-        raise _FaultError(f"a tensor of {shown[:80]} needs {needed} bytes and has {storage.held}")
+        raise _SizeFaultError(
+            f"a tensor of {shown[:80]} needs {needed} bytes and has {storage.held}"
+        )
 
 
-def _whole(numbers: object) -> tuple[int, ...]:
+def _check_sizes(numbers: object) -> tuple[int, ...]:
     """Sizes or strides, none below zero."""
     found = tuple(numbers) if isinstance(numbers, (tuple, list)) else (numbers,)
     if not all(isinstance(one, int) and one >= 0 for one in found):
-        raise _FaultError(f"a tensor of the sizes or strides {str(found)[:80]}")
+        raise _SizeFaultError(f"a tensor of the sizes or strides {str(found)[:80]}")
     return found

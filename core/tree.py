@@ -8,22 +8,22 @@ from typing import Any, TypeAlias
 
 from .errors import UsageError
 
-Path: TypeAlias = tuple[str, ...]
+ValuePath: TypeAlias = tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[object], bool]
 PartsOf: TypeAlias = Callable[[object], Iterable[tuple[str, object]] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaves:
+class NamedLeaves:
     """A value taken apart: its leaves by name, and what was neither leaf, container nor None."""
 
     found: dict[str, Any]  # leaves are of the caller's type
     dropped: dict[str, object]
 
 
-def leaves(
+def iterate_leaves(
     value: object, is_leaf: IsLeaf, parts_of: PartsOf | None = None
-) -> Iterator[tuple[Path, object]]:
+) -> Iterator[tuple[ValuePath, object]]:
     """Every leaf with its path, in order; None is left out.
 
     Mappings, named tuples and dataclasses give their keys and fields, tuples and lists their
@@ -32,18 +32,18 @@ def leaves(
     """
     if value is None:
         return
-    children = None if is_leaf(value) else children_of(value)
+    children = None if is_leaf(value) else container_items(value)
     if children is None and parts_of is not None and not is_leaf(value):
         children = parts_of(value)
     if children is None:
         yield (), value
         return
     for key, child in children:
-        for path, leaf in leaves(child, is_leaf, parts_of):
+        for path, leaf in iterate_leaves(child, is_leaf, parts_of):
             yield (key, *path), leaf
 
 
-def children_of(value: object) -> Iterable[tuple[str, object]] | None:
+def container_items(value: object) -> Iterable[tuple[str, object]] | None:
     """What a container of Python holds, by key or position; None for any other object."""
     if isinstance(value, Mapping):
         return [(str(key), child) for key, child in value.items()]
@@ -58,22 +58,22 @@ def children_of(value: object) -> Iterable[tuple[str, object]] | None:
 
 def name_leaves(
     value: object, is_leaf: IsLeaf, *, root: str = "output", taken: Collection[str] = ()
-) -> Leaves:
+) -> NamedLeaves:
     """Take a value apart under stable names.
 
     A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other goes by its path, with
     dots between (`hidden_states.0`). A name that is `taken` (a graph has one name for one tensor,
     so not for an input and an output) gets `_out`; one that comes twice gets underscores.
     """
-    pairs = list(leaves(value, is_leaf))
-    names = names_of(pairs, is_leaf, root=root, taken=taken)
+    pairs = list(iterate_leaves(value, is_leaf))
+    names = name_parts_of(pairs, is_leaf, root=root, taken=taken)
     found = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if is_leaf(leaf)}
     dropped = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if not is_leaf(leaf)}
-    return Leaves(found=found, dropped=dropped)
+    return NamedLeaves(found=found, dropped=dropped)
 
 
-def names_of(
-    pairs: Iterable[tuple[Path, object]],
+def name_parts_of(
+    pairs: Iterable[tuple[ValuePath, object]],
     is_leaf: IsLeaf,
     *,
     root: str = "output",
@@ -94,7 +94,7 @@ def names_of(
     return names
 
 
-def nest(parts: Mapping[Path, object]) -> object:
+def nest_leaves(parts: Mapping[ValuePath, object]) -> object:
     """Put leaves together by their paths: positions make a tuple, other keys a dict.
 
     Raises:
@@ -102,7 +102,7 @@ def nest(parts: Mapping[Path, object]) -> object:
     """
     if set(parts) == {()}:
         return parts[()]
-    groups: dict[str, dict[Path, object]] = {}
+    groups: dict[str, dict[ValuePath, object]] = {}
     for path, leaf in parts.items():
         if not path:
             raise UsageError(
@@ -110,7 +110,7 @@ def nest(parts: Mapping[Path, object]) -> object:
                 hint="give either name or name.part inputs, not both",
             )
         groups.setdefault(path[0], {})[path[1:]] = leaf
-    children = {key: nest(group) for key, group in groups.items()}
+    children = {key: nest_leaves(group) for key, group in groups.items()}
     if not all(key.isdigit() for key in children):
         return children
     places = sorted(children, key=int)

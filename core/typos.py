@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .dims import Dim
 from .errors import UsageError
 
-_LETTERS = 3  # of a name: shorter ones are near by chance
+_MIN_LETTERS = 3  # of a name: shorter ones are near by chance
 
 
 def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
@@ -33,7 +33,7 @@ def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
         name = dim.name or ""
         if count[name] > 1 or dim.bounded or name in said:
             continue
-        near = difflib.get_close_matches(name, [n for n in names if _mistyped(name, n)], n=1)
+        near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
         if near:
             raise UsageError(
                 f"dim {name!r} stands once and has no range: did you mean {near[0]!r}?",
@@ -41,12 +41,12 @@ def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
             )
 
 
-def _mistyped(name: str, other: str) -> bool:
+def _is_typo(name: str, other: str) -> bool:
     """Whether one may be the other with letters swapped, or with one too many or too few.
 
     Another letter or digit in its place is most often meant: `q_len` and `k_len`, `seq1` and `seq`.
     """
-    if min(len(name), len(other)) < _LETTERS or _letters(name) == _letters(other):
+    if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
         return False
     short, long = sorted((name, other), key=len)
     if len(short) == len(long):
@@ -54,5 +54,5 @@ def _mistyped(name: str, other: str) -> bool:
     return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
 
 
-def _letters(name: str) -> str:
+def _letters_of(name: str) -> str:
     return "".join(sign for sign in name if not sign.isdigit())

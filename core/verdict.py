@@ -8,7 +8,7 @@ from enum import StrEnum
 from .domain import Domain
 from .findings import Histogram, Sensitivity, WorstFeed
 
-_FLOATS = ("float", "complex", "bfloat")
+_FLOAT_PREFIXES = ("float", "complex", "bfloat")
 
 
 class State(StrEnum):
@@ -196,19 +196,19 @@ class OutputVerdict:
     excuse: Excuse | None = None
 
     @property
-    def floating(self) -> bool:
+    def is_floating(self) -> bool:
         """Whether it is of floats, which limits are for; integers and bools must be equal."""
-        return self.dtype.startswith(_FLOATS)
+        return self.dtype.startswith(_FLOAT_PREFIXES)
 
     @property
-    def excused(self) -> bool:
+    def is_excused(self) -> bool:
         """Whether it passed by another rule than a limit on its SQNR.
 
         So do ill-conditioned feeds, quiet ones and integers that roundoff decides: their SQNR is
         on record and says nothing of the artifact.
         """
         inexact = self.passed and not self.exact
-        return inexact and (self.excuse is not None or not self.floating)
+        return inexact and (self.excuse is not None or not self.is_floating)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +324,7 @@ class Verdict:
             RuntimeError: something did: a bug of ours, whatever the artifact is.
         """
         for output in self.outputs if self.passed else ():
-            if output.loose or output.sqnr is None or not output.floating or output.excuse:
+            if output.loose or output.sqnr is None or not output.is_floating or output.excuse:
                 continue
             least = self.tolerance.of(output.output).min_sqnr
             if output.sqnr < least:
@@ -336,23 +336,23 @@ class Verdict:
     @property
     def headroom(self) -> float | None:
         """The smallest headroom in dB over feeds that count and outputs; None where none is."""
-        found = (o.headroom for o in self._counted if o.headroom is not None)
+        found = (o.headroom for o in self._outputs_that_count if o.headroom is not None)
         return min(found, default=None)
 
     @property
-    def _counted(self) -> list[OutputVerdict]:
+    def _outputs_that_count(self) -> list[OutputVerdict]:
         """The outputs that the figures are of."""
         return [one for one in self.outputs if not one.loose and not one.apart]
 
     @property
-    def _held(self) -> list[OutputVerdict]:
+    def _outputs_with_sqnr(self) -> list[OutputVerdict]:
         """The outputs that the SQNR is of: what the judge excuses is left out, unless all is.
 
         Floats alone where any of them differs: a ratio of indices says nothing.
         """
-        floats = [one for one in self._counted if one.floating]
-        pool = floats if any(not one.exact for one in floats) else self._counted
-        return [one for one in pool if not one.excused] or pool
+        floats = [one for one in self._outputs_that_count if one.is_floating]
+        pool = floats if any(not one.exact for one in floats) else self._outputs_that_count
+        return [one for one in pool if not one.is_excused] or pool
 
     @property
     def passed(self) -> bool:
@@ -370,7 +370,7 @@ class Verdict:
 
         The largest of all would be that of the feed with the largest values.
         """
-        found = [o for o in self._counted if o.max_abs is not None]
+        found = [o for o in self._outputs_that_count if o.max_abs is not None]
         held = [o for o in found if o.headroom is not None]
         if held:
             return min(held, key=lambda o: o.headroom or 0.0).max_abs
@@ -381,29 +381,29 @@ class Verdict:
         """The smallest SQNR in dB over outputs that are held to it; None when all is exact.
 
         What passed is never below its limit here. Where the judge excuses every feed, it is the
-        smallest of these, and `excused` says so.
+        smallest of these, and `is_excused` says so.
         """
-        found = (o.sqnr for o in self._held if o.sqnr is not None)
+        found = (o.sqnr for o in self._outputs_with_sqnr if o.sqnr is not None)
         return min(found, default=None)
 
     @property
     def sqnr_limit(self) -> float | None:
         """The limit in dB of the output that `sqnr` is of; None where there is no such output."""
-        found = [one for one in self._held if one.sqnr is not None]
+        found = [one for one in self._outputs_with_sqnr if one.sqnr is not None]
         worst = min(found, key=lambda one: one.sqnr or 0.0, default=None)
-        if worst is None or not worst.floating:
+        if worst is None or not worst.is_floating:
             return None
         return self.tolerance.of(worst.output).min_sqnr
 
     @property
     def exact(self) -> bool:
         """Whether all that the SQNR is of is eager's to the bit."""
-        return bool(self._held) and all(one.exact for one in self._held)
+        return bool(self._outputs_with_sqnr) and all(one.exact for one in self._outputs_with_sqnr)
 
     @property
-    def excused(self) -> bool:
+    def is_excused(self) -> bool:
         """Whether no feed that counts is held to an SQNR, as all are ill-conditioned."""
-        return any(one.excused for one in self._held)
+        return any(one.is_excused for one in self._outputs_with_sqnr)
 
     @property
     def group_sqnr(self) -> float | None:

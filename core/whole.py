@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DRAFT = ".draft"  # the end of a name that nothing but a run in progress has
-_NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # file systems that flush no folder
+DRAFT_SUFFIX = ".draft"  # the end of a name that nothing but a run in progress has
+_FLUSH_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # file systems that flush no folder
 
 
 def require_room(folder: Path, size: int) -> None:
@@ -28,25 +28,25 @@ def require_room(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def write_whole(path: Path, data: bytes) -> Path:
+def atomic_write(path: Path, data: bytes) -> Path:
     """Write a file, in place of one that may be there.
 
     Raises:
         OSError: it cannot be written; what was there is as it was.
     """
-    with drafted(path) as draft:
+    with draft_file(path) as draft:
         draft.write_bytes(data)
     return path
 
 
 @contextmanager
-def drafted(path: Path) -> Iterator[Path]:
+def draft_file(path: Path) -> Iterator[Path]:
     """A file beside `path` to write to, which becomes `path` where the block ends well.
 
     Its name cannot be told beforehand, and it is made here: no link can wait for it.
     """
     token = secrets.token_hex(8)
-    draft = path.with_name(f".{path.name}.{token}.{os.getpid()}{DRAFT}")
+    draft = path.with_name(f".{path.name}.{token}.{os.getpid()}{DRAFT_SUFFIX}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield draft
@@ -57,10 +57,10 @@ def drafted(path: Path) -> Iterator[Path]:
     flush_folder(path.parent)
 
 
-def drafts_in(folder: Path) -> Iterator[tuple[Path, int]]:
+def find_drafts(folder: Path) -> Iterator[tuple[Path, int]]:
     """What was being written in a folder, each with the process that did it."""
-    for path in folder.glob(f".*{DRAFT}"):
-        owner = path.name.removesuffix(DRAFT).rpartition(".")[2]
+    for path in folder.glob(f".*{DRAFT_SUFFIX}"):
+        owner = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
         if owner.isdigit():
             yield path, int(owner)
 
@@ -83,7 +83,7 @@ def flush_folder(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in _NO_FLUSH:
+        if error.errno not in _FLUSH_UNSUPPORTED:
             raise
     finally:
         os.close(handle)

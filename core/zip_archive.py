@@ -15,19 +15,19 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LARGEST_RATIO = 100  # bytes of members for each byte of the archive; code shrinks to a tenth
-_SMALL = 256 * 2**20  # bytes of all members that may be packed however tightly: masks of zeros
-_HEADER = 30  # bytes before a member's name: the least that lies between two members
-_ENCRYPTED = 0x1
+MAX_RATIO = 100  # bytes of members for each byte of the archive; code shrinks to a tenth
+_SMALL_SIZE = 256 * 2**20  # bytes of all members that may be packed however tightly: masks of zeros
+_HEADER_SIZE = 30  # bytes before a member's name: the least that lies between two members
+_ENCRYPTED_FLAG = 0x1
 _END, _END_SIZE = b"PK\x05\x06", 22
 _LONGEST_END = _END_SIZE + 0xFFFF  # with the longest comment
 _LOCATOR, _LOCATOR_SIZE = b"PK\x06\x07", 20  # of the end record with numbers of 64 bits
 _END_64, _END_64_SIZE = b"PK\x06\x06", 56
-_ELSEWHERE = "its directory is not where its end says: something else stands before it"
-_SHOWN = 60  # characters of a name
+_WRONG_DIRECTORY = "its directory is not where its end says: something else stands before it"
+_MAX_NAME_SHOWN = 60  # characters of a name
 
 
-def is_archive(source: Path | IO[bytes]) -> bool:
+def is_zip_archive(source: Path | IO[bytes]) -> bool:
     """Whether it ends as a zip archive does; a stream is left where it was."""
     try:
         if isinstance(source, Path):
@@ -41,15 +41,15 @@ def is_archive(source: Path | IO[bytes]) -> bool:
         return True
 
 
-def members_of(path: Path) -> tuple[str, ...]:
+def zip_members(path: Path) -> tuple[str, ...]:
     """The names in a zip archive; none where the file is no archive that can be read."""
-    if not path.is_file() or fault_of_archive(path):
+    if not path.is_file() or find_archive_fault(path):
         return ()
     with zipfile.ZipFile(path) as archive:
         return tuple(archive.namelist())
 
 
-def fault_of_archive(source: Path | IO[bytes]) -> str:
+def find_archive_fault(source: Path | IO[bytes]) -> str:
     """Why the archive must not be read; empty where its directory is sound.
 
     A member may not be named out of its folder, or twice, nor be a link or encrypted; members may
@@ -61,31 +61,33 @@ def fault_of_archive(source: Path | IO[bytes]) -> str:
     try:
         if isinstance(source, Path):
             with source.open("rb") as stream:
-                return _fault(stream)
+                return _find_fault(stream)
         place = source.tell()
         try:
-            return _fault(source)
+            return _find_fault(source)
         finally:
             source.seek(place)
     except Exception as error:  # noqa: BLE001 - zipfile raises anything at a damaged directory
-        return f"its directory cannot be read ({type(error).__name__}: {str(error)[:_SHOWN]})"
+        return (
+            f"its directory cannot be read ({type(error).__name__}: {str(error)[:_MAX_NAME_SHOWN]})"
+        )
 
 
-def _fault(stream: IO[bytes]) -> str:
+def _find_fault(stream: IO[bytes]) -> str:
     size = stream.seek(0, 2)
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         end = archive.start_dir
     return (
-        _fault_of_end(stream, size)
-        or next(filter(None, map(_fault_of_member, members)), "")
-        or _fault_of_names(members)
-        or _fault_of_places(members, end)
-        or _fault_of_sizes(members, size)
+        _find_end_fault(stream, size)
+        or next(filter(None, map(_find_member_fault, members)), "")
+        or _find_name_fault(members)
+        or _find_overlap(members, end)
+        or _find_size_ratio_fault(members, size)
     )
 
 
-def _fault_of_end(stream: IO[bytes], size: int) -> str:
+def _find_end_fault(stream: IO[bytes], size: int) -> str:
     """Readers differ in where they take the directory from.
 
     torch reads it where the end record says that it begins, and zipfile where it must begin to end
@@ -103,9 +105,9 @@ def _fault_of_end(stream: IO[bytes], size: int) -> str:
         record = _read_at(stream, end, _END_64_SIZE)
         (stated,) = struct.unpack_from("<Q", locator, 8)
         if stated != end or not record.startswith(_END_64):
-            return _ELSEWHERE
+            return _WRONG_DIRECTORY
         length, begin = struct.unpack_from("<QQ", record, 40)
-    return "" if begin + length == end else _ELSEWHERE
+    return "" if begin + length == end else _WRONG_DIRECTORY
 
 
 def _read_at(stream: IO[bytes], place: int, size: int) -> bytes:
@@ -116,40 +118,40 @@ def _read_at(stream: IO[bytes], place: int, size: int) -> bytes:
     return stream.read(size)
 
 
-def _fault_of_member(member: zipfile.ZipInfo) -> str:
+def _find_member_fault(member: zipfile.ZipInfo) -> str:
     name = member.filename
     parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
     windows = PureWindowsPath(name)
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    shown = repr(name[:_SHOWN])
+    shown = repr(name[:_MAX_NAME_SHOWN])
     if rooted or ".." in parts or not parts or "\0" in member.orig_filename:
         return f"{shown} is named out of its folder"
     if stat.S_ISLNK(member.external_attr >> 16):
         return f"{shown} is a link"
-    if member.flag_bits & _ENCRYPTED:
+    if member.flag_bits & _ENCRYPTED_FLAG:
         return f"{shown} is encrypted"
     return ""
 
 
-def _fault_of_names(members: Sequence[zipfile.ZipInfo]) -> str:
+def _find_name_fault(members: Sequence[zipfile.ZipInfo]) -> str:
     """Readers differ in which of two members of one name they take."""
     seen: set[str] = set()
     for member in members:
         if member.filename in seen:
-            return f"{member.filename[:_SHOWN]!r} is in it twice"
+            return f"{member.filename[:_MAX_NAME_SHOWN]!r} is in it twice"
         seen.add(member.filename)
     return ""
 
 
-def _fault_of_places(members: Sequence[zipfile.ZipInfo], end: int) -> str:
+def _find_overlap(members: Sequence[zipfile.ZipInfo], end: int) -> str:
     """Members that share their bytes are how a small file becomes a very large one."""
     placed = sorted(members, key=lambda member: member.header_offset)
     ends = [*(member.header_offset for member in placed[1:]), end]
     for member, after in zip(placed, ends, strict=False):
-        shown = repr(member.filename[:_SHOWN])
+        shown = repr(member.filename[:_MAX_NAME_SHOWN])
         if (
             member.header_offset < 0
-            or member.header_offset + _HEADER + member.compress_size > after
+            or member.header_offset + _HEADER_SIZE + member.compress_size > after
         ):
             return f"{shown} reaches into what follows it"
         stored = member.compress_type == zipfile.ZIP_STORED
@@ -158,8 +160,8 @@ def _fault_of_places(members: Sequence[zipfile.ZipInfo], end: int) -> str:
     return ""
 
 
-def _fault_of_sizes(members: Sequence[zipfile.ZipInfo], size: int) -> str:
+def _find_size_ratio_fault(members: Sequence[zipfile.ZipInfo], size: int) -> str:
     total = sum(member.file_size for member in members)
-    if total > max(_SMALL, LARGEST_RATIO * size):
+    if total > max(_SMALL_SIZE, MAX_RATIO * size):
         return f"its {size} bytes would become {total}"
     return ""

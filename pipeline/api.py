@@ -10,10 +10,10 @@ from ..converters.registry import TARGETS
 from ..core.capture import Capture
 from ..core.contract import Readiness, Target
 from ..core.errors import Hint, ModelcError, Option, UsageError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
 from .debug.localise_file import DebugOptions, localise_file
@@ -66,7 +66,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     settings: Mapping[str, str] | None = None,
     measuring: Measuring | None = None,
     replay: PathLike | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
 ) -> Manifest | Verdict:
     """Judge again: a folder from its manifest (Manifest), or one model file (Verdict).
 
@@ -115,7 +115,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     )
 
 
-def rejudge(folder: PathLike, *, judging: Judging, tell: Tell = silence) -> Manifest:
+def rejudge(folder: PathLike, *, judging: Judging, tell: Tell = ignore_events) -> Manifest:
     """Other tolerances on what a folder's manifest measured; nothing is run.
 
     Raises:
@@ -134,7 +134,7 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
     memory: int = DEFAULT_MEMORY,
     out: PathLike | None = None,
     judging: Judging | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
 ) -> Localisation:
     """Name the layer of a converted model that first leaves eager, and why.
 
@@ -169,7 +169,7 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
 def _parse_precision(text: str) -> Precision:
     known = [precision.value for precision in Precision]
     if text not in known:
-        raise unknown("precision", text, known)
+        raise unknown_name_error("precision", text, known)
     return Precision(text)
 
 

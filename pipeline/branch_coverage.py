@@ -107,7 +107,9 @@ class BranchCoverage:
         fixed = [one for one in found if unknown or any(map(means(one), places))]
         unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
         faults = [
-            _describe_untested(one) for one in fixed if one.record.untested and not self._ok(one)
+            _describe_untested(one)
+            for one in fixed
+            if one.record.describe_untested and not self._ok(one)
         ]
         if verdict.passed:
             faults += [
@@ -139,7 +141,7 @@ class BranchCoverage:
         it is accepted; a known rewrite is made to keep what the model computes, so it is a note.
         """
         left = {one.place for one in copy._records}
-        untested = [one for one in self.watched.found if one.record.untested]
+        untested = [one for one in self.watched.found if one.record.describe_untested]
         gone = [one for one in untested if one.record.place not in left]
         faults = [one for one in gone if patched and not self._ok(one)]
         if faults:
@@ -179,7 +181,11 @@ class BranchCoverage:
         free = [
             one for one in self.watched.found if one not in fixed and one.record.kind != "value"
         ]
-        notes += [f"{one.record.told}: {one.record.untested}" for one in free if one.record.untaken]
+        notes += [
+            f"{one.record.label}: {one.record.describe_untested}"
+            for one in free
+            if one.record.untaken
+        ]
         if free and not known:
             notes.append("how it was captured is not on record: a trace would have frozen these")
         if self.watched.incomplete:
@@ -188,7 +194,7 @@ class BranchCoverage:
         return notes
 
     def _names_untested(self, found: DataBranch) -> bool:
-        return bool(found.record.untested) and self._ok(found)
+        return bool(found.record.describe_untested) and self._ok(found)
 
 
 def branch_coverage(
@@ -295,7 +301,7 @@ def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
 
 
 def _describe_untested(found: DataBranch) -> str:
-    return f"{found.record.told}: {found.record.untested}"
+    return f"{found.record.label}: {found.record.describe_untested}"
 
 
 def _describe_removed(found: DataBranch) -> str:
@@ -311,7 +317,7 @@ def _is_masked_value(found: DataBranch) -> bool:
 
 
 def _describe_unseen(found: DataBranch) -> str:
-    return f"{found.record.told}: it differs between feeds, and no feed shows what it decides"
+    return f"{found.record.label}: it differs between feeds, and no feed shows what it decides"
 
 
 def _describe_frozen(found: DataBranch) -> str:
@@ -334,7 +340,7 @@ def _suggest_fix(
     fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
 ) -> str:
     """What a user can do about branches that no feed took otherwise."""
-    open_ones = [one for one in fixed if one.record.untested or _is_masked_value(one)]
+    open_ones = [one for one in fixed if one.record.describe_untested or _is_masked_value(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
         return _alternative_captures(untried)

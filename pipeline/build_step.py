@@ -13,8 +13,8 @@ from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.precision import Precision
-from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
-from ..core.runtime_contract import settings_of
+from ..core.records import REJECTED_FOLDER, Artifact, Attempt, CalibrationRecord
+from ..core.runtime_contract import runtime_settings
 from ..core.signature import InputSpec
 from ..core.verdict import Verdict
 from ..sources.data_branches import shorten_path
@@ -127,7 +127,7 @@ def build_step(step: Step, parent: Parent, run: RunContext) -> StepResult:
         _try_narrower_domains(tried, parent, run)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
-        drop_worst_feeds(run.folder, f"{REJECTED}/{step.name}")
+        drop_worst_feeds(run.folder, f"{REJECTED_FOLDER}/{step.name}")
         failure = step_failure(step, _most_useful(tried.errors, run), attempts)
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
@@ -348,7 +348,7 @@ def settle_trial(
         held_out=select_held_out(step.wanted.precision, run),
     )
     passed = trial.verdict.passed
-    name = step.name if passed else f"{REJECTED}/{step.name}"
+    name = step.name if passed else f"{REJECTED_FOLDER}/{step.name}"
     files = trial.files
     if passed:
         run.folder.accept(files, trial.workplace)
@@ -378,7 +378,7 @@ def settle_trial(
         accuracy=trial.accuracy,
     )
     verdict = replace(measured, artifact=name)
-    was = f"{REJECTED}/{step.name}"
+    was = f"{REJECTED_FOLDER}/{step.name}"
     return artifact, place_worst_feed(verdict, run.folder, files[0].name, was=was)
 
 
@@ -388,7 +388,7 @@ def _artifact_domain(step: Step, trial: Trial, run: RunContext) -> Domain:
     return Domain(
         inputs=trial.judged.signature.inputs,
         compute={} if trial.coverage is None else trial.coverage.share,
-        settings=settings_of(step.target, device),
+        settings=runtime_settings(step.target, device),
     )
 
 

@@ -17,7 +17,7 @@ from ..converters.library_checks import LibraryHost, check_libraries, inspect_ho
 from ..converters.quantizers.quantizer_registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
-from ..core.diagnosis import Buildable, Check, Diagnosis, State
+from ..core.diagnosis import Buildable, Check, CheckState, Diagnosis
 from ..core.distribution import DISTRIBUTION
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -98,7 +98,7 @@ def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> B
 def _check_python() -> Check:
     system = " ".join(filter(None, (platform.system(), platform.release(), platform.machine())))
     told = f"modelc {__version__}, Python {platform.python_version()}, {system}"
-    return Check(name="modelc", state=State.OK, told=told)
+    return Check(name="modelc", state=CheckState.OK, told=told)
 
 
 def _check_cpu(text: str) -> Check:
@@ -106,14 +106,14 @@ def _check_cpu(text: str) -> Check:
     flags = set((_cpuinfo_value(text, "flags") or _cpuinfo_value(text, "Features")).split())
     name = _cpuinfo_value(text, "model name") or platform.machine()
     if not flags:
-        return Check(name="CPU", state=State.OK, told=f"{name}; its features are not told")
+        return Check(name="CPU", state=CheckState.OK, told=f"{name}; its features are not told")
     int8 = [told for flag, told in _INT8_FLAGS.items() if flag in flags]
     bf16 = [told for flag, told in _BF16_FLAGS.items() if flag in flags]
     told = f"{name}; INT8 by {', '.join(int8) or 'none'}; BF16 by {', '.join(bf16) or 'none'}"
     if int8:
-        return Check(name="CPU", state=State.OK, told=told)
+        return Check(name="CPU", state=CheckState.OK, told=told)
     mend = "measure INT8 where it is to run; a CPU with VNNI or AMX shows its gain"
-    return Check(name="CPU", state=State.WARN, told=told, mend=mend)
+    return Check(name="CPU", state=CheckState.WARN, told=told, mend=mend)
 
 
 def _cpuinfo_value(text: str, key: str) -> str:
@@ -128,6 +128,6 @@ def _check_free_space(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(place).free
     told = f"{free / 10**9:.1f} GB free in {folder}"
     if free >= _MIN_FREE_SPACE:
-        return Check(name=f"{name} space", state=State.OK, told=told)
+        return Check(name=f"{name} space", state=CheckState.OK, told=told)
     mend = "make room, or work in another folder"
-    return Check(name=f"{name} space", state=State.WARN, told=told, mend=mend)
+    return Check(name=f"{name} space", state=CheckState.WARN, told=told, mend=mend)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..core.contract import Feed
 from ..core.dims import Relation
 from ..core.errors import CheckpointError, ErrorCode
-from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
+from ..core.fitting import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer
@@ -194,7 +194,9 @@ def _suggest_sorted(spec: InputSpec) -> str:
     return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
 
 
-def infer_dim_constraints(error: CheckpointError, trials: EagerTrials, sizes: Sizes) -> Fit | None:
+def infer_dim_constraints(
+    error: CheckpointError, trials: EagerTrials, sizes: Sizes
+) -> DimFit | None:
     """What the dims must be for eager to run, where it rejects a feed of these sizes.
 
     Sizes are made equal, or made multiples, or moved into the range, or held at one, one after
@@ -210,7 +212,7 @@ def infer_dim_constraints(error: CheckpointError, trials: EagerTrials, sizes: Si
     return None
 
 
-def _fit_line(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+def _fit_line(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """A dim whose size follows from another's."""
     dims = trials.signature.free_dims
     for first, second in _iter_pairs(list(dims)):
@@ -222,7 +224,7 @@ def _fit_line(trials: EagerTrials, sizes: Sizes) -> Fit | None:
                 for size in _representative_sizes(dims[first])
                 if relation.size(size) >= 1
             ):
-                return as_relation(trials.signature, second, relation)
+                return relation_fit(trials.signature, second, relation)
     return None
 
 
@@ -251,7 +253,7 @@ def _holds_relation(trials: EagerTrials, sizes: Sizes, name: str, relation: Rela
     return kept and not any(trials.runs({**sizes, name: size + by}) for by in (1, 2))
 
 
-def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Dims that must be multiples of the same number."""
     dims = trials.signature.free_dims
     names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first counts rows, most often
@@ -271,7 +273,7 @@ def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> Fit | None:
     return None
 
 
-def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fit | None:
+def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> DimFit | None:
     """Multiples of the step within each range, with a name of its own for each factor.
 
     None where one of them has none in its range, or where eager rejects some of them.
@@ -283,13 +285,15 @@ def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int)
     lows, highs = ({name: both[at] for name, both in ends.items()} for at in (0, 1))
     if not all(trials.runs({**sizes, **at}) for at in (lows, middles, highs)):
         return None
-    fits: list[Fit] = []
+    fits: list[DimFit] = []
     for dim in dims:
         number, (low, high) = len(fits), ends[dim.name or ""]
         if low == high:
             return _single_size_fit(trials.signature, dim, low)
-        fits.append(multiples(trials.signature, dim, step=step, ends=(low, high), number=number))
-    return Fit(
+        fits.append(
+            multiples_fit(trials.signature, dim, step=step, ends=(low, high), number=number)
+        )
+    return DimFit(
         said=" and ".join(one.said for one in fits),
         write="write " + " and ".join(one.write.removeprefix("write ") for one in fits),
     )
@@ -302,7 +306,7 @@ def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
     return -(-dim.low // step) * step, dim.high // step * step
 
 
-def _fit_end(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """A dim that is below its least size, or above its greatest."""
     for name, dim in trials.signature.free_dims.items():
         runs = _runs_at(trials, sizes, name)
@@ -318,7 +322,7 @@ def _fit_end(trials: EagerTrials, sizes: Sizes) -> Fit | None:
             end if runs(end) else _boundary(runs, start, end) for end in (dim.low, dim.high)
         )
         if low < high and all(map(runs, _sizes_within(low, high))):
-            return narrower(trials.signature, dim, low, high)
+            return range_fit(trials.signature, dim, low, high)
     return None
 
 
@@ -331,7 +335,7 @@ def _sizes_within(low: int, high: int) -> Iterable[int]:
     return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
 
 
-def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> Fit | None:
+def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """A dim that has one size only: its opt, or the one that is found in a short range."""
     for name, dim in trials.signature.free_dims.items():
         runs = _runs_at(trials, sizes, name)
@@ -354,10 +358,10 @@ def _sizes_around(dim: Dim) -> list[int]:
     return sorted(size for size in found if dim.low <= size <= dim.high)
 
 
-def _single_size_fit(signature: Signature, dim: Dim, size: int) -> Fit | None:
+def _single_size_fit(signature: Signature, dim: Dim, size: int) -> DimFit | None:
     """A dim that has one size: `--static` where that is its opt, else the size itself."""
     name = dim.name or ""
-    found = fixed(name, size)
+    found = single_size_fit(name, size)
     if size == dim.opt:
         return found
     if name not in signature.dynamic_dims:

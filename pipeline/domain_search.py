@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..core.bounds import with_bounds
+from ..core.bounds import resolve_bounds
 from ..core.contract import Feed
 from ..core.dims import Dim, Relation
 from ..core.signature import Signature, ValueRange
@@ -329,7 +329,7 @@ def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) ->
 
 def _apply_box(signature: Signature, box: Box) -> Signature:
     """The signature with the box's bounds for each dim, wherever its name stands."""
-    names = {dim.name for dim in signature.named_dims()}
+    names = {dim.name for dim in signature.dims_with_names()}
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
 
     def bounded(dim: Dim) -> Dim:
@@ -347,7 +347,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
         )
         for spec in signature.inputs
     )
-    return with_bounds(replace(signature, inputs=tuple(inputs)))
+    return resolve_bounds(replace(signature, inputs=tuple(inputs)))
 
 
 def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None]) -> Dim:
@@ -366,7 +366,7 @@ def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None])
     low, opt, high = (max(end, 1) for end in ends)
     if low == high:
         return _make_fixed_dim(name, relation.size(low))
-    return Dim.derived(name, relation, Dim(name=factor, low=low, opt=opt, high=high, chosen=True))
+    return Dim.follow(name, relation, Dim(name=factor, low=low, opt=opt, high=high, chosen=True))
 
 
 def _make_fixed_dim(name: str, size: int) -> Dim:
@@ -379,10 +379,10 @@ def _dependent_dim(name: str, relation: Relation, root: Dim) -> Dim:
     if not root.dynamic:
         return _make_fixed_dim(name, relation.size(root.opt))
     if root.relation is None:
-        return Dim.derived(name, relation, root)
+        return Dim.follow(name, relation, root)
     composed = replace(
         root.relation,
         times=relation.times * root.relation.times,
         plus=relation.times * root.relation.plus + relation.plus,
     )
-    return Dim.derived(name, composed, root.free)
+    return Dim.follow(name, composed, root.free)

@@ -10,9 +10,9 @@ from ..core.errors import CheckpointError, Hint, Option, UsageError
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.records import Checkpoint
-from ..core.signature import Signature, ValueRange, resolve
+from ..core.signature import Signature, ValueRange, merge_inputs
 from ..core.typos import check_typos
 from ..sources.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
 from ..sources.checkpoint_loader import load_checkpoint
@@ -126,7 +126,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
         progress.note(note)
     if source.static and signature is None:
         progress.note(describe_static_dims(settled, source.static))
-        settled = settled.fixed_at_opt(source.static)
+        settled = settled.fix_at_opt(source.static)
     if signature is None:
         settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
 
@@ -153,7 +153,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     outputs = eager.signature.outputs
     for name in judging.by_output:
         if name not in outputs:
-            raise unknown("output in --tolerance or modelc.toml:", name, outputs)
+            raise unknown_name_error("output in --tolerance or modelc.toml:", name, outputs)
     return eager
 
 
@@ -180,7 +180,7 @@ def _open_on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and wha
         try:
             return subject_of(settled)
         except RejectedSizesError as error:
-            sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.named_dims()}
+            sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.dims_with_names()}
             sizes = {**error.sizes, **sizes}
             chosen = any(not dim.bounded for dim in signature.free_dims.values())
             if not chosen or sizes in rejected or len(rejected) == _MAX_REJECTED:
@@ -244,7 +244,7 @@ def _settle_signature(
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
     check_typos(written, named)
-    return resolve(patterns, known)
+    return merge_inputs(patterns, known)
 
 
 def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..converters.registry import TARGETS
 from ..core.contract import Target
-from ..core.events import Noted, Tell, silence
+from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.pace import unhurried_gc
+from ..core.pace import relax_gc
 from ..core.records import Artifact
 from .branch_coverage import accept_recorded, update_branches
 from .eager_reference import open_subject, read_checkpoint
@@ -37,7 +37,7 @@ _CHANGED_EXIT_CODE = 1  # as a verdict that failed
 
 def finish_pending(
     asked: FinishRequest,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
     begun: Callable[[Manifest], object] | None = None,
@@ -59,7 +59,7 @@ def finish_pending(
     source = source_from_record(manifest, folder, asked.moved)
     judging = accept_recorded(apply_recorded_judging(asked.judging, manifest), manifest)
     plan = plan_pending(manifest.pending, targets)
-    with unhurried_gc(), ExitStack() as held, open_folder(folder) as place:
+    with relax_gc(), ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
         progress = Progress(tell=tell, logs=place.logs)

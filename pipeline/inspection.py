@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import Hint, ModelcError, UsageError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from ..sources.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
@@ -125,7 +125,7 @@ class ApiCall:
 CallValue: TypeAlias = "Manifest | Verdict | Localisation | InspectedFile | CheckpointContents"
 
 
-def perform_call(call: ApiCall, tell: Tell = silence) -> CallValue:
+def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
     """Call the function in this process.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, unheard
+from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, no_progress
 from ..core.findings import SIZED
 from ..core.precision import Precision
 from ..core.runtime_contract import SelfTuned
@@ -156,7 +156,7 @@ class JudgeCase:
         """Open the candidate in its format's runtime."""
         return self.candidate.open(self.device, self.eager.signature)
 
-    def ask(self, advance: Advance = unheard) -> Evidence:
+    def ask(self, advance: Advance = no_progress) -> Evidence:
         """Run it on every feed, the smallest first.
 
         A runtime may keep what it found at its first run: OpenVINO 2026.4 is wrong at all lengths

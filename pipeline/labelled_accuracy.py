@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
-from ..core.contract import Advance, Array, Outputs, Runner, unheard
+from ..core.contract import Advance, Array, Outputs, Runner, no_progress
 from ..core.errors import Hint, Option, RunnerError, UsageError
 from ..core.findings import Accuracy, Answer
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.signature import Signature
 from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text
@@ -46,7 +46,7 @@ def measure_accuracy(
     labelled: LabelledFeeds,
     *,
     max_drop: float | None = None,
-    advance: Advance = unheard,
+    advance: Advance = no_progress,
 ) -> Accuracy:
     """Run the labelled samples through an opened model and compare it with eager.
 
@@ -313,7 +313,7 @@ def _choose_output(outputs: Outputs, given: str | None) -> str:
     """
     if given is not None:
         if given not in outputs:
-            raise unknown("--metric-output", given, list(outputs))
+            raise unknown_name_error("--metric-output", given, list(outputs))
         return given
     floats = [name for name, array in outputs.items() if array.dtype.kind == "f"]
     if not floats:

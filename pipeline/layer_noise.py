@@ -18,7 +18,7 @@ from ..converters.quantizers.quantizer_registry import quantizers_for
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
 from ..core.digest import sha256_of
 from ..core.errors import ConversionError
-from ..core.whole import write_whole
+from ..core.whole import atomic_write
 from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import is_numeric, measure_arrays
 from .attempt import Recipe, Trial
@@ -218,7 +218,7 @@ class TradeOffStore:
             return
         with suppress(OSError):  # a read-only home, a full disk
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._folder / f"{key}.json", msgspec.json.encode(value))
+            atomic_write(self._folder / f"{key}.json", msgspec.json.encode(value))
             self._shrink()
 
     def _shrink(self) -> None:

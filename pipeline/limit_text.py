@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 
 from ..calibration.calibration_options import LabelledOptions
 from ..core.errors import UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 
 LIMIT_FIELDS = {
     "atol": "atol",
@@ -46,7 +46,7 @@ def limit_field(text: str, noun: str = "tolerance") -> str:
         UsageError: there is none.
     """
     if text not in LIMIT_FIELDS:
-        raise unknown(noun, text, list(LIMIT_FIELDS))
+        raise unknown_name_error(noun, text, list(LIMIT_FIELDS))
     return LIMIT_FIELDS[text]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
-from ..core.names import fits_a_file
-from ..core.whole import flush_file, flush_folder, write_whole
+from ..core.names import is_file_name
+from ..core.whole import atomic_write, flush_file, flush_folder
 from .provenance.seals import bind_manifest, seal_document
 
 MANIFEST_FILE = "manifest.json"
@@ -77,7 +77,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
             raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
-        if not all(map(fits_a_file, place.parts)):
+        if not all(map(is_file_name, place.parts)):
             raise UsageError(f"{path} has a name that no file has: {name[:80]!r}", hint=hint)
     return manifest
 
@@ -101,7 +101,7 @@ def paths_in(manifest: Manifest) -> Iterator[str]:
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
     """Write the manifest, whole or not at all; a signature of the one before goes."""
     drop_signature(folder)
-    return write_whole(folder / MANIFEST_FILE, encode_manifest(manifest))
+    return atomic_write(folder / MANIFEST_FILE, encode_manifest(manifest))
 
 
 def signature_path(record: Path) -> Path:

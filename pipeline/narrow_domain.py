@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..converters.capture.size_constraints import NarrowError
-from ..core.bounds import with_bounds
+from ..core.bounds import resolve_bounds
 from ..core.contract import Feed, Runner
 from ..core.dims import Dim
 from ..core.domain import Domain
@@ -53,7 +53,7 @@ class SizeInterval:
 
     def narrow(self, signature: Signature) -> Signature:
         """The signature with the dim, and what follows from it, in this interval."""
-        return with_bounds(
+        return resolve_bounds(
             replace(
                 signature,
                 inputs=tuple(
@@ -69,7 +69,7 @@ class SizeInterval:
             return dim
         opt = min(max(free.opt, self.low), self.high)
         free = replace(free, low=self.low, opt=opt, high=self.high)
-        return free if dim.relation is None else Dim.derived(dim.name or "", dim.relation, free)
+        return free if dim.relation is None else Dim.follow(dim.name or "", dim.relation, free)
 
 
 def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:

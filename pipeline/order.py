@@ -13,7 +13,7 @@ from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT, Target
 from ..core.errors import Hint, Option, UsageError
 from ..core.manifest import Failure
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
@@ -37,7 +37,7 @@ class Wanted:
         name, _, said = text.partition(":")
         known = [p.value for p in Precision]
         if (said or text.endswith(":")) and said not in known:
-            raise unknown("precision", said, known)
+            raise unknown_name_error("precision", said, known)
         return cls(target=name, precision=Precision(said) if said else precision)
 
     @property
@@ -156,7 +156,7 @@ class Judging:
                 option="sensitivity",
             )
         if self.device not in (None, "cpu", "cuda"):
-            raise unknown("device", str(self.device), ["cpu", "cuda"])
+            raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
         override_limits(
             TOLERANCES[Precision.FP32], self.limits, self.by_output
         )  # refuses what is no limit

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ..core.digest import record_of
 from ..core.errors import UsageError
-from ..core.interrupts import held_back
+from ..core.interrupts import defer_signals
 from ..core.manifest import Manifest
-from ..core.names import fits_a_file
-from ..core.records import REJECTED, FileRecord
-from ..core.system_errors import hint_of, is_users
-from ..core.whole import drafts_in
+from ..core.names import is_file_name
+from ..core.records import REJECTED_FOLDER, FileRecord
+from ..core.system_errors import is_user_error, system_error_hint
+from ..core.whole import find_drafts
 from .manifest_file import (
     COMMIT_FOLDER,
     MANIFEST_FILE,
@@ -61,10 +61,10 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                     _raise_if_gone(path, work, error)
                     raise
                 finally:
-                    with held_back():
+                    with defer_signals():
                         shutil.rmtree(work, ignore_errors=True)
     finally:
-        with held_back():
+        with defer_signals():
             if made and path.is_dir():
                 _remove_empty(path)
 
@@ -77,7 +77,7 @@ def _raise_if_gone(path: Path, work: Path, error: Exception) -> None:
     Raises:
         UsageError: the work in the folder is gone, and the error says nothing better.
     """
-    if not work.is_dir() and not (isinstance(error, OSError) and is_users(error)):
+    if not work.is_dir() and not (isinstance(error, OSError) and is_user_error(error)):
         raise _folder_gone_error(path) from error
 
 
@@ -94,10 +94,10 @@ def translate_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_users(error):
+        if is_user_error(error):
             raise UsageError(
                 f"cannot write to the output folder {path}: {error.strerror}",
-                hint=hint_of(error),
+                hint=system_error_hint(error),
             ) from error
         if path.is_dir():
             raise
@@ -110,7 +110,7 @@ def check_output_path(path: Path) -> None:
     Raises:
         UsageError: a name in it is too long, or a file is in the way.
     """
-    long = next((part for part in path.parts if not fits_a_file(part)), None)
+    long = next((part for part in path.parts if not is_file_name(part)), None)
     if long is not None:
         raise UsageError(
             f"no folder can have the name {long[:40]}…: it is longer than the system allows",
@@ -151,7 +151,7 @@ def _check_links(path: Path) -> None:
     """That nothing of ours is a link: what is written to it would be written elsewhere."""
     for name in (
         LOGS_FOLDER,
-        REJECTED,
+        REJECTED_FOLDER,
         REPLACED_FOLDER,
         WORST_FOLDER,
         MANIFEST_FILE,
@@ -163,7 +163,7 @@ def _check_links(path: Path) -> None:
 
 def _check_form(path: Path) -> None:
     """That our folders' names are not taken by files."""
-    for name in (LOGS_FOLDER, REJECTED, REPLACED_FOLDER, WORST_FOLDER):
+    for name in (LOGS_FOLDER, REJECTED_FOLDER, REPLACED_FOLDER, WORST_FOLDER):
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",
@@ -207,7 +207,7 @@ def clear_leftovers(path: Path, *, made: bool = False) -> None:
         UsageError: another run is in the folder, or it cannot be written.
     """
     if path.is_dir():
-        with held_back():
+        with defer_signals():
             with open_folder(path):
                 pass
             if made:  # by the run that is dead
@@ -218,7 +218,7 @@ def _sweep_leftovers(path: Path) -> None:
     """Remove what runs that are no more left: the lock says that no other is at work here."""
     for left in path.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
-    for draft, owner in drafts_in(path):  # a report may just be written, outside of the lock
+    for draft, owner in find_drafts(path):  # a report may just be written, outside of the lock
         if not _is_running(owner):
             draft.unlink(missing_ok=True)
 
@@ -299,13 +299,14 @@ class OutputFolder:
         self.claim(file.name for file in files)
         for file in reversed(files):
             self.put(workplace / file.name, file.name)
-            if f"{REJECTED}/{file.name}" in self._owned:
-                self.remove(f"{REJECTED}/{file.name}")
+            if f"{REJECTED_FOLDER}/{file.name}" in self._owned:
+                self.remove(f"{REJECTED_FOLDER}/{file.name}")
 
     def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
         """Have refused files go to `rejected/`: nothing wrong stands under a target name."""
         moved = [
-            (file.name, replace(file, name=f"{REJECTED}/{Path(file.name).name}")) for file in files
+            (file.name, replace(file, name=f"{REJECTED_FOLDER}/{Path(file.name).name}"))
+            for file in files
         ]
         self.claim(file.name for _, file in moved)
         for name, file in moved:

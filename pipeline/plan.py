@@ -14,9 +14,9 @@ from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
 from ..core.grammar import parse_input
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.precision import Precision
-from ..core.records import REJECTED
+from ..core.records import REJECTED_FOLDER
 from ..core.runtime_contract import FloatEnds
 from .order import Order, Wanted
 
@@ -288,7 +288,9 @@ def _choose_quantizers(
     if order.lowering.quantizer is not None:
         named = find_quantizer(order.lowering.quantizer)
         if named not in able:
-            raise unknown(f"quantizer for {target.NAME}", named.NAME, [one.NAME for one in able])
+            raise unknown_name_error(
+                f"quantizer for {target.NAME}", named.NAME, [one.NAME for one in able]
+            )
         able = [named]
     ready = [one for one in able if one.readiness().ready]
     if not ready:
@@ -306,7 +308,7 @@ def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
         order.lowering.method in one.METHODS[target.NAME] for one in quantizers_for(target.NAME)
     ):
         return False
-    raise unknown("calibration method", order.lowering.method, list(methods))
+    raise unknown_name_error("calibration method", order.lowering.method, list(methods))
 
 
 def _choose_captures(target: Target, wanted: Wanted, order: Order) -> tuple[Capture, ...]:
@@ -359,7 +361,7 @@ def _join_words(values: Iterable[object]) -> str:
 def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
     """The record of such a step; its exit code is the parent's."""
     codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
-    verdict = manifest.verdict_of(f"{REJECTED}/{step.parent}")
+    verdict = manifest.verdict_of(f"{REJECTED_FOLDER}/{step.parent}")
     code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
     return Failure(
         step=step.name,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.errors import UsageError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .isolation.watchdog import ProcessLimits
@@ -60,7 +60,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     isolate: bool = False,
     timeout: float | None = None,
     memory: int | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
 ) -> ExportResult:
     """Convert a module or a checkpoint and judge every artifact against eager.
 
@@ -199,7 +199,7 @@ def _execute(order: Order, tell: Tell, bounds: ProcessLimits | None) -> Manifest
 
 def run(
     order: Order,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     isolate: bool = False,
     timeout: float | None = None,
@@ -225,7 +225,7 @@ def _parse_capture(text: str) -> Capture | None:
     """The capture of that name; None for auto."""
     known = [capture.value for capture in Capture]
     if text != "auto" and text not in known:
-        raise unknown("capture", text, ["auto", *known])
+        raise unknown_name_error("capture", text, ["auto", *known])
     return None if text == "auto" else Capture(text)
 
 
@@ -242,7 +242,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
     isolate: bool = False,
     timeout: float | None = None,
     memory: int | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
 ) -> ExportResult:
     """Build one artifact from a converted model, or from a checkpoint.
 
@@ -326,7 +326,7 @@ class ExportResult:
     @property
     def pending(self) -> tuple[Pending, ...]:
         """Steps that wait for another host."""
-        return self.manifest.waiting
+        return self.manifest.steps_pending
 
     def __getitem__(self, name: str) -> ExportedArtifact:
         """The artifact of that name.
@@ -340,7 +340,7 @@ class ExportResult:
         for failure in self.failures:
             if failure.step == name:
                 raise UsageError(f"{name} was not made: {failure.message}", hint=failure.hint)
-        raise unknown("artifact", name, [one.name for one in self.artifacts])
+        raise unknown_name_error("artifact", name, [one.name for one in self.artifacts])
 
     def __iter__(self) -> Iterator[ExportedArtifact]:
         """The artifacts, in the order they were made."""

@@ -25,7 +25,7 @@ from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.precision import Precision
 from ..core.records import Coverage
-from ..core.signature import Signature, resolve
+from ..core.signature import Signature, merge_inputs
 from ..sources.factory import import_object
 from ..sources.sample_inputs import infer_specs
 from ..validators.feed_values import check_samples, distribution_of, make_generator
@@ -149,9 +149,9 @@ def _describe_inputs(
             option="input",
         )
     if samples is None:
-        return resolve(patterns, {}), None
+        return merge_inputs(patterns, {}), None
     found = sample_without_model(samples, [pattern.name for pattern in patterns])
-    signature = resolve(patterns, infer_specs(found))
+    signature = merge_inputs(patterns, infer_specs(found))
     return signature, check_samples(signature, found)[0]
 
 

@@ -14,9 +14,9 @@ from ..core.capture import Capture
 from ..core.contract import Program, Target
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
-from ..core.loading import is_loader
+from ..core.loading import is_loader_spec
 from ..core.manifest import Manifest
-from ..core.records import REJECTED, Artifact, Checkpoint
+from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint
 from ..core.verdict import Tolerance
 from ..sources.sniff import PT2, TORCHSCRIPT
 from .limit_text import Measuring
@@ -69,10 +69,10 @@ def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
 def record_of_rejected(path: Path) -> tuple[Manifest, Artifact] | None:
     """As `record_beside`, of a file in `rejected/` by the manifest above it."""
     folder = path.parent.parent
-    manifest = read_manifest(folder) if path.parent.name == REJECTED else None
+    manifest = read_manifest(folder) if path.parent.name == REJECTED_FOLDER else None
     if manifest is None:
         return None
-    name = f"{REJECTED}/{path.name}"
+    name = f"{REJECTED_FOLDER}/{path.name}"
     named = [a for a in manifest.artifacts if a.files[0].name == name and a.rejected]
     if not named or describe_changed_file(named[0], folder):
         return None
@@ -164,7 +164,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
 
 def _find_samples(then: str, folder: Path) -> Path:
     """Where the recorded samples are: a loader is no file, and nowhere but in the user's code."""
-    return Path(then) if is_loader(then) else folder / then
+    return Path(then) if is_loader_spec(then) else folder / then
 
 
 def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
@@ -195,7 +195,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
             option="checkpoint",
         )
     samples = manifest.feeds.samples_digest
-    if source.samples is None or samples is None or is_loader(str(source.samples)):
+    if source.samples is None or samples is None or is_loader_spec(str(source.samples)):
         return  # what a loader gives is looked at when it is fed
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.system_errors import hint_of, is_users
-from ..core.whole import write_whole
+from ..core.system_errors import is_user_error, system_error_hint
+from ..core.whole import atomic_write
 from ..reports.comparison import Comparison, compare_manifests
 from ..reports.formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
@@ -48,7 +48,7 @@ def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> P
     check_own(path, kind)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return write_whole(path, text.encode())
+        return atomic_write(path, text.encode())
     except OSError as error:
         raise _unwritable(f"{path} cannot be written", error) from error
 
@@ -109,7 +109,9 @@ def _remove_document(path: Path, kind: DocumentKind) -> None:
 def _unwritable(what: str, error: OSError) -> UsageError:
     """Not every command that writes reports has an `-o`: the hint works in all of them."""
     reason = error.strerror or type(error).__name__
-    hint = hint_of(error) if is_users(error) else "make the folder anew, or use another"
+    hint = (
+        system_error_hint(error) if is_user_error(error) else "make the folder anew, or use another"
+    )
     return UsageError(f"{what}: {reason}", hint=hint)
 
 

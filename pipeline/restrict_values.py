@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.contract import Runner, unheard
+from ..core.contract import Runner, no_progress
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import ReasonCode, State, Verdict
@@ -128,7 +128,7 @@ def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> Eage
     wide = run_reference(
         draw_wide_feeds(signature, seed=seed, samples=samples),
         lambda feed: run_eager(within, feed),
-        unheard,
+        no_progress,
     )
     usual = (one for one in eager.references if one.feed.kind != WIDE)
     return replace(within, references=(*usual, *wide.references))

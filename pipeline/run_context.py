@@ -16,15 +16,15 @@ from ..core.domain import Domain
 from ..core.errors import UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
-from ..core.loading import is_loader
+from ..core.loading import is_loader_spec
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import (
-    REJECTED,
+    REJECTED_FOLDER,
     Artifact,
     CalibrationRecord,
     Checkpoint,
+    Dependencies,
     FileRecord,
-    Needs,
     step_of,
 )
 from ..core.verdict import Verdict
@@ -264,7 +264,7 @@ def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
     warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
     manifest = replace(manifest, warned=warned)
     manifest = without_artifacts(
-        manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])}
+        manifest, {f"{REJECTED_FOLDER}/{step.name}", *([step.name] if passed else [])}
     )
     ended = _find_ended_pending(step, made, manifest) if made.failure is None else ()
     pending = tuple(one for one in manifest.pending if one.step not in ended)
@@ -302,7 +302,7 @@ def relative_to(path: str, folder: OutputFolder) -> str:
 
     Both ends are resolved: `..` after a symbolic link leads elsewhere.
     """
-    if is_loader(path):
+    if is_loader_spec(path):
         return path
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()
 
@@ -341,7 +341,7 @@ def resume_manifest(manifest: Manifest, known: Manifest | None, resume: ResumeSt
         one if one.step in kept else replace(one, key="") for one in manifest.artifacts
     )
     keeps = bool(kept) or any(failure.key for failure in resume.failures)
-    needs = known.needs if known is not None and keeps else Needs()
+    needs = known.needs if known is not None and keeps else Dependencies()
     return replace(manifest, artifacts=artifacts, needs=needs)
 
 

@@ -13,11 +13,11 @@ from ..converters.registry import TARGETS, as_deferred
 from ..core.contract import EAGER, Readiness, Target
 from ..core.digest import sha256_of
 from ..core.errors import ConversionError, Hint, ModelcError, Option
-from ..core.events import Entered, Tell, silence
+from ..core.events import Entered, Tell, ignore_events
 from ..core.manifest import Manifest, Pending
-from ..core.pace import unhurried_gc
+from ..core.pace import relax_gc
 from ..core.precision import Precision
-from ..core.records import REJECTED, Artifact
+from ..core.records import REJECTED_FOLDER, Artifact
 from .attempt import make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
@@ -59,7 +59,7 @@ from .stated_inputs import load_functions
 
 def run(
     order: Order,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
     begun: Callable[[Manifest], object] | None = None,
@@ -72,7 +72,7 @@ def run(
         ModelcError: something stopped the work; artifacts already proven stay, with their record.
     """
     plan = make_plan(order, targets)
-    with unhurried_gc(), ExitStack() as held, open_folder(order.out) as folder:
+    with relax_gc(), ExitStack() as held, open_folder(order.out) as folder:
         progress = Progress(tell=tell, logs=folder.logs)
         order = replace(order, resume=drop_stale_keys(order.resume, progress))
         checkpoint = read_checkpoint(order.source, progress)
@@ -206,7 +206,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             context.progress.note(text, warning=True)
     context.folder.commit(now, find_unreferenced_files(before, now))
     return add_guilty_layer(
-        now, f"{REJECTED}/{step.name}", step.target, _rejection_scene(step, context)
+        now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_scene(step, context)
     )
 
 
@@ -269,7 +269,7 @@ def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent 
         )
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
-    refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
+    refused = any(a.name == f"{REJECTED_FOLDER}/{step.parent}" for a in manifest.artifacts)
     if parent is None or refused or step.parent in broken:
         return None
     path = context.folder.path / parent.files[0].name

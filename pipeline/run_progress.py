@@ -16,7 +16,7 @@ from pathlib import Path
 from ..converters.capture.refusals import user_place
 from ..core.errors import CheckpointError, RunnerError, first_line, text_of
 from ..core.events import Advanced, Finished, Noted, Started, Tell
-from ..core.interrupts import copies_ended, is_users_own
+from ..core.interrupts import end_forked_copies, is_from_user_code
 
 
 class Clock:
@@ -121,11 +121,11 @@ def redirect_output(log: Path) -> Iterator[None]:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
             try:
-                with copies_ended():
+                with end_forked_copies():
                     yield
             except BaseException as error:
                 stream.write(traceback.format_exc().encode(errors="backslashreplace"))
-                if is_users_own(error):
+                if is_from_user_code(error):
                     raise _exit_error(error) from error
                 raise
     finally:

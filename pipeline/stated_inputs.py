@@ -10,7 +10,7 @@ from typing import Protocol
 from ..core.contract import Feed
 from ..core.errors import UsageError
 from ..core.grammar import parse_input
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.signature import FLOATS, InputSpec, Signature
 from ..core.typos import check_typos
 from ..sources.factory import import_object
@@ -127,7 +127,7 @@ def check_input_specs(source: Source) -> None:
     names = [name for dim in dims if dim.dynamic for name in (dim.free.name, dim.name) if name]
     for name in source.static:
         if name not in names and difflib.get_close_matches(name, names, n=1):
-            raise unknown("dim in --static:", name, names)
+            raise unknown_name_error("dim in --static:", name, names)
 
 
 def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
@@ -136,7 +136,7 @@ def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
     Raises:
         UsageError: a name is no dim that varies.
     """
-    left = signature.fixed_at_opt(names).dynamic_dims
+    left = signature.fix_at_opt(names).dynamic_dims
     fixed = {name: dim for name, dim in signature.dynamic_dims.items() if name not in left}
     told = ", ".join(f"{name} at {dim.opt} (was {dim})" for name, dim in fixed.items())
     return f"fixed by --static: {told}"

@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.call import Kind, Parameter
+from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array, Feed
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError, first_line
 from ..core.grammar import parse_input
-from ..core.loading import is_loader
+from ..core.loading import is_loader_spec
 from ..core.signature import Signature
 from ..sources.loaded_module import LoadedModule
 from ..sources.sample_inputs import read_loader, read_samples
@@ -158,7 +158,7 @@ def load_user_samples(
     if source.samples is None:
         return None
     origin = str(source.samples)
-    if not is_loader(origin):
+    if not is_loader_spec(origin):
         first = read_samples(source.samples, loaded.parameters)
         return UserSamples(origin=origin, digest=sha256_of(source.samples), first=first)
     if signature is None:
@@ -184,9 +184,13 @@ def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array
     Raises:
         UsageError: it cannot be read, or a loader's has no names and none are given.
     """
-    if not is_loader(str(samples)):
+    if not is_loader_spec(str(samples)):
         return read_samples(samples, names)
-    takes = () if names else (Parameter(name="kwargs", kind=Kind.REST_BY_NAME, required=False),)
+    takes = (
+        ()
+        if names
+        else (Parameter(name="kwargs", kind=ParameterKind.REST_BY_NAME, required=False),)
+    )
     found = read_loader(str(samples), takes, inputs=names, settled=bool(names))
     return found.items[0]
 

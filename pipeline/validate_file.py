@@ -12,13 +12,13 @@ from ..core.contract import Feed, Native
 from ..core.digest import sha256_of
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, Hint, Option, UsageError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..core.precision import Precision
-from ..core.records import REJECTED, Artifact, step_of
-from ..core.runtime_contract import settings_of
+from ..core.records import REJECTED_FOLDER, Artifact, step_of
+from ..core.runtime_contract import runtime_settings
 from ..core.verdict import ReasonCode, State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
 from ..validators.judge import ReferenceOutputs
@@ -73,7 +73,7 @@ from .worst_feed import (
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
     path: Path,
     source: Source | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     judging: Judging | None = None,
     precision: Precision | None = None,
@@ -134,7 +134,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     manifest, artifact = beside
     folder = path.parent.parent if artifact.rejected else path.parent
     source = source_from_record(manifest, folder, moved or Moved())
-    candidate = replace(candidate, precision=precision or artifact.held_to)
+    candidate = replace(candidate, precision=precision or artifact.limit_precision)
     held_out = load_samples(artifact, folder)
     recorded = BesideRecord(
         manifest=manifest,
@@ -245,7 +245,7 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
                 within = narrow_subject(eager, inputs, progress)
                 verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
             verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
-            settings = settings_of(candidate.target, verdict.device)
+            settings = runtime_settings(candidate.target, verdict.device)
             return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
 
 
@@ -275,7 +275,7 @@ def _judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed 
     return show_feed(verdict, name)
 
 
-def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Manifest:
+def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:
     """Hold the recorded measures of every artifact to the tolerances that are asked for now.
 
     What fails now moves to `rejected/`; what was rejected and passes now moves back. Faults that no
@@ -290,7 +290,7 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Mani
         raise UsageError(f"{folder} has no verdicts", hint="run modelc validate without --rejudge")
     for name in judging.by_output:
         if name not in manifest.signature.outputs:
-            raise unknown("output in the tolerances", name, manifest.signature.outputs)
+            raise unknown_name_error("output in the tolerances", name, manifest.signature.outputs)
     judged.sort(key=lambda one: not one.rejected)  # those first, before others take their places
     with open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
@@ -332,7 +332,7 @@ def _judge_recorded(
 
 def _new_tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
     """What is asked for now, in place of what the verdict was within."""
-    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.held_to)
+    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.limit_precision)
 
 
 def _place_artifact(
@@ -371,7 +371,7 @@ def _restore_artifact(
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
     files = tuple(replace(file, name=step_of(file.name)) for file in artifact.files)
-    place.accept(files, place.path / REJECTED)
+    place.accept(files, place.path / REJECTED_FOLDER)
     back = replace(
         artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
     )

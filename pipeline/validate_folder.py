@@ -10,10 +10,10 @@ from pathlib import Path
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Native, Target
 from ..core.errors import CheckpointError, MissingError, RunnerError
-from ..core.events import Tell, silence
+from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
 from ..core.manifest import Failure, Manifest
-from ..core.records import REJECTED, Artifact
+from ..core.records import REJECTED_FOLDER, Artifact
 from ..core.verdict import Reason, ReasonCode, State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy_gate import (
@@ -59,7 +59,7 @@ from .worst_feed import (
 
 def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     folder: Path,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     moved: Moved | None = None,
     judging: Judging | None = None,
@@ -136,7 +136,7 @@ def _explain_rejected(
     manifest: Manifest, again: _RecordedProof, targets: tuple[Target, ...]
 ) -> Manifest:
     """The manifest with the guilty layer of the artifact, if it was just refused by its values."""
-    name = f"{REJECTED}/{again.artifact.name}"
+    name = f"{REJECTED_FOLDER}/{again.artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
@@ -260,7 +260,7 @@ def _make_candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...
     return Candidate(
         name=artifact.name,
         target=target_named(artifact.target, targets),
-        precision=artifact.held_to,
+        precision=artifact.limit_precision,
         path=folder / artifact.files[0].name,
     )
 
@@ -290,7 +290,7 @@ def replace_verdict(
     there = [file for file in artifact.files if (place.path / file.name).exists()]
     moved = replace(
         artifact,
-        name=f"{REJECTED}/{artifact.name}",
+        name=f"{REJECTED_FOLDER}/{artifact.name}",
         files=place.reject(there, place.path) or artifact.files,
         rejected=True,
         seal="",

@@ -15,7 +15,7 @@ from ..core.manifest import Manifest
 from ..core.npz_file import read_npz
 from ..core.records import Artifact
 from ..core.verdict import OutputVerdict, Verdict
-from ..core.whole import drafted
+from ..core.whole import draft_file
 from ..validators.feed_values import check_samples
 from ..validators.feeds import NamedFeed
 from ..validators.hill_climb import SEARCH
@@ -95,7 +95,7 @@ def save_feed(arrays: Feed, path: Path) -> None:
     import numpy as np
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with drafted(path) as draft, draft.open("wb") as stream:
+    with draft_file(path) as draft, draft.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..core.loading import is_loader
+from ..core.loading import is_loader_spec
 from .faults import Faults
 from .keys import MODEL_KEYS, Key, KeyKind
 from .records import Setting
@@ -38,7 +38,7 @@ def _is_path(key: Key, text: str) -> bool:
         or key.name in _OUTPUT_KEYS
     ):
         return False
-    return not (key.kind is KeyKind.SOURCE and is_loader(text))
+    return not (key.kind is KeyKind.SOURCE and is_loader_spec(text))
 
 
 def _check_filled(one: Setting, text: str, faults: Faults) -> None:

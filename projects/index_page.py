@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.records import Artifact, names_of, step_of
+from ..core.records import Artifact, artifact_names, step_of
 from ..pipeline.report_files import check_own, write_document, write_reports
 from ..reports.differences import Change
 from ..reports.formats import ReportFormat, find_format
@@ -140,7 +140,7 @@ def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
 def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
     """The artifacts that the run ended with, as they are in the folder now."""
     ends = {one.name: one for one in end.artifacts}
-    mine = names_of(ends or manifest.steps)
+    mine = artifact_names(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
     rows, shown = make_rows(manifest), set()
     stopped = {row.name for row in rows if row.artifact is None}

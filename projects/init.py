@@ -10,7 +10,7 @@ from pathlib import Path
 from ..converters.registry import TARGETS, is_stage
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
-from ..core.whole import drafted
+from ..core.whole import draft_file
 from ..pipeline.make_order import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
 from ..sources.checkpoint_description import (
@@ -98,7 +98,7 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
         )
     )
     try:
-        with drafted(file) as draft:
+        with draft_file(file) as draft:
             draft.write_text(text, encoding="utf-8")
             read_project(draft)  # a fault here would be ours, and nothing is left behind
     except OSError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import Place, UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from .faults import Faults
 from .keys import (  # fmt: skip
     DEFAULT_KEYS,
@@ -199,7 +199,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
     if path[0] in models:
         return path[0], path[1:], text[at + 1 :]
     if len(path) > 1 and path[0] not in (GATES, TOLERANCE):
-        raise unknown("model", path[0], list(models) or ["(none)"])
+        raise unknown_name_error("model", path[0], list(models) or ["(none)"])
     return None, path, text[at + 1 :]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..converters.registry import TARGETS
 from ..core.contract import Deferred, Native, Target
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_kind_trust
@@ -100,7 +100,7 @@ def _make_orders(
     known = [model.name for model in settings.models]
     for name in names:
         if name not in known:
-            faults.found.append(unknown("model", name, known or ["(none)"]))
+            faults.found.append(unknown_name_error("model", name, known or ["(none)"]))
     if not known and ("models",) not in faults.refused:
         file = settings.project.file
         faults.add(f"{file} names no model", hint="add [models.NAME] with its checkpoint and to")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import ModelcError
 from ..core.manifest import Manifest
-from ..core.records import names_of
+from ..core.records import artifact_names
 from .gates import Breach
 
 BREACH_EXIT_CODE = 1  # as a verdict that failed
@@ -55,6 +55,6 @@ def is_only_pending(one: ModelOutcome) -> bool:
     manifest = one.manifest
     if one.error is not None or one.breaches or manifest is None:
         return False
-    mine = names_of(manifest.steps)
+    mine = artifact_names(manifest.steps)
     judged = all(v.passed for v in manifest.verdicts if v.artifact in mine)
     return bool(manifest.pending) and not manifest.failures and judged

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.records import names_of
+from ..core.records import artifact_names
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..reports.comparison import compare_manifests
@@ -154,7 +154,7 @@ def _compare_model(
 
 def _restrict_manifest(manifest: Manifest, made: Collection[str]) -> Manifest:
     """The record without what the folder holds of other runs."""
-    names = names_of(made)
+    names = artifact_names(made)
     return replace(
         manifest,
         artifacts=tuple(one for one in manifest.artifacts if one.name in names),

@@ -13,10 +13,10 @@ from .. import __version__
 from ..core.digest import joint_digest
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
-from ..core.names import fits_a_file
-from ..core.records import REJECTED, Artifact
+from ..core.names import is_file_name
+from ..core.records import REJECTED_FOLDER, Artifact
 from ..core.verdict import State
-from ..core.whole import write_whole
+from ..core.whole import atomic_write
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
@@ -140,7 +140,7 @@ def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None)
     with folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         drop_signature(folder, RUN_FILE)
-        path = write_whole(folder / RUN_FILE, seal_document(encode_json(replace(record, seal=""))))
+        path = atomic_write(folder / RUN_FILE, seal_document(encode_json(replace(record, seal=""))))
         if key is not None:
             sign_record(folder, key, file=RUN_FILE)
         return path
@@ -160,7 +160,7 @@ def read_record(text: bytes) -> RunRecord:
 def _is_plain_name(name: str) -> bool:
     """Whether something in a folder can have the name, and it is no way out of it."""
     parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
-    return fits_a_file(name) and name != ".." and parts == ((name,), (name,))
+    return is_file_name(name) and name != ".." and parts == ((name,), (name,))
 
 
 def clear_record(folder: Path) -> None:
@@ -241,7 +241,7 @@ def _artifact_runs(one: ModelOutcome, manifest: Manifest) -> list[ArtifactRun]:
 
 
 def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactRun:
-    names = (f"{REJECTED}/{name}", name)
+    names = (f"{REJECTED_FOLDER}/{name}", name)
     artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
     failure = next((f for f in manifest.failures if f.step == name), None)
     if failure is not None:
@@ -261,7 +261,7 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
         state=str(verdict.state),
         source=source,
         size=artifact.size,
-        sqnr=None if verdict.excused else verdict.sqnr,
+        sqnr=None if verdict.is_excused else verdict.sqnr,
         exact=verdict.exact,
         reason=verdict.reason,
         notes=list_warnings(artifact, manifest),

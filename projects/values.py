@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 from ..core.errors import UsageError
-from ..core.loading import is_loader
-from ..core.names import unknown
+from ..core.loading import is_loader_spec
+from ..core.names import unknown_name_error
 from .keys import Key, KeyKind
 from .quantities import parse_bytes, parse_seconds
 from .records import Value
@@ -134,7 +134,7 @@ def _parse_text(key: Key, raw: object) -> str:
     if not raw.strip() or "\0" in raw:
         raise UsageError("an empty text says nothing", hint=f"leave {key.name} out")
     if key.choices and raw not in key.choices:
-        raise unknown(key.name, raw[:_MAX_SHOWN], key.choices)
+        raise unknown_name_error(key.name, raw[:_MAX_SHOWN], key.choices)
     if key.check is not None:
         key.check(raw)
     return raw
@@ -145,7 +145,7 @@ def _resolve_path(key: Key, text: str, base: Path) -> str:
     if text in key.words or (key.kind is KeyKind.FOLDER and "://" in text):
         return text
     path = base / text
-    if key.kind is KeyKind.SOURCE and is_loader(text) and not _path_exists(path):
+    if key.kind is KeyKind.SOURCE and is_loader_spec(text) and not _path_exists(path):
         return text
     return str(path)
 

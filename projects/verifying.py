@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
-from ..core.records import REJECTED
+from ..core.records import REJECTED_FOLDER
 from ..core.verdict import State
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import decode_manifest
@@ -179,7 +179,9 @@ def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> Prove
 
 def _has_passed(end: ArtifactRun, manifest: Manifest | None) -> bool:
     verdict = None if manifest is None else manifest.verdict_of(end.name)
-    if manifest is None or any(a.name == f"{REJECTED}/{end.name}" for a in manifest.artifacts):
+    if manifest is None or any(
+        a.name == f"{REJECTED_FOLDER}/{end.name}" for a in manifest.artifacts
+    ):
         return False
     return verdict is not None and verdict.passed
 

@@ -81,10 +81,10 @@ def _floor_warnings(
     artifact: Artifact, verdict: Verdict, order: Mapping[str, str]
 ) -> Iterator[str]:
     """That limits which were asked for stand in place of the noise floor, for which outputs."""
-    if artifact.held_to is not Precision.FP32:
+    if artifact.limit_precision is not Precision.FP32:
         return
     factor = TOLERANCES[Precision.FP32].floor_factor or 0.0
-    outputs = list(dict.fromkeys(one.output for one in verdict.outputs if one.floating))
+    outputs = list(dict.fromkeys(one.output for one in verdict.outputs if one.is_floating))
     owners: dict[str, list[str]] = {}
     for name in outputs:
         within = verdict.tolerance.of(name)

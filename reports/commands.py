@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ..core.loading import is_loader
+from ..core.loading import is_loader_spec
 from ..core.manifest import Manifest
 from .words import escape_control
 
@@ -75,7 +75,7 @@ def _export_command(manifest: Manifest) -> str:
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:
         samples = manifest.feeds.samples
-        words += ["--samples", samples if is_loader(samples) else _path_from_parent(samples)]
+        words += ["--samples", samples if is_loader_spec(samples) else _path_from_parent(samples)]
     words += [*_order_options(manifest.order), "--feeds", str(manifest.feeds.count)]
     words += ["--seed", str(manifest.feeds.seed), "-o", EXAMPLE_FOLDER]
     return escape_control(" ".join(quote(word) for word in words))

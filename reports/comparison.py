@@ -43,7 +43,7 @@ class Comparison:
         return tuple(one.artifact for one in self.measures if one.after == GONE_TEXT)
 
     @property
-    def regressed(self) -> bool:
+    def has_regressions(self) -> bool:
         """Whether anything got worse beyond its margin."""
         return bool(self.of(Change.WORSE))
 

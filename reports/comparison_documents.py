@@ -54,7 +54,7 @@ def run_text(run: ComparedRun) -> str:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """What got worse first, what got better, the rest folded; under 60 kB."""
-    sign = "❌" if comparison.regressed else "✅"
+    sign = "❌" if comparison.has_regressions else "✅"
     blocks = [
         MarkdownBlock("summary", [
             f"### {sign} modelc: {as_prose(headline(comparison))}", "",
@@ -95,7 +95,7 @@ def _markdown_rows(measures: Sequence[Measure]) -> list[str]:
 
 def comparison_page(comparison: Comparison) -> str:
     """The comparison as a page of its own."""
-    worse = comparison.regressed
+    worse = comparison.has_regressions
     outcome = Outcome.FAILED if worse else Outcome.PASSED
     telling = tag("p", pill(outcome, "worse" if worse else "not worse"), " ", headline(comparison),
                   class_="telling")  # fmt: skip

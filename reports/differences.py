@@ -150,7 +150,7 @@ def _smallest_sqnr(verdict: Verdict) -> float | None:
     """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
     if verdict.sqnr is None:
         return math.inf if verdict.exact else None
-    return None if verdict.excused else verdict.sqnr
+    return None if verdict.is_excused else verdict.sqnr
 
 
 def _compare_size(name: str, was: int, now: int) -> Measure:

@@ -49,11 +49,13 @@ def branches_section(manifest: Manifest) -> Markup | None:
     if not manifest.branches:
         return None
     data = [branch for branch in manifest.branches if branch.data]
-    covered = sum(1 for branch in data if not branch.untested)
+    covered = sum(1 for branch in data if not branch.describe_untested)
     told = (
         f"{covered} of {count_text(len(data), 'place')} on tensor data seen to go more than one way"
     )
-    ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.untested))
+    ranked = sorted(
+        manifest.branches, key=lambda b: (not b.data, b.accepted, not b.describe_untested)
+    )
     frozen = {
         branch.place: [a.name for a in manifest.artifacts if branch.place in (a.frozen or ())]
         for branch in ranked
@@ -65,8 +67,8 @@ def branches_section(manifest: Manifest) -> Markup | None:
 
 def _branch_cells(branch: BranchRecord) -> tuple[Child, ...]:
     said: Child = "" if branch.data else "does not depend on tensor data"
-    if branch.data and branch.untested:
-        said = [pill(Outcome.FAILED, "not covered"), " ", branch.untested]
+    if branch.data and branch.describe_untested:
+        said = [pill(Outcome.FAILED, "not covered"), " ", branch.describe_untested]
         if branch.accepted:
             said = pill(Outcome.SKIPPED, "accepted by --accept-branch")
     where = [code_tag(branch.place), " ", branch.module]

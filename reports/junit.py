@@ -43,7 +43,7 @@ def _empty_row() -> ResultRow:
 
 def _row_suite(row: ResultRow, manifest: Manifest) -> ET.Element:
     cases = [*row.cases]
-    if row.unexplained:
+    if row.is_unexplained:
         cases.insert(0, FeedCase(feed=_WHOLE_CASE, outcome=row.outcome, reason=row.reason))
     made = 0.0 if row.artifact is None else row.artifact.seconds
     judged = 0.0 if row.verdict is None else row.verdict.seconds
@@ -132,6 +132,6 @@ def _measure_lines(case: FeedCase) -> str:
         f"{o.output}: max abs {figure_text(o.max_abs)}, "
         f"SQNR {'exact' if o.exact else ratio(o.sqnr)}, "
         f"headroom {decibel_text(o.headroom)}{', form only' if o.loose else ''}"
-        f"{', ' if o.excused else ''}{excuse_text(o)}"
+        f"{', ' if o.is_excused else ''}{excuse_text(o)}"
         for o in case.outputs
     )

@@ -87,7 +87,7 @@ class ResultRow:
         return tuple(dict.fromkeys(map(readable_sizes, (*verdict, *artifact))))
 
     @property
-    def unexplained(self) -> bool:
+    def is_unexplained(self) -> bool:
         """Whether no case says why the row did not pass: the reason is the whole artifact's."""
         return self.outcome not in {case.outcome for case in self.cases}
 
@@ -99,7 +99,7 @@ def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
         *(_failure_row(failure) for failure in manifest.failures),
         *(
             ResultRow(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
-            for one in manifest.waiting
+            for one in manifest.steps_pending
         ),
     )
 
@@ -139,7 +139,7 @@ def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
     by_fault: dict[str, list[str]] = {}
     sizes: dict[str, None] = {}
     for name, one in known.items():
-        for fault in one.missed:
+        for fault in one.faults_missed:
             if fault.where:
                 sizes[fault.where] = None
             else:
@@ -158,12 +158,12 @@ def sqnr_text(verdict: Verdict | None, unit: str = "") -> str:
         return NO_VALUE
     if verdict.sqnr is None:
         return "exact" if verdict.exact else NO_VALUE
-    return f"{verdict.sqnr:.1f}{unit}{' (excused)' if verdict.excused else ''}"
+    return f"{verdict.sqnr:.1f}{unit}{' (excused)' if verdict.is_excused else ''}"
 
 
 def excuse_text(output: OutputVerdict) -> str:
     """Why the SQNR of an output is not the one that is shown; empty where it may be."""
-    if not output.excused:
+    if not output.is_excused:
         return ""
     why = "roundoff decides" if output.excuse is None else _EXCUSE_TEXTS[output.excuse]
     return f"{why}, left out of the SQNR"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arrays import to_array
 from ..core.contract import Array
-from ..core.probe import is_discrete
+from ..core.probe import is_discrete_dtype
 from .eager_perturbations import perturb_feed, perturb_weights
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ class TracedTensor:
     same: int | None = None
 
     @property
-    def floating(self) -> bool:
+    def is_floating(self) -> bool:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
 
     @property
     def discrete(self) -> bool:
         """Whether it holds integers or bools, which are equal or not."""
-        return is_discrete(self.dtype)
+        return is_discrete_dtype(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,9 +314,9 @@ def _dense_tensors(value: object) -> Iterator[torch.Tensor]:
     """The dense tensors of a result, in order."""
     import torch
 
-    from ..core.tree import leaves
+    from ..core.tree import iterate_leaves
 
-    for _, leaf in leaves(value, lambda one: isinstance(one, torch.Tensor)):
+    for _, leaf in iterate_leaves(value, lambda one: isinstance(one, torch.Tensor)):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
             yield leaf
 

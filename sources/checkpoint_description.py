@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, UsageError
-from ..core.torch_file import read_safely
+from ..core.torch_file import read_torch_file
 from .checkpoint_files import find_contents
 from .factory import call_factory, wrap_built_module
 from .loaded_module import HyperParameters, find_hyper_parameters
@@ -118,7 +118,7 @@ def _list_tensors(files: Sequence[Path]) -> tuple[tuple[TensorSummary, ...], Hyp
         if kind != STATE_DICT:
             continue
         try:
-            held = read_safely(file)
+            held = read_torch_file(file)
         except CheckpointError as error:
             return (), recorded, error.message
         recorded = find_hyper_parameters(held)

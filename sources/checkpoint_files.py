@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.digest import joint_digest, record_of
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
-from ..core.names import nearest, refuse_pipe
+from ..core.names import nearest_names, refuse_pipe
 from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
@@ -181,7 +181,7 @@ def _no_such_file_error(path: Path) -> UsageError:
 def _is_hub_name(path: Path) -> bool:
     """Whether it looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
     if len(path.parts) == 1:
-        near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
+        near = nearest_names(path.name, (entry.name for entry in path.parent.iterdir()))
         return not path.suffix and not near
     return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
-from ..core.call import Binding, bind
+from ..core.call import Binding, bind_inputs
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
-from ..core.interrupts import copies_ended
-from ..core.names import unknown
+from ..core.interrupts import end_forked_copies
+from ..core.names import unknown_name_error
 from .checkpoint_loader import modules_in_training
 from .data_branches import QuietShapes
 from .eager_runs import EagerWatched, describe_feed, find_raise_place
@@ -53,7 +53,7 @@ def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
         UsageError: an input has no parameter, or a required parameter no input.
     """
     inputs = tuple(spec.name for spec in signature.inputs)
-    binding = bind(
+    binding = bind_inputs(
         inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
     )
     return Eager(loaded.module, inputs, binding, drop=loaded.drop)
@@ -291,7 +291,7 @@ class Eager(EagerWatched):
         given = self._input_tensors(feed) if given is None else given
         versions = [tensor._version for tensor in given]
         try:
-            with torch.no_grad(), copies_ended():
+            with torch.no_grad(), end_forked_copies():
                 value = self._binding.call(self._module, given)
         except Exception as error:
             place = find_raise_place(error)
@@ -356,7 +356,7 @@ class Eager(EagerWatched):
         """
         for name in self._drop:
             if name not in self._dropped:
-                raise unknown("output in --drop-output:", name, list(self._seen))
+                raise unknown_name_error("output in --drop-output:", name, list(self._seen))
         for name, values in self._constants.items():
             if len(values) > 1:
                 raise CheckpointError(

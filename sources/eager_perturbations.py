@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import through_operators
+from ..core.torch_modes import intercept_operators
 from .mapped_weights import FileMappings, preserve_tensor
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def sum_sequentially() -> TorchDispatchMode:
             found = None if make is None else make(func, args, kwargs)
         return func(*args, **kwargs) if found is None else found
 
-    return through_operators(replace_sum)
+    return intercept_operators(replace_sum)
 
 
 def _sum_or_mean(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> torch.Tensor | None:
@@ -262,7 +262,7 @@ def order_ties(choices: TieChoices) -> TorchDispatchMode:
         choices.made += found is not None
         return result if found is None else found
 
-    return through_operators(choose)
+    return intercept_operators(choose)
 
 
 def _is_order_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import through_operators
+from ..core.torch_modes import intercept_operators
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ def probe_values(watch: ValueProbe) -> TorchDispatchMode:
             watch.see(value)
         return value
 
-    return through_operators(probe)
+    return intercept_operators(probe)
 
 
 # Where a model makes whole numbers or truth values of floats that no rounding error can move.
@@ -96,7 +96,7 @@ def watch_discrete_origins(
             found.add(DiscreteOrigin.INTEGERS if known else DiscreteOrigin.SIZES)
         return value
 
-    return through_operators(note_origin)
+    return intercept_operators(note_origin)
 
 
 def _flat_tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
-from ..core.call import Kind, parameters_of
+from ..core.call import ParameterKind, parameters_of
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
-from ..core.names import nearest
+from ..core.names import nearest_names
 from ..core.signature import Dim, InputSpec
 from .loaded_module import HyperParameters, LoadedModule, Module
 from .user_code import code_folders, make_user_code_importable
@@ -183,7 +183,7 @@ def _import_module(name: str, asked: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _user_code_error(f"importing {name}", error) from error
-        near = nearest(name, _list_importable())
+        near = nearest_names(name, _list_importable())
         raise UsageError(
             f"{asked}: there is no module {error.name!r} in {Path.cwd()} or installed",
             hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
@@ -205,7 +205,7 @@ def _find_attribute(module: ModuleType, path: str, asked: str) -> object:
     found: object = module
     for part in path.split("."):
         if not hasattr(found, part):
-            near = nearest(part, (name for name in dir(found) if name[0] != "_"), 3)
+            near = nearest_names(part, (name for name in dir(found) if name[0] != "_"), 3)
             place = getattr(module, "__file__", None) or module.__name__
             raise UsageError(
                 f"{asked}: {module.__name__} has no {path!r}",
@@ -272,7 +272,7 @@ def _factory_signature(factory: Callable[..., object]) -> inspect.Signature:
 
 def _unknown_parameter_error(name: str, signature: inspect.Signature, spec: str) -> UsageError:
     names = list(signature.parameters)
-    near = nearest(name, names)
+    near = nearest_names(name, names)
     return UsageError(
         f"--model-arg {name}: {spec} takes {', '.join(names) or 'no arguments'}",
         hint=f"did you mean {near[0]}?" if near else "leave it out, or use one of these names",
@@ -332,7 +332,7 @@ def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointErro
 _BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
 _CONFIG_NAMES = ("pretrained_cfg", "default_cfg")
 _IMAGE_RANK = 3  # channels, height, width
-_POSITIONAL_KINDS = (Kind.POSITIONAL, Kind.EITHER)
+_POSITIONAL_KINDS = (ParameterKind.POSITIONAL, ParameterKind.EITHER)
 
 
 def wrap_built_module(
@@ -344,7 +344,7 @@ def wrap_built_module(
     first = next((p.name for p in takes if p.kind in _POSITIONAL_KINDS), None)
     known: dict[str, InputSpec] = {}
     if sizes is not None and first is not None:
-        dims = (_BATCH, *(Dim.fixed(size) for size in sizes))
+        dims = (_BATCH, *(Dim.of_size(size) for size in sizes))
         known[first] = InputSpec(name=first, dtype="float32", dims=dims)
     return LoadedModule(
         kind=kind, module=module, takes=takes, known=known, assumed=True, notes=notes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.arrays import to_array
 from ..core.call import Binding
 from ..core.errors import first_line
-from ..core.torch_modes import through_calls
+from ..core.torch_modes import intercept_calls
 from .module_outputs import split_outputs
 from .weight_casting import UncastWeightError, cast_weights_on_use, share_parameters
 
@@ -201,7 +201,7 @@ def _make_promotion_mode() -> TorchFunctionMode:
         _refuse_rounding(func, args, result)
         return result
 
-    return through_calls(in_float64)
+    return intercept_calls(in_float64)
 
 
 def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:

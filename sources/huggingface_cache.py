@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.call import Kind, Parameter
+from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import Hint, Option, UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
@@ -52,7 +52,7 @@ def wrap_with_cache(
     if past:
         names.append(PAST)
     # By name: a model without position_ids leaves a place out in the middle.
-    takes = tuple(Parameter(name=name, kind=Kind.KEYWORD) for name in names)
+    takes = tuple(Parameter(name=name, kind=ParameterKind.KEYWORD) for name in names)
     return _make_cache_module(model), takes, layers
 
 
@@ -77,8 +77,8 @@ def cache_inputs(
     prompt = replace(tokens, low=1, opt=max(tokens.high // _REACH, 1))
     longest = max(min(prompt.high, window or prompt.high) - 1, 1)
     before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
-    step = Dim.derived("total", Relation(base="past", plus=1), before)
-    length, total = (Dim.fixed(1), step) if past else (prompt, prompt)
+    step = Dim.follow("total", Relation(base="past", plus=1), before)
+    length, total = (Dim.of_size(1), step) if past else (prompt, prompt)
     found = {
         "input_ids": InputSpec(
             name="input_ids", dtype="int64", dims=(batch, length), values=ids.values
@@ -91,7 +91,7 @@ def cache_inputs(
     for index, layer in enumerate(layers if past else ()):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
             name = f"{PAST}.{index}.{part}"
-            dims = (batch, Dim.fixed(heads), before, Dim.fixed(size))
+            dims = (batch, Dim.of_size(heads), before, Dim.of_size(size))
             found[name] = InputSpec(name=name, dtype="float32", dims=dims)
     return found
 

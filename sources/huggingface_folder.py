@@ -23,7 +23,7 @@ from ..core.errors import (
     UsageError,
     first_line,
 )
-from ..core.torch_file import refuse_unsound
+from ..core.torch_file import check_torch_file
 from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
 from .huggingface_cache import cache_inputs, wrap_with_cache
@@ -64,7 +64,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
         kind, found_by = find_class(folder, config, task)
     for file in weight_files(checkpoint):
         if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
-            refuse_unsound(file, str(file))
+            check_torch_file(file, str(file))
     with blame_broken_package("transformers"):
         model, report = _from_pretrained(kind, folder)
     misfit = _describe_mismatch(kind, folder, config, task)

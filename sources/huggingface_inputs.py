@@ -82,7 +82,7 @@ def _token_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
     places = config_number(config, "max_2d_position_embeddings")
     if places is not None:  # where each token stands on its page
         corners = ValueRange(low=0, high=places - 1, order=RowOrder.ASCENDING)
-        box_dims = (*dims, Dim.fixed(_CORNERS))
+        box_dims = (*dims, Dim.of_size(_CORNERS))
         found["bbox"] = InputSpec(name="bbox", dtype="int64", dims=box_dims, values=corners)
     return {**found, **_decoder_inputs(config, asked)}
 
@@ -110,11 +110,11 @@ def _image_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
     channels = config_number(config, "num_channels") or 3
     frames = config_number(config, "num_frames")
     sizes = (channels, *sides) if frames is None else (frames, channels, *sides)
-    dims = (_BATCH, *(Dim.fixed(size) for size in sizes))
+    dims = (_BATCH, *(Dim.of_size(size) for size in sizes))
     return {
         "pixel_values": InputSpec(name="pixel_values", dtype="float32", dims=dims),
         "pixel_mask": _integer_spec(
-            "pixel_mask", (_BATCH, *(Dim.fixed(side) for side in sides)), 1
+            "pixel_mask", (_BATCH, *(Dim.of_size(side) for side in sides)), 1
         ),
     }
 
@@ -175,7 +175,7 @@ def _spectrogram_dims(config: object) -> tuple[Dim, ...]:
     length, bins = config_number(config, "max_length"), config_number(config, "num_mel_bins")
     if length is None or bins is None or config_value(config, "conv_stride") is not None:
         return ()
-    return Dim.fixed(length), Dim.fixed(bins)
+    return Dim.of_size(length), Dim.of_size(bins)
 
 
 def _waveform_dims(config: object) -> tuple[Dim, ...]:
@@ -186,7 +186,7 @@ def _waveform_dims(config: object) -> tuple[Dim, ...]:
         low, high = (_samples_for_frames(frames, kernels, strides) for frames in _FRAMES)
     samples = Dim(name="samples", low=low, opt=default_opt(low, high), high=high)
     channels = config_number(config, "audio_channels")
-    return (samples,) if channels is None else (Dim.fixed(channels), samples)
+    return (samples,) if channels is None else (Dim.of_size(channels), samples)
 
 
 def _samples_for_frames(frames: int, kernels: Sequence[int], strides: Sequence[int]) -> int:
@@ -207,12 +207,12 @@ def _audio_feature_dims(config: object) -> tuple[Dim, ...]:
     low, high = _STEPS
     steps = Dim(name="frames", low=low, opt=default_opt(low, high), high=high)
     if per_channel is not None:
-        return steps, Dim.fixed(per_channel * (config_number(config, "input_channels") or 1))
+        return steps, Dim.of_size(per_channel * (config_number(config, "input_channels") or 1))
     wide = config_number(config, "feature_projection_input_dim")
     if wide is not None:
-        return steps, Dim.fixed(wide)
+        return steps, Dim.of_size(wide)
     if bins is not None and positions is not None:
-        return Dim.fixed(bins), Dim.fixed(_TWICE * positions)
+        return Dim.of_size(bins), Dim.of_size(_TWICE * positions)
     return ()
 
 
@@ -226,10 +226,10 @@ def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict
         return {}
     if "past_time_features" not in parameters:
         channels = config_number(config, "num_input_channels") or 1
-        values = (batch, Dim.fixed(context), Dim.fixed(channels))
+        values = (batch, Dim.of_size(context), Dim.of_size(channels))
         return {"past_values": InputSpec(name="past_values", dtype="float32", dims=values)}
     ahead = config_number(config, "prediction_length") or 1
-    past = Dim.fixed(context + max(config_numbers(config, "lags_sequence"), default=0))
+    past = Dim.of_size(context + max(config_numbers(config, "lags_sequence"), default=0))
     width = config_number(config, "input_size") or 1
     found = {
         "past_values": _float_spec("past_values", _series_dims(batch, past, width)),
@@ -242,20 +242,20 @@ def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict
             dims=_series_dims(batch, past, width),
             values=ValueRange(low=1, high=1),
         ),
-        "future_values": _float_spec("future_values", _series_dims(batch, Dim.fixed(ahead), width)),
+        "future_values": _float_spec("future_values", _series_dims(batch, Dim.of_size(ahead), width)),
         "future_time_features": _float_spec(
-            "future_time_features", (batch, Dim.fixed(ahead), _time_feature_dim(config))
+            "future_time_features", (batch, Dim.of_size(ahead), _time_feature_dim(config))
         ),
     }
     return {**found, **_static_inputs(config, batch)}
 
 
 def _series_dims(batch: Dim, length: Dim, width: int) -> tuple[Dim, ...]:
-    return (batch, length) if width == 1 else (batch, length, Dim.fixed(width))
+    return (batch, length) if width == 1 else (batch, length, Dim.of_size(width))
 
 
 def _time_feature_dim(config: object) -> Dim:
-    return Dim.fixed(max(config_number(config, "num_time_features") or 0, 1))
+    return Dim.of_size(max(config_number(config, "num_time_features") or 0, 1))
 
 
 def _static_inputs(config: object, batch: Dim) -> dict[str, InputSpec]:
@@ -266,12 +266,12 @@ def _static_inputs(config: object, batch: Dim) -> dict[str, InputSpec]:
     if count:
         name = "static_categorical_features"
         values = ValueRange(low=0, high=max(min(classes, default=1) - 1, 0))
-        dims = (batch, Dim.fixed(count))
+        dims = (batch, Dim.of_size(count))
         found[name] = InputSpec(name=name, dtype="int64", dims=dims, values=values)
     real = config_number(config, "num_static_real_features") or 0
     if real:
         found["static_real_features"] = _float_spec(
-            "static_real_features", (batch, Dim.fixed(real))
+            "static_real_features", (batch, Dim.of_size(real))
         )
     return found
 

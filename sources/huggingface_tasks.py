@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,7 +87,7 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
     if task is not None and task not in TASKS:
         base = task.removesuffix("-with-past").removesuffix("-prefill")
         if base == task or base not in _ENCODER_DECODER_TASKS:
-            raise unknown("task", task, list(TASKS))
+            raise unknown_name_error("task", task, list(TASKS))
     return task
 
 

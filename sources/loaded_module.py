@@ -15,7 +15,7 @@ from ..core.call import Parameter
 from ..core.contract import RECORD
 from ..core.errors import Hint, Option, UsageError
 from ..core.grammar import parse_input
-from ..core.signature import InputPattern, InputSpec, resolve
+from ..core.signature import InputPattern, InputSpec, merge_inputs
 
 if TYPE_CHECKING:
     import inspect
@@ -79,7 +79,7 @@ def merge_known_inputs(
     whole = [p for p in patterns if p.whole]
     # What follows a dim may follow one that is known alone: it is settled with all the others.
     plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
-    stated = {spec.name: spec for spec in resolve(plain, {}).inputs} if whole and known else {}
+    stated = {spec.name: spec for spec in merge_inputs(plain, {}).inputs} if whole and known else {}
     for name, spec in stated.items():
         usual = known.get(name)
         values = spec.values or (usual.values if usual else None)
@@ -109,7 +109,7 @@ def read_recorded_inputs(path: Path) -> dict[str, InputSpec]:
                 return {}
             text = archive.read(entries[0])
         specs = json.loads(text).get("signature", [])
-        signature = resolve([parse_input(str(spec)) for spec in specs], {})
+        signature = merge_inputs([parse_input(str(spec)) for spec in specs], {})
     except (ValueError, AttributeError, TypeError, RecursionError, UsageError, *_ARCHIVE_ERRORS):
         return {}  # somebody else's record: the archive's own types say what they can
     return {spec.name: spec for spec in signature.inputs}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.tree import Path, leaves, names_of
+from ..core.tree import ValuePath, iterate_leaves, name_parts_of
 
 if TYPE_CHECKING:
     import torch
@@ -52,9 +52,9 @@ def split_outputs(
     """
     import torch
 
-    pairs = list(leaves(value, _is_tensor, split_object))
+    pairs = list(iterate_leaves(value, _is_tensor, split_object))
     shown = _shorten_paths([path for path, _ in pairs])
-    names = names_of(
+    names = name_parts_of(
         [(path, leaf) for path, (_, leaf) in zip(shown, pairs, strict=True)],
         _is_tensor,
         taken=taken,
@@ -78,12 +78,12 @@ def split_outputs(
     return parts
 
 
-def _is_at_or_below(path: Path, name: str) -> bool:
+def _is_at_or_below(path: ValuePath, name: str) -> bool:
     """Whether `name` is the dotted path of this place or of one above it."""
     return f"{'.'.join(path)}.".startswith(f"{name}.")
 
 
-def _shorten_paths(paths: Sequence[Path]) -> list[Path]:
+def _shorten_paths(paths: Sequence[ValuePath]) -> list[ValuePath]:
     """The paths with `present` for the place of the cache, where there is one cache alone."""
     caches = {path[: path.index(CACHE)] for path in paths if CACHE in path}
     return [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
 from ..core.interrupts import StopCallError
-from ..core.torch_modes import through_operators
+from ..core.torch_modes import intercept_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def make_step_mode(watch: StepCounter) -> TorchDispatchMode:
         watch.stop()
         return func(*args, **kwargs)
 
-    return through_operators(count)
+    return intercept_operators(count)
 
 
 class StepCounter:
@@ -240,7 +240,7 @@ def watch_nonfinite_queries(found: list[str]) -> TorchDispatchMode:
             found.append(name)
         return func(*args, **kwargs)
 
-    return through_operators(note_query)
+    return intercept_operators(note_query)
 
 
 def make_meter_mode(meter: Meter) -> TorchDispatchMode:
@@ -251,7 +251,7 @@ def make_meter_mode(meter: Meter) -> TorchDispatchMode:
         meter.add(value)
         return value
 
-    return through_operators(count)
+    return intercept_operators(count)
 
 
 def flops_exceed(run: Callable[[], object], most: int) -> bool:
@@ -268,7 +268,7 @@ def flops_exceed(run: Callable[[], object], most: int) -> bool:
             raise WorkExceededError
         return func(*args, **kwargs)
 
-    with counter, through_operators(count):
+    with counter, intercept_operators(count):
         try:
             run()
         except WorkExceededError:

@@ -13,15 +13,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
-from ..core.call import Kind, Parameter
+from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array
 from ..core.errors import Hint, Option, UsageError, first_line
-from ..core.loading import Named, items_of, named, watched
+from ..core.loading import NamedItem, load_items, name_parts, wrap_loader_errors
 from ..core.npz_file import read_npz
-from ..core.safetensors_header import header_of
+from ..core.safetensors_header import read_safetensors_header
 from ..core.signature import DTYPES, Dim, InputSpec
-from ..core.torch_file import read_safely
-from ..core.tree import leaves
+from ..core.torch_file import read_torch_file
+from ..core.tree import iterate_leaves
 from .factory import import_object, use_fixed_seed
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def infer_specs(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
             raise UsageError(
                 f"sample {name} is {dtype}", hint=f"convert it to one of {', '.join(DTYPES)}"
             )
-        dims = tuple(Dim.fixed(size) for size in array.shape)
+        dims = tuple(Dim.of_size(size) for size in array.shape)
         specs[name] = InputSpec(name=name, dtype=dtype, dims=dims)
     return specs
 
@@ -113,7 +113,7 @@ def _from_safetensors(path: Path) -> dict[str, Array]:
     from safetensors import safe_open
 
     try:
-        header_of(path)
+        read_safetensors_header(path)
         with safe_open(path, framework="pt") as file:
             return {name: _tensor_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
     except Exception as error:  # the readers' edge: torch may not have a dtype, or numpy not
@@ -127,8 +127,8 @@ def _from_torch(path: Path, parameters: Sequence[str]) -> dict[str, Array]:
     import torch
 
     found: dict[str, Array] = {}
-    tree = _name_arguments(read_safely(path), parameters, path)
-    for place, leaf in leaves(tree, lambda value: isinstance(value, torch.Tensor)):
+    tree = _name_arguments(read_torch_file(path), parameters, path)
+    for place, leaf in iterate_leaves(tree, lambda value: isinstance(value, torch.Tensor)):
         name = ".".join(place)
         if not isinstance(leaf, torch.Tensor):
             raise UsageError(
@@ -214,8 +214,8 @@ def read_loader(
         CheckpointError: the module that holds it raised while it was imported.
     """
     with _fix_seeds():
-        items = items_of(spec, lambda name: import_object(name, _SAMPLES_OPTION))
-        taken = list(islice(watched(items, spec), most))
+        items = load_items(spec, lambda name: import_object(name, _SAMPLES_OPTION))
+        taken = list(islice(wrap_loader_errors(items, spec), most))
     if not taken:
         raise UsageError(f"the loader {spec} gives nothing", hint="yield at least one item")
     names = tuple(inputs) if settled else _input_names(taken[0], takes, inputs, spec)
@@ -252,7 +252,11 @@ def _input_names(
     item: object, takes: Sequence[Parameter], asked: Sequence[str], spec: str
 ) -> tuple[str, ...]:
     """The inputs that the first item gives, in the order of the parameters."""
-    plain = [p for p in takes if p.kind not in (Kind.REST, Kind.REST_BY_NAME) and not p.constant]
+    plain = [
+        p
+        for p in takes
+        if p.kind not in (ParameterKind.REST, ParameterKind.REST_BY_NAME) and not p.constant
+    ]
     heads = {name.partition(".")[0] for name in asked}
     if asked and not heads & {p.name for p in plain}:
         return tuple(asked)  # they are bound by order
@@ -262,13 +266,15 @@ def _input_names(
         wanted = [p.name for p in plain if p.required or p.name in heads]
         return tuple(wanted or [p.name for p in plain[:1]] or ["x"])
     held = [
-        ".".join(path) for path, leaf in leaves(mapping, _is_array_like) if _is_array_like(leaf)
+        ".".join(path)
+        for path, leaf in iterate_leaves(mapping, _is_array_like)
+        if _is_array_like(leaf)
     ]
     kept = {
         p.name for p in plain if p.required or p.name in heads or not _LABEL_NAME.fullmatch(p.name)
     }
     names = [n for p in plain if p.name in kept for n in held if n.partition(".")[0] == p.name]
-    if not names and any(p.kind is Kind.REST_BY_NAME for p in takes):
+    if not names and any(p.kind is ParameterKind.REST_BY_NAME for p in takes):
         names = held
     if not names:
         raise UsageError(
@@ -293,10 +299,10 @@ def _is_array_like(value: object) -> bool:
 def _item_arrays(
     item: object, names: Sequence[str], where: str
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    found = named(item, names, _is_array_like)
+    found = name_parts(item, names, _is_array_like)
     if found is None and _is_array_like(item):
         # a lone array beside several inputs: only a call that requires no more can take it
-        found = Named(parts={})
+        found = NamedItem(parts={})
     parts = {} if found is None else found.parts
     lacking = [name for name in names if name not in parts]
     if lacking or found is None:

@@ -8,9 +8,9 @@ import zlib
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, first_line
-from ..core.safetensors_header import LIMIT, ShortError, header_of
+from ..core.safetensors_header import HEADER_LIMIT, TruncatedFileError, read_safetensors_header
 from ..core.torch_sizes import PICKLES
-from ..core.zip_archive import fault_of_archive, is_archive
+from ..core.zip_archive import find_archive_fault, is_zip_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +77,9 @@ def find_pickled_class(path: Path) -> str | None:
 
 
 def _kind_of_zip(path: Path) -> str:
-    if not is_archive(path):
+    if not is_zip_archive(path):
         raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_DOWNLOAD_HINT)
-    fault = fault_of_archive(path)
+    fault = find_archive_fault(path)
     if fault:
         raise CheckpointError(f"{path} is no sound zip archive: {fault}", hint=_DOWNLOAD_HINT)
     with zipfile.ZipFile(path) as archive:
@@ -98,14 +98,14 @@ def _kind_of_zip(path: Path) -> str:
 
 
 def _is_safetensors_header(head: bytes) -> bool:
-    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LIMIT
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= HEADER_LIMIT
 
 
 def _check_safetensors(path: Path) -> None:
     """Compare the sizes that the header promises with the file's."""
     try:
-        header_of(path)
-    except ShortError as error:
+        read_safetensors_header(path)
+    except TruncatedFileError as error:
         raise CheckpointError(
             f"{path} is cut short or damaged: {first_line(error)}", hint=_DOWNLOAD_HINT
         ) from error

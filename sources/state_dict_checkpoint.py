@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
-from ..core.torch_file import read_safely, torch_load, unreadable
+from ..core.torch_file import load_torch_file, read_torch_file, unreadable_error
 from .checkpoint_files import weight_files
 from .factory import call_factory, check_acyclic, wrap_built_module
 from .loaded_module import HPARAMS, LoadedModule, find_hyper_parameters, is_lightning
@@ -117,7 +117,7 @@ def _needs_factory_error(path: Path | str) -> UsageError:
 def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
     """What the file holds, and whether it had to be unpickled."""
     try:
-        return read_safely(path, may_allow=True), STATE_DICT
+        return read_torch_file(path, may_allow=True), STATE_DICT
     except ConsentError as refusal:
         if not allow_pickle and is_lightning(path):
             raise _consent_error(refusal) from refusal
@@ -125,9 +125,9 @@ def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
             raise
     with make_user_code_importable():
         try:
-            return torch_load(path, weights_only=False), PICKLE
+            return load_torch_file(path, weights_only=False), PICKLE
         except Exception as error:
-            raise _no_class_error(path, error) or unreadable(path, error) from error
+            raise _no_class_error(path, error) or unreadable_error(path, error) from error
 
 
 def _no_class_error(path: Path, error: Exception) -> CheckpointError | None:
@@ -173,7 +173,7 @@ def _read_shard(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of one of several files."""
     import torch
 
-    found = read_safely(path)
+    found = read_torch_file(path)
     states = find_states(found) or {TOP_KEY: _empty_state(found, path)}
     state = next(iter(states.values()))
     return {str(k): v for k, v in state.items() if isinstance(v, torch.Tensor)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ..core.archive_guard import refuse_code
-from ..core.call import Kind, Parameter, parameters_of_schema
+from ..core.archive_guard import refuse_archive_code
+from ..core.call import Parameter, ParameterKind, parameters_of_schema
 from ..core.errors import CheckpointError, first_line
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
-from ..core.tree import leaves
+from ..core.tree import iterate_leaves
 from .checkpoint_files import weight_files
 from .loaded_module import LoadedModule, read_recorded_inputs
 from .sniff import PT2, TORCHSCRIPT
@@ -34,7 +34,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
     (path,) = weight_files(checkpoint)
     try:
         if not checkpoint.allow_pickle:
-            refuse_code(path)
+            refuse_archive_code(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of older archive versions, which still open
             with path.open("rb") as file:  # a path would have to end in .pt2
@@ -88,7 +88,7 @@ def _argument_names(program: ExportedProgram) -> list[str]:
 def _program_parameters(program: ExportedProgram) -> tuple[Parameter, ...]:
     """Parameters as the program wants them: by position or by name as they were exported."""
     args, kwargs = _sample_arguments(program)
-    kinds = [Kind.POSITIONAL] * len(args) + [Kind.KEYWORD] * len(kwargs)
+    kinds = [ParameterKind.POSITIONAL] * len(args) + [ParameterKind.KEYWORD] * len(kwargs)
     values = [*args, *kwargs.values()]
     return tuple(
         Parameter(
@@ -113,7 +113,7 @@ def _program_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     tree = dict(zip(_argument_names(program), [*args, *kwargs.values()], strict=True))
     return {
         ".".join(path): nodes[record.name].meta["val"]
-        for path, record in leaves(tree, lambda value: isinstance(value, TensorArgument))
+        for path, record in iterate_leaves(tree, lambda value: isinstance(value, TensorArgument))
         if isinstance(record, TensorArgument)
     }
 
@@ -148,10 +148,10 @@ class _SymbolicSizes:
 
     def _dim(self, size: int | torch.SymInt, name: str, axis: int) -> Dim:
         if isinstance(size, int):
-            return Dim.fixed(size)
+            return Dim.of_size(size)
         symbol, hint = size.node.expr, size.node.hint
         if not symbol.is_symbol or symbol in self.tied:
-            return Dim.fixed(int(hint))
+            return Dim.of_size(int(hint))
         if symbol not in self.names:
             taken = "batch" in self.names.values()
             plain = name.replace(".", "_")
@@ -187,7 +187,7 @@ def _largest_integers(program: ExportedProgram) -> dict[str, int]:
     tree = dict(zip(_argument_names(program), [*args, *kwargs.values()], strict=True))
     return {
         ".".join(path): int(sample.max())
-        for path, sample in leaves(tree, lambda value: isinstance(value, torch.Tensor))
+        for path, sample in iterate_leaves(tree, lambda value: isinstance(value, torch.Tensor))
         if isinstance(sample, torch.Tensor)
         and sample.numel()
         and not sample.is_floating_point()
@@ -245,6 +245,6 @@ def _infer_inputs(method: Any, takes: tuple[Parameter, ...]) -> dict[str, InputS
         sizes, dtype = kind.sizes(), str(kind.dtype()).removeprefix("torch.")
         if sizes is None or None in sizes or dtype not in DTYPES:
             return {}
-        dims = tuple(Dim.fixed(size) for size in sizes)
+        dims = tuple(Dim.of_size(size) for size in sizes)
         known[parameter.name] = InputSpec(name=parameter.name, dtype=dtype, dims=dims)
     return known

@@ -10,7 +10,7 @@ import copy
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import through_calls, through_operators
+from ..core.torch_modes import intercept_calls, intercept_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +106,7 @@ def _make_cast_mode(
         named = {key: cast(value) for key, value in kwargs.items()}
         return func(*map(cast, args), **named)
 
-    return through_calls(cast_arguments)
+    return intercept_calls(cast_arguments)
 
 
 def _property_name(func: Any) -> str:
@@ -158,4 +158,4 @@ def _make_guard_mode(
             raise UncastWeightError(f"{func} may write to a weight")
         return func(*args, **kwargs)
 
-    return through_operators(check_operator)
+    return intercept_operators(check_operator)

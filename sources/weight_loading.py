@@ -10,7 +10,7 @@ from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, Hint, Option, first_line
-from ..core.torch_modes import through_calls
+from ..core.torch_modes import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _make_takeover_mode(taking: MappedTakeover) -> TorchFunctionMode:
             return args[0]
         return func(*args, **kwargs)
 
-    return through_calls(take_over)
+    return intercept_calls(take_over)
 
 
 def unshare_elements(tensors: Iterable[torch.Tensor]) -> None:

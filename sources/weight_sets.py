@@ -10,8 +10,8 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, Hint, Option
-from ..core.names import unknown
-from ..core.torch_file import read_safely
+from ..core.names import unknown_name_error
+from ..core.torch_file import read_torch_file
 from .weight_loading import find_renaming
 
 if TYPE_CHECKING:
@@ -166,7 +166,9 @@ def _find_by_key(key: str, sets: Sequence[WeightSet]) -> WeightSet:
     parts = [part for one in sets for part in one.parts()]
     by_key = {one.key: one for one in (*parts, *sets)}
     if key not in by_key:
-        raise unknown("--weights-key", key, [one.key for one in (*sets, *parts[:_LISTED])])
+        raise unknown_name_error(
+            "--weights-key", key, [one.key for one in (*sets, *parts[:_LISTED])]
+        )
     return by_key[key]
 
 
@@ -302,7 +304,7 @@ def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
         sets = [read_weight_set([path])]
     else:
         sets = [
-            make_weight_set(key, state) for key, state in find_states(read_safely(path)).items()
+            make_weight_set(key, state) for key, state in find_states(read_torch_file(path)).items()
         ]
     if len(sets) == 1 and _are_whole_models(parts := list(sets[0].parts())):
         sets = parts

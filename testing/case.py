@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..converters.registry import target_named
-from ..core.call import bind, parameters_of
+from ..core.call import bind_inputs, parameters_of
 from ..core.capture import Capture
 from ..core.contract import EAGER, Converted, Feed, Job, Outputs, Target
 from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.precision import Precision
-from ..core.signature import Signature, resolve
+from ..core.signature import Signature, merge_inputs
 from ..sources.eager_model import Eager
 from ..validators.feeds import draw_example_feed
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INPUT = "x:float32[batch=1..8,1,8,8]"
 OUTPUT = "logits"
 SIZES = {"min": 1, "opt": 4, "max": 8}  # of the batch
-_SEED = 7
+_FEED_SEED = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,12 @@ def case_of(
     import torch
 
     with torch.random.fork_rng():
-        torch.manual_seed(_SEED)
-        net = _net().eval()
+        torch.manual_seed(_FEED_SEED)
+        net = _make_net().eval()
     signature = signature_of_case()
-    feeds = {name: _feed(batch) for name, batch in SIZES.items()}
-    maker = _Maker(net, signature, folder)
-    job, converted = maker.made(target, precision, capture)
+    feeds = {name: _make_feed(batch) for name, batch in SIZES.items()}
+    maker = _CaseMaker(net, signature, folder)
+    job, converted = maker.make(target, precision, capture)
     with torch.no_grad():
         outputs = {
             name: {OUTPUT: net(torch.from_numpy(feed["x"].copy())).numpy()}
@@ -90,18 +90,18 @@ def case_of(
 
 def signature_of_case() -> Signature:
     """One image in, one row of scores out, batches of 1 to 8."""
-    return resolve([parse_input(INPUT)], {}).with_outputs((OUTPUT,))
+    return merge_inputs([parse_input(INPUT)], {}).with_outputs((OUTPUT,))
 
 
-class _Maker:
+class _CaseMaker:
     """Makes a target's artifact of the net, its parents before it."""
 
     def __init__(self, net: nn.Module, signature: Signature, folder: Path) -> None:
-        self._eager = Eager(net, ("x",), bind(("x",), parameters_of(net.forward)))
+        self._eager = Eager(net, ("x",), bind_inputs(("x",), parameters_of(net.forward)))
         self._signature = signature
         self._folder = folder
 
-    def made(
+    def make(
         self, target: Target, precision: Precision, capture: Capture | None
     ) -> tuple[Job, Converted]:
         """The job that the pipeline would hand the target, and what came of it."""
@@ -131,13 +131,13 @@ class _Maker:
 
     def _parent(self, origin: str) -> Path:
         name, _, precision = origin.partition(":")
-        job, converted = self.made(
+        job, converted = self.make(
             target_named(name), Precision(precision) if precision else Precision.FP32, None
         )
         return job.folder / converted.files[0][0]
 
 
-def _net() -> nn.Module:
+def _make_net() -> nn.Module:
     """A convolution, a norm, a pool and two layers: about 19,000 weights."""
     from torch import nn
 
@@ -153,8 +153,8 @@ def _net() -> nn.Module:
     )
 
 
-def _feed(batch: int) -> Feed:
+def _make_feed(batch: int) -> Feed:
     import numpy as np
 
-    rng = np.random.default_rng(_SEED + batch)
+    rng = np.random.default_rng(_FEED_SEED + batch)
     return {"x": rng.standard_normal((batch, 1, 8, 8)).astype(np.float32)}

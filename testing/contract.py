@@ -16,7 +16,7 @@ from ..core.verdict import Tolerance
 from ..validators.tolerance import tolerance_for
 from .case import Case, case_of, signature_of_case
 
-_SIZES = ("min", "opt", "max")
+_FEED_SIZES = ("min", "opt", "max")
 
 
 class TargetContract:
@@ -120,15 +120,15 @@ class TargetContract:
     def test_a_runner_takes_the_signatures_inputs(self, runner: Runner, case: Case) -> None:
         assert runner.inputs == tuple(spec.name for spec in case.job.signature.inputs)
 
-    @pytest.mark.parametrize("size", _SIZES)
+    @pytest.mark.parametrize("size", _FEED_SIZES)
     def test_a_runner_gives_what_eager_gives(self, runner: Runner, case: Case, size: str) -> None:
         outputs = runner.run(case.feeds[size])
         assert tuple(outputs) == case.job.signature.outputs
         for name, eager in case.outputs[size].items():
-            assert _close(outputs[name], eager, tolerance_for(case.job.precision))
+            assert _is_close(outputs[name], eager, tolerance_for(case.job.precision))
 
     def test_the_three_feeds_have_three_batch_sizes(self, case: Case) -> None:
-        assert [len(next(iter(case.feeds[size].values()))) for size in _SIZES] == [1, 4, 8]
+        assert [len(next(iter(case.feeds[size].values()))) for size in _FEED_SIZES] == [1, 4, 8]
 
     def test_a_runner_never_writes_to_its_feed(self, runner: Runner, case: Case) -> None:
         opt = case.feeds["opt"]
@@ -136,25 +136,25 @@ class TargetContract:
         for array in mine.values():
             array.setflags(write=False)
         runner.run(mine)
-        assert all(_same(mine[name], opt[name]) for name in opt)
+        assert all(_is_same(mine[name], opt[name]) for name in opt)
 
     def test_a_runner_gives_the_same_twice(self, runner: Runner, case: Case) -> None:
         first, second = runner.run(case.feeds["opt"]), runner.run(case.feeds["opt"])
-        assert all(_same(first[name], second[name]) for name in first)
+        assert all(_is_same(first[name], second[name]) for name in first)
 
     def test_outputs_stay_when_the_runner_runs_again(self, runner: Runner, case: Case) -> None:
         opt = case.feeds["opt"]
         first = runner.run(opt)
         kept = {name: array.copy() for name, array in first.items()}
         runner.run({name: array + 1 for name, array in opt.items()})
-        assert all(_same(first[name], kept[name]) for name in first)
+        assert all(_is_same(first[name], kept[name]) for name in first)
 
     def test_a_feed_need_not_be_contiguous(self, runner: Runner, case: Case) -> None:
         opt = case.feeds["opt"]
         strided = {name: array.repeat(2, axis=0)[::2] for name, array in opt.items()}
         assert not any(array.flags.c_contiguous for array in strided.values())
         plain, other = runner.run(opt), runner.run(strided)
-        assert all(_same(plain[name], other[name]) for name in plain)
+        assert all(_is_same(plain[name], other[name]) for name in plain)
 
     def test_what_a_feed_holds_beside_the_inputs_is_left_alone(
         self, runner: Runner, case: Case
@@ -162,7 +162,7 @@ class TargetContract:
         opt = case.feeds["opt"]
         more = next(iter(opt.values())).ravel()[:3]
         plain, richer = runner.run(opt), runner.run({"more": more, **opt})
-        assert all(_same(plain[name], richer[name]) for name in plain)
+        assert all(_is_same(plain[name], richer[name]) for name in plain)
 
     def test_an_input_that_the_feed_lacks_is_named(self, runner: Runner, case: Case) -> None:
         feed = {"image": next(iter(case.feeds["opt"].values()))}
@@ -225,7 +225,7 @@ class TargetContract:
         assert case.job.metadata["checkpoint"] in found.values()
 
 
-def _close(artifact: Array, eager: Array, tolerance: Tolerance) -> bool:
+def _is_close(artifact: Array, eager: Array, tolerance: Tolerance) -> bool:
     """Within `atol + rtol * peak`, in eager's own dtype."""
     import numpy as np
 
@@ -234,7 +234,7 @@ def _close(artifact: Array, eager: Array, tolerance: Tolerance) -> bool:
     return same_form and bool(np.abs(artifact - eager).max() <= limit)
 
 
-def _same(one: Array, other: Array) -> bool:
+def _is_same(one: Array, other: Array) -> bool:
     import numpy as np
 
     return bool(np.array_equal(one, other))

@@ -159,7 +159,7 @@ def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) 
     if output.form:
         clue = "" if output.loose or output.form_kind == MISSING else output.clue
         return replace(output, passed=False, reason=output.form + clue, headroom=None)
-    if output.loose or not output.floating:
+    if output.loose or not output.is_floating:
         return replace(output, passed=True, reason="", headroom=None)
     over, headroom, excuse = _check_table(output, limits, scale)
     if output.fill is not None:

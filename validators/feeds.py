@@ -150,7 +150,7 @@ class FeedDrawer:
         """What the input holds where the free dims have these sizes."""
         if spec.values is None or not spec.values.follows:
             return self.values[spec.name]
-        bounds = spec.values.at(self.signature.named_sizes(sizes))
+        bounds = spec.values.at(self.signature.sizes_by_name(sizes))
         return replace(distribution_of(replace(spec, values=bounds), None), follows=True)
 
     def values_in(self, spec: InputSpec, arrays: Feed) -> ValueDistribution:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from ..core.errors import UsageError
-from ..core.names import unknown
+from ..core.names import unknown_name_error
 from .confidence_intervals import (
     ConfidenceInterval,
     bootstrap_interval,
@@ -130,7 +130,7 @@ def find_metric(name: str, load: Callable[[str], object]) -> SampleMetric | User
     if name in BUILT_IN:
         return TopK(name=name, k=int(name.removeprefix("top")))
     if ":" not in name:
-        raise unknown("metric", name, [*BUILT_IN, "PKG.MOD:FUNCTION"])
+        raise unknown_name_error("metric", name, [*BUILT_IN, "PKG.MOD:FUNCTION"])
     found = load(name)
     if not callable(found):
         raise UsageError(

@@ -14,9 +14,9 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, sizes_of
+from ...core.fitting import Sizes, sample_sizes
 from ...core.signature import Dim
-from ...core.torch_modes import through_calls
+from ...core.torch_modes import intercept_calls
 from .captured_program import model_of
 from .refusals import is_user_file
 from .size_checks import feed_sizes, resize_example
@@ -64,7 +64,7 @@ def record_calls(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallTrace
         return answer
 
     try:
-        with torch.no_grad(), through_calls(through):
+        with torch.no_grad(), intercept_calls(through):
             model_of(job).flat(*tensors)
     except Exception:  # noqa: BLE001 - the user's code raises anything
         return None
@@ -229,7 +229,7 @@ def _differences(one: CallTrace, other: CallTrace) -> Iterator[tuple[int, int]]:
 def _candidate_sizes(dim: Dim, named: Sequence[int]) -> list[int]:
     near = [size + by for size in named for by in (0, 1, -1)]
     ends = [dim.low, dim.high]
-    inside = [size for size in (*ends, *near, *sizes_of(dim)) if dim.low <= size <= dim.high]
+    inside = [size for size in (*ends, *near, *sample_sizes(dim)) if dim.low <= size <= dim.high]
     return [size for size in dict.fromkeys(inside) if size != dim.opt]
 
 

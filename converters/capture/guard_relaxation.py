@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, points, sizes_of
+from ...core.fitting import Sizes, sample_points, sample_sizes
 from ...core.signature import Signature
 from .captured_program import Export
 from .refusals import is_user_file
@@ -168,7 +168,7 @@ def _sizes_to_verify(
     Those at which a condition flips come first, and the one at which most conditions break.
     """
     chosen: list[Sizes] = []
-    drawn = [one for one in points(signature, example) if _is_drawable(one, signature)]
+    drawn = [one for one in sample_points(signature, example) if _is_drawable(one, signature)]
     for constraint in broken:
         near = [
             *_flip_sizes(constraint, signature, example),
@@ -195,7 +195,7 @@ def _flip_sizes(
 ) -> Iterator[Sizes]:
     """The first and the last two neighbours of each dim between which the condition flips."""
     for name, dim in signature.free_dims.items():
-        sizes = [size for size in sizes_of(dim) if size <= dim.high]
+        sizes = [size for size in sample_sizes(dim) if size <= dim.high]
         pairs = [
             (one, other)
             for one, other in pairwise({**example, name: size} for size in sizes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, points, sizes_of
+from ...core.fitting import Sizes, sample_points, sample_sizes
 from .call_recording import find_branch_sizes, reads_storage
 from .captured_program import model_of
 from .size_checks import OUTSIDE, feed_sizes, first_mismatch, resize_example
@@ -285,7 +285,7 @@ def _break_constraint(
     Those that need a search of their own are looked for where all others let it hold.
     """
     each: tuple[Iterable[Sizes], ...] = (
-        points(signature, at),
+        sample_points(signature, at),
         boundary_sizes(constraint, signature, at),
     )
     for looked_at in (
@@ -307,7 +307,7 @@ def _pair_sizes(constraint: SizeConstraint, signature: Signature, at: Sizes) -> 
     dims, named = signature.free_dims, constraint.dims(signature)
     for one, other in itertools.permutations(named, 2):
         low, high = dims[one].low, dims[one].high
-        for size in {*sizes_of(dims[one]), *range(low, min(high, low + _PAIRED) + 1)}:
+        for size in {*sample_sizes(dims[one]), *range(low, min(high, low + _PAIRED) + 1)}:
             for second in _combine_sizes(size, constraint.numbers):
                 if dims[other].low <= second <= dims[other].high:
                     yield {**at, one: size, other: second}

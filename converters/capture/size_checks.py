@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Feed, Job
 from ...core.fitting import Sizes
 from ...core.signature import Signature
-from ...core.torch_modes import through_calls
+from ...core.torch_modes import intercept_calls
 from .captured_program import model_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def resize_example(job: Job, sizes: Sizes) -> list[torch.Tensor]:
             wanted = dim.size(sizes)
             array = np.take(array, _pick_parts(array.shape[axis], wanted), axis=axis)
         if spec.values is not None and spec.values.follows:
-            bounds = spec.values.at(job.signature.named_sizes(sizes))
+            bounds = spec.values.at(job.signature.sizes_by_name(sizes))
             array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
         if spec.values is not None:
             array = spec.values.order.sort(array)
@@ -165,7 +165,7 @@ def _record_resizes(job: Job, sizes: Sizes) -> list[Resize]:
         return func(*args, **kwargs)
 
     try:
-        with torch.no_grad(), through_calls(through):
+        with torch.no_grad(), intercept_calls(through):
             model_of(job).flat(*resize_example(job, sizes))
     except Exception:  # noqa: BLE001 - the user's code raises anything
         return []

@@ -12,7 +12,7 @@ from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConversionError, Hint, Option
-from ...core.fitting import Fit, Sizes, fit, points
+from ...core.fitting import DimFit, Sizes, fit_dims, sample_points
 from ...core.signature import Signature
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ConstraintCheck:
 
     broken: tuple[SizeConstraint, ...]
     unread: tuple[str, ...]
-    fit: Fit | None = None
+    fit: DimFit | None = None
     outside: tuple[Sizes, ...] = ()
 
 
@@ -119,7 +119,7 @@ def check_constraints(
     constraints, unread = parse_constraints(program._guards_code, signature)
     if not signature.free_dims or not constraints:
         return ConstraintCheck(broken=(), unread=tuple(unread))
-    looked_at = list(points(signature, example))
+    looked_at = list(sample_points(signature, example))
     broken, outside = [], []
     for constraint in constraints:
         at = [*looked_at, *boundary_sizes(constraint, signature, example)]
@@ -131,7 +131,9 @@ def check_constraints(
     return ConstraintCheck(
         broken=wrong,
         unread=tuple(unread),
-        fit=fit(partial(are_satisfied, wrong, signature), signature, example) if wrong else None,
+        fit=fit_dims(partial(are_satisfied, wrong, signature), signature, example)
+        if wrong
+        else None,
         outside=tuple(outside),
     )
 
@@ -222,7 +224,7 @@ def fix_guards(program: torch.export.ExportedProgram, signature: Signature, exam
     it made is right at 1 as well, the feeds at the least sizes show.
     """
     constraints, _ = parse_constraints(program._guards_code, signature)
-    looked_at = list(points(signature, example))
+    looked_at = list(sample_points(signature, example))
     dropped = {
         one.guard
         for one in constraints

@@ -69,7 +69,7 @@ def dynamic_shapes(signature: Signature) -> DynamicShapes:
     A dim that others follow from is a named one of torch's, theirs are made of it; the others are
     hints with their ranges.
     """
-    related = {dim.relation.base for dim in signature.named_dims() if dim.relation is not None}
+    related = {dim.relation.base for dim in signature.dims_with_names() if dim.relation is not None}
     bases = {name: _new_dim(dim) for name, dim in signature.free_dims.items() if name in related}
     return tuple(
         {axis: _torch_dim(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}

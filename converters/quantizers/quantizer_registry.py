@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.contract import Quantizer
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from . import modelopt_ptq, nncf_ptq, onnxruntime_static
 
 QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)
@@ -18,7 +18,7 @@ def find_quantizer(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) ->
     for quantizer in quantizers:
         if name == quantizer.NAME:
             return quantizer
-    raise unknown("quantizer", name, [quantizer.NAME for quantizer in quantizers])
+    raise unknown_name_error("quantizer", name, [quantizer.NAME for quantizer in quantizers])
 
 
 def quantizers_for(

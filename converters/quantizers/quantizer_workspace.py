@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
 from ...core.errors import ConversionError, Hint, ModelcError, Option, UsageError
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from ..framework_errors import call_framework
 from ..onnx_guard import copy_external_weights
 
@@ -294,5 +294,5 @@ def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> s
             option="quantizer",
         )
     if job.method is not None and job.method not in offered:
-        raise unknown("calibration method", job.method, offered)
+        raise unknown_name_error("calibration method", job.method, offered)
     return job.method or offered[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ...core.contract import Advance, TensorInfo, unheard
+from ...core.contract import Advance, TensorInfo, no_progress
 from ...core.errors import ConversionError, Hint, Option
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
@@ -31,7 +31,7 @@ class CancelledBuildError(Exception):
 class BuildWatch:
     """Who is told how far a build is, and who may stop it."""
 
-    advance: Advance = unheard
+    advance: Advance = no_progress
     stopped: Callable[[], bool] = lambda: False
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from ...core.errors import Hint, Option, UsageError
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from ...core.signature import InputSpec, Signature
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
@@ -86,7 +86,7 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
     """
     for key in settings:
         if key not in KEYS:
-            raise unknown("TensorRT option", key, KEYS)
+            raise unknown_name_error("TensorRT option", key, KEYS)
     options = EngineOptions(
         workspace=_read_size(settings, "workspace"),
         optimization_level=_read_level(settings),

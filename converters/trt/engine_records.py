@@ -14,7 +14,7 @@ from ...core.contract import TensorInfo
 from ...core.digest import sha256_of
 from ...core.errors import ConversionError, RunnerError
 from ...core.records import Coverage, FileRecord
-from ...core.whole import write_whole
+from ...core.whole import atomic_write
 from .engine_options import EngineOptions, Profile
 
 Read = TypeVar("Read")
@@ -64,7 +64,7 @@ def write_record(record: object, path: Path) -> None:
     """Write a record as JSON; the file is there whole or not at all."""
     import msgspec
 
-    write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    atomic_write(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 def read_record(path: Path, kind: type[Read]) -> Read:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.whole import write_whole
+from ...core.whole import atomic_write
 from .engine_options import EngineOptions
 from .trt_installation import CudaDevice
 
@@ -91,7 +91,7 @@ def _merge_timings(
     blob: tensorrt.IHostMemory | None = cache.serialize()
     if blob is None:
         return (*notes, f"the timing cache {path.name} was not written: TensorRT gave none")
-    write_whole(path, bytes(blob))
+    atomic_write(path, bytes(blob))
     return notes
 
 

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from ...core.digest import sha256_of
 from ...core.errors import UsageError
-from ...core.records import Needs
+from ...core.records import Dependencies
 from .environment import describe_installed, is_installed_code, list_loaded_packages
 from .file_digests import FileDigests, is_own_code
 
@@ -30,7 +30,7 @@ _VARIABLE = "env:"
 UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
 
 
-def find_unmet_dependency(needs: Needs, root: Path, digests: FileDigests) -> str:
+def find_unmet_dependency(needs: Dependencies, root: Path, digests: FileDigests) -> str:
     """What changed of what a result needed; empty where nothing did.
 
     Args:
@@ -42,7 +42,7 @@ def find_unmet_dependency(needs: Needs, root: Path, digests: FileDigests) -> str
     return next((told for kind in kinds for told in kind(needs, root, digests)), "")
 
 
-def _find_changed_file(needs: Needs, root: Path, digests: FileDigests) -> Iterator[str]:
+def _find_changed_file(needs: Dependencies, root: Path, digests: FileDigests) -> Iterator[str]:
     for name, then in needs.files.items():
         if then == UNSURE:
             yield f"{name}: what was read of it cannot be known again"
@@ -52,7 +52,7 @@ def _find_changed_file(needs: Needs, root: Path, digests: FileDigests) -> Iterat
             yield _describe_change(name, then, now)
 
 
-def _find_changed_package(needs: Needs, _: Path, digests: FileDigests) -> Iterator[str]:
+def _find_changed_package(needs: Dependencies, _: Path, digests: FileDigests) -> Iterator[str]:
     for name, then in needs.packages.items():
         now = digests.once(f"package {name}", partial(describe_installed, name))
         if now != then:
@@ -60,18 +60,18 @@ def _find_changed_package(needs: Needs, _: Path, digests: FileDigests) -> Iterat
             yield f"the package {name} changed: {' -> '.join(versions)}"
 
 
-def _find_changed_declared(needs: Needs, root: Path, digests: FileDigests) -> Iterator[str]:
+def _find_changed_declared(needs: Dependencies, root: Path, digests: FileDigests) -> Iterator[str]:
     for entry, then in needs.declared.items():
         if digest_declared(entry, root, digests.of) != then:
             yield f"what depends names with {entry!r} changed"
 
 
-def merge_dependencies(one: Needs, other: Needs) -> Needs:
+def merge_dependencies(one: Dependencies, other: Dependencies) -> Dependencies:
     """What both needed; a file that each of them read with other bytes is in doubt."""
     files = dict(one.files)
     for name, digest in other.files.items():
         files[name] = merge_digests(files.get(name, digest), digest)
-    return Needs(
+    return Dependencies(
         files=files,
         packages=_merge_mappings(one.packages, other.packages),
         declared=_merge_mappings(one.declared, other.declared),
@@ -239,14 +239,16 @@ class ReadTracker:
             return
         self.read.files[name] = merge_digests(self.read.files.get(name, digest), digest)
 
-    def needs(self) -> Needs:
+    def needs(self) -> Dependencies:
         """What was read so far, with the modules that are loaded and their packages."""
         self._busy.now = True
         try:
             self._track_workers()
             self._add_modules()
             files = {self._relative(name): one for name, one in sorted(self.read.files.items())}
-            return Needs(files=files, packages=list_loaded_packages(), declared=self._declared)
+            return Dependencies(
+                files=files, packages=list_loaded_packages(), declared=self._declared
+            )
         finally:
             self._busy.now = False
 
@@ -305,7 +307,7 @@ def track_reads(
         tracker.close()
 
 
-def collect_imported_dependencies(root: Path) -> Needs:
+def collect_imported_dependencies(root: Path) -> Dependencies:
     """The user's modules that are loaded, and the packages, where no read was tracked."""
     with closing(ReadTracker(root, read=ReadLog())) as tracker:
         return tracker.needs()

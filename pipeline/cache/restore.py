@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...core.digest import sha256_of
-from ...core.events import silence
+from ...core.events import ignore_events
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
 from ..held_out import relocate_record
@@ -100,7 +100,7 @@ class CacheRestore:
         first = next(iter(self._hits.values())).manifest
         path = str(self.order.source.checkpoint)
         known = read_known_record(self.order, folder, replace(first.checkpoint, path=path))
-        tell = silence if self.caching.steps is None else self.caching.steps.tell
+        tell = ignore_events if self.caching.steps is None else self.caching.steps.tell
         manifest = continue_manifest(self.order, folder, self._fresh(first, folder), known, tell)
         resume = ResumeState(keys=self.keys, kept=kept, failures=self.failures)
         manifest = resume_manifest(manifest, known, resume)
@@ -133,7 +133,7 @@ class CacheRestore:
         """The record with one artifact in place of what the step gave before."""
         artifact, then = self._artifact(hit, folder), hit.manifest
         step = artifact.step
-        gone = {f"{REJECTED}/{step}", *(() if artifact.rejected else (step,))}
+        gone = {f"{REJECTED_FOLDER}/{step}", *(() if artifact.rejected else (step,))}
         slim = without_artifacts(manifest, gone)
         files = [file for file in hit.stored.entry.files if file.role != WORST_ROLE]
         folder.own(_find_identical_files(files, folder.path))
@@ -184,7 +184,7 @@ def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) 
     if verdict.worst is not None:
         draft = (hit.place / verdict.worst.file).resolve()
         verdict = replace(verdict, worst=replace(verdict.worst, file=str(draft)))
-    other = artifact.step if artifact.rejected else f"{REJECTED}/{artifact.name}"
+    other = artifact.step if artifact.rejected else f"{REJECTED_FOLDER}/{artifact.name}"
     was = "" if artifact.rejected else other
     return place_worst_feed(verdict, folder, artifact.files[0].name, was=was)
 

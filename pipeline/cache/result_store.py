@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from ...core.digest import sha256_of
 from ...core.errors import UsageError, first_line
-from ...core.events import Noted, Tell, silence
+from ...core.events import Noted, Tell, ignore_events
 from ...core.records import FileRecord
 from ...core.whole import flush_folder
 from .store_layout import (
@@ -47,7 +47,7 @@ class ResultStore:
     """
 
     def __init__(
-        self, folder: Path, limit: int = DEFAULT_CACHE_LIMIT, tell: Tell = silence
+        self, folder: Path, limit: int = DEFAULT_CACHE_LIMIT, tell: Tell = ignore_events
     ) -> None:
         self.layout = StoreLayout(folder=folder)
         self._limit = limit

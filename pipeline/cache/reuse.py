@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ... import __version__
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED, Artifact
+from ...core.records import REJECTED_FOLDER, Artifact
 from ...core.verdict import State
 from ..manifest_file import read_manifest
 from ..order import Order, ResumeState
@@ -220,7 +220,7 @@ def _iter_judged_artifacts(manifest: Manifest, keys: Mapping[str, str]) -> Itera
         verdict = manifest.verdict_of(artifact.name)
         judged = verdict is not None and verdict.state is not State.ERROR
         # What was refused after it was proven, or ended otherwise, came later.
-        alone = artifact.rejected or f"{REJECTED}/{step}" not in names
+        alone = artifact.rejected or f"{REJECTED_FOLDER}/{step}" not in names
         keyed = _has_current_key(artifact.key, step, keys)
         if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
             yield artifact

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.digest import record_of, sha256_of
 from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError, first_line
-from ...core.events import Noted, Tell, silence
+from ...core.events import Noted, Tell, ignore_events
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
 from ...core.verdict import State, Verdict
@@ -40,7 +40,7 @@ class StepCache:
         folder: Path,
         limit: int = DEFAULT_CACHE_LIMIT,
         *,
-        tell: Tell = silence,
+        tell: Tell = ignore_events,
         remote: RemoteStore | None = None,
     ) -> None:
         self.tell = tell
@@ -148,7 +148,7 @@ _MAX_LISTED_ENTRIES = 64  # entries of one key that are looked at
 class RemoteStore:
     """What lies at an fsspec URL. Its faults are told once each; it is then done without."""
 
-    def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = silence) -> None:
+    def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = ignore_events) -> None:
         self._files: Any = files  # fsspec annotates little
         self._root = root.rstrip("/")
         self._tell = tell
@@ -236,7 +236,7 @@ class RemoteStore:
             self._tell(Noted(text=text, warning=True))
 
 
-def open_remote(url: str, tell: Tell = silence) -> RemoteStore:
+def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
     """The store at an fsspec URL, as `s3://bucket/modelc`, `file:///mnt/cache` or a folder.
 
     Raises:

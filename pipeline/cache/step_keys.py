@@ -17,7 +17,7 @@ from ...calibration.calibration_options import RANDOM
 from ...calibration.label_files import find_companion_files
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
-from ...core.loading import is_loader
+from ...core.loading import is_loader_spec
 from ...core.precision import Precision
 from ...sources.checkpoint_files import find_contents
 from ..order import Order
@@ -156,7 +156,7 @@ def _precision_parts(
 def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) -> str:
     """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
     path = root / source
-    if source == RANDOM or (is_loader(source) and not path.exists()):
+    if source == RANDOM or (is_loader_spec(source) and not path.exists()):
         return canonical_text(["by name", source])
     less = tuple(one for one in (order.out, order.cache) if one is not None)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ...core.probe import Form, Probe, ProbeNode
+from ...core.probe import Probe, ProbeNode, TensorForm
 from ...sources.activation_tape import TracedTensor
 
 
@@ -28,7 +28,7 @@ class Anchor:
 def find_anchors(
     probe: Probe,
     nodes: Sequence[ProbeNode],
-    forms: Mapping[str, Form],
+    forms: Mapping[str, TensorForm],
     values: Sequence[TracedTensor],
     names: Sequence[str],
 ) -> tuple[Anchor, ...]:
@@ -82,7 +82,9 @@ def _calls_by_module(values: Sequence[TracedTensor]) -> dict[str, list[list[Trac
 class _AnchorGraph:
     """The artifact's nodes by module, and who reads what."""
 
-    def __init__(self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, Form]) -> None:
+    def __init__(
+        self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, TensorForm]
+    ) -> None:
         self._forms = forms
         self._place = {node.name: place for place, node in enumerate(nodes)}
         self._outputs = frozenset(probe.outputs)
@@ -118,9 +120,9 @@ class _AnchorGraph:
             for name in made
             if name in self._outputs or any(one not in inside for one in self._readers[name])
         ]
-        comparable = [leaf for leaf in leaves if leaf.floating or leaf.discrete]
-        for shape, floating in dict.fromkeys((leaf.shape, leaf.floating) for leaf in comparable):
-            wanted = [x for x in comparable if (x.shape, x.floating) == (shape, floating)]
+        comparable = [leaf for leaf in leaves if leaf.is_floating or leaf.discrete]
+        for shape, floating in dict.fromkeys((leaf.shape, leaf.is_floating) for leaf in comparable):
+            wanted = [x for x in comparable if (x.shape, x.is_floating) == (shape, floating)]
             fitting = [name for name in ends if self._fits(name, wanted[0])]
             if len(wanted) == 1 and fitting and floating:
                 yield fitting[-1], wanted[0]
@@ -148,9 +150,9 @@ class _AnchorGraph:
         return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
 
 
-def is_comparable(form: Form, value: TracedTensor) -> bool:
+def is_comparable(form: TensorForm, value: TracedTensor) -> bool:
     """Whether both hold floating-point numbers, or both integers or bools."""
-    return (form.floating and value.floating) or (form.discrete and value.discrete)
+    return (form.is_floating and value.is_floating) or (form.discrete and value.discrete)
 
 
 def _parents_of_module(module: str) -> Iterator[str]:

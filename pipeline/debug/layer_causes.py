@@ -75,7 +75,7 @@ def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str)
         node.name
         for node in culprit.nodes
         if node is not body
-        and any(layers.forms[n].floating for n in node.outputs if n in layers.forms)
+        and any(layers.forms[n].is_floating for n in node.outputs if n in layers.forms)
     ]
     if rest:
         place += f", or beside it ({', '.join(rest[:_NAMED])})"
@@ -156,7 +156,7 @@ def _inner_arrays(culprit: Culprit, layers: LayerComparer) -> Mapping[str, Array
         out
         for node in culprit.nodes
         for out in node.outputs
-        if out in layers.forms and layers.forms[out].floating
+        if out in layers.forms and layers.forms[out].is_floating
     ]
     return layers.probe.part(culprit.given, made) if made else {}
 

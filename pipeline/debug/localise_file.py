@@ -9,13 +9,13 @@ from pathlib import Path
 from ...converters.registry import TARGETS, target_for
 from ...core.contract import EAGER, Target
 from ...core.errors import Hint, Option, UsageError
-from ...core.events import Tell, silence
+from ...core.events import Tell, ignore_events
 from ...core.findings import Localisation, WorstFeed
 from ...core.manifest import Manifest
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...core.records import REJECTED, Artifact, Checkpoint
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import NamedFeed
 from ...validators.judge import ReferenceOutputs
@@ -56,7 +56,7 @@ class DebugOptions:
 def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one optional
     path: Path,
     source: Source | None = None,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     looking: DebugOptions | None = None,
     judging: Judging | None = None,
@@ -159,7 +159,7 @@ def _probe_target(path: Path) -> Probed:
 def _find_record(path: Path) -> RecordedArtifact | None:
     """What the manifest beside the file, or above `rejected/`, says of it."""
     for folder in (path.parent, path.parent.parent):
-        if folder != path.parent and path.parent.name != REJECTED:
+        if folder != path.parent and path.parent.name != REJECTED_FOLDER:
             continue
         manifest = read_manifest(folder)
         if manifest is None:
@@ -355,7 +355,7 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
         eager = replace(eager, references=held_out)
         drawn += [one.feed.name for one in held_out]
     if name not in drawn:
-        raise unknown("feed", name, drawn)
+        raise unknown_name_error("feed", name, drawn)
     if not eager.references:
         reason = next((one.skipped for one in eager.feeds.drawn if one.skipped), "it is rejected")
         raise UsageError(f"feed {name!r} cannot be looked at: {reason}", hint="take another --feed")

@@ -11,7 +11,7 @@ from statistics import median
 
 from ...core.contract import Array, Outputs, Runner
 from ...core.findings import Layer, Localisation
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from ...core.precision import Precision
 from ...core.probe import Probed
 from ...sources.activation_tape import TracedTensor
@@ -128,7 +128,7 @@ def _choose_reference(
         for reference in eager.references:
             if reference.feed.name == feed:
                 return reference
-        raise unknown("feed", feed, [one.feed.name for one in eager.references])
+        raise unknown_name_error("feed", feed, [one.feed.name for one in eager.references])
     return worst_reference(suspect, eager, eager.references)[0]
 
 
@@ -394,7 +394,7 @@ def find_suspects(layers: LayerComparer, found: LayerErrors) -> list[Anchor]:
 
     Of integers and bools any error is.
     """
-    floats = [anchor.tensor for anchor in layers.anchors if anchor.value.floating]
+    floats = [anchor.tensor for anchor in layers.anchors if anchor.value.is_floating]
     known = [v for v in (found.local.get(name) for name in floats) if v is not None]
     usual = median(known) if known else 0.0
     limit = max(layers.scale.plain, min(usual - layers.scale.odd, 1.5 * layers.scale.plain))

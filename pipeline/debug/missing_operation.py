@@ -140,7 +140,7 @@ def _values_between(
     fitting = [
         value
         for value in layers.values
-        if first < value.order < last and value.floating and value.shape == like.shape
+        if first < value.order < last and value.is_floating and value.shape == like.shape
     ]
     held = layers.within_limit(fitting[:_MAX_PART_RUNS])
     arrays = layers.arrays({value.order for value in held})

@@ -142,7 +142,7 @@ def _inner_tensors(
     """The tensors of a part that can be compared, in order, without its end."""
     made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
     forms = {name: layers.forms[name] for name in made if name in layers.forms}
-    return [n for n, form in forms.items() if form.floating or form.discrete][-_MAX_TENSORS:]
+    return [n for n, form in forms.items() if form.is_floating or form.discrete][-_MAX_TENSORS:]
 
 
 def _candidate_values(
@@ -159,7 +159,7 @@ def _candidate_values(
     fitting = [
         value
         for value in layers.values
-        if (value.floating or value.discrete)
+        if (value.is_floating or value.discrete)
         and value.order < anchor.value.order
         and (value.module in modules or _is_unnamed(layers, value.module, anchor.value.module))
     ]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.errors import CheckpointError, ConversionError, ModelcError, RunnerError
-from ...core.events import Entered, Finished, Noted, Started, Tell, silence
+from ...core.events import Entered, Finished, Noted, Started, Tell, ignore_events
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED
+from ...core.records import REJECTED_FOLDER
 from ..inspection import ApiCall, CallValue
 from ..manifest_file import read_manifest
 from ..output_folder import LOGS_FOLDER, check_output_path, clear_leftovers
@@ -77,7 +77,7 @@ class _RunListener:
 
 def run_isolated(
     order: AnyRequest,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     bounds: ProcessLimits | None = None,
     environment: Mapping[str, str] | None = None,
@@ -168,7 +168,7 @@ def _read_record(out: Path, begun: Manifest) -> Manifest:
 
 def _step_end(step: str, manifest: Manifest) -> tuple[object, ...]:
     """All that the record says of how a step ended."""
-    names = (step, f"{REJECTED}/{step}")
+    names = (step, f"{REJECTED_FOLDER}/{step}")
     return (
         [one for one in manifest.artifacts if one.name in names],
         [one for one in manifest.verdicts if one.artifact in names],
@@ -191,7 +191,7 @@ def _add_failure(manifest: Manifest, step: Step, failure: Failure, out: Path) ->
 
 def call_isolated(
     call: ApiCall,
-    tell: Tell = silence,
+    tell: Tell = ignore_events,
     *,
     bounds: ProcessLimits | None = None,
     environment: Mapping[str, str] | None = None,

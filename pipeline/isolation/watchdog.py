@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import UsageError
-from ...core.interrupts import held_back
+from ...core.interrupts import defer_signals
 
 if TYPE_CHECKING:
     import psutil
@@ -180,7 +180,7 @@ def end_process(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: s
     """
     kin: list[psutil.Process] = []
     try:
-        with held_back():
+        with defer_signals():
             if process.poll() is None or _has_group(process.pid):
                 kin += _find_kin(process.pid)
             kin += _find_marked(mark)
@@ -191,7 +191,7 @@ def end_process(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: s
             with suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
     finally:
-        with held_back():
+        with defer_signals():
             _signal_group(process.pid, signal.SIGKILL)
             if kin:
                 _kill_all(kin)

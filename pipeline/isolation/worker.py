@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
-from ...core.interrupts import heed
+from ...core.interrupts import handle_signals
 from ...sources.user_code import register_folders
 from ..inspection import ApiCall, perform_call
 from ..recorded_run import FinishRequest
@@ -45,7 +45,7 @@ def main(channel: int, grace: float) -> int:
     """Carry out the order on standard input; the exit code says nothing that was not told."""
     os.set_inheritable(channel, False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    heed((signal.SIGINT, signal.SIGTERM))
+    handle_signals((signal.SIGINT, signal.SIGTERM))
     content = _read_exactly(LENGTH_PREFIX.unpack(_read_exactly(LENGTH_PREFIX.size))[0])
     guardian = start_guardian(_LIFELINE_FD, grace)
     _close_stdin()
@@ -86,8 +86,8 @@ def _perform(request: ChildRequest, told: _Channel) -> FinalManifest | CallResul
     sys.modules.update(absent)  # type: ignore[arg-type]  # None makes their import fail
     threads.sleep_while_waiting()
     if request.threads is not None:
-        os.environ.update(threads.variables(request.threads))
-        threads.allow(request.threads)
+        os.environ.update(threads.thread_environment(request.threads))
+        threads.limit_threads(request.threads)
     order = request.work
     if isinstance(order, ApiCall):
         return CallResult.of(perform_call(order, told.send))

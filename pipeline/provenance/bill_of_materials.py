@@ -16,7 +16,7 @@ from ...core.distribution import DISTRIBUTION, hint_for_extra
 from ...core.errors import MissingError, UsageError
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
-from ...core.whole import write_whole
+from ...core.whole import atomic_write
 from ..recorded_run import load_manifest
 from .artifact_checks import list_failed_checks
 from .seals import capture_method, signature_digest, verdict_digest
@@ -57,7 +57,7 @@ def write_bill(bill: bytes, path: Path) -> Path:
     try:
         if path.exists() and not _is_bill(path):
             raise UsageError(f"{path} is there and no bill of materials", hint=hint)
-        return write_whole(path, bill)
+        return atomic_write(path, bill)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError
 from ...core.events import Noted, Tell
-from ...core.whole import write_whole
+from ...core.whole import atomic_write
 from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest, signature_path
 from ..output_folder import check_output_path, open_folder, settle_commit
 from .artifact_checks import CheckOutcome, ProvenanceCheck
@@ -72,7 +72,7 @@ def read_public_key(path: Path) -> PublicKey:
 
 def sign_record(folder: Path, key: PrivateKey, file: str = MANIFEST_FILE) -> Path:
     """Sign a record of the folder as it is now; the signature is written whole or not at all."""
-    return write_whole(signature_path(folder / file), key.sign((folder / file).read_bytes()))
+    return atomic_write(signature_path(folder / file), key.sign((folder / file).read_bytes()))
 
 
 def is_signed_by(folder: Path, key: PublicKey) -> bool:

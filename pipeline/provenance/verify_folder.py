@@ -12,7 +12,7 @@ from ...converters.registry import TARGETS
 from ...core.contract import Target
 from ...core.digest import joint_digest, sha256_of
 from ...core.errors import UsageError
-from ...core.loading import is_loader
+from ...core.loading import is_loader_spec
 from ...core.manifest import Manifest
 from ..manifest_file import COMMIT_FOLDER, MANIFEST_FILE, decode_manifest
 from ..output_folder import REPLACED_FOLDER
@@ -118,8 +118,8 @@ def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]
     if samples is None:
         return
     path = folder / samples
-    if is_loader(samples) or digest is None or not path.is_file():
-        why = "a loader" if is_loader(samples) else f"{samples} is not here"
+    if is_loader_spec(samples) or digest is None or not path.is_file():
+        why = "a loader" if is_loader_spec(samples) else f"{samples} is not here"
         yield ProvenanceCheck(of="samples", what="files", found=UNCHECKED, detail=why)
     elif sha256_of(path) == digest:
         yield ProvenanceCheck(of="samples", what="files", found=HOLDS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ...core.errors import CheckpointError, ConversionError, Hint, Option, first_line
-from ...core.names import unknown
+from ...core.names import unknown_name_error
 from ..eager_model import Eager
 from . import (
     numeric_rewrites,
@@ -125,7 +125,7 @@ def describe_rewrite(name: str) -> str:
 def _find_rewrite(name: str) -> Rewrite:
     found = next((one for one in REWRITE_TABLE if one.name == name), None)
     if found is None:
-        raise unknown("rewrite", name, [one.name for one in REWRITE_TABLE])
+        raise unknown_name_error("rewrite", name, [one.name for one in REWRITE_TABLE])
     return found
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from modelc.benchmarks.coverage_case import FAMILIES, Case, build, cases
-from modelc.core.call import Binding, bind, parameters_of
+from modelc.core.call import Binding, bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.sources.module_outputs import flatten_outputs
 from modelc.validators.feeds import draw_feeds
 
@@ -69,12 +69,12 @@ def _module(name: str) -> nn.Module:
 
 
 def _signature(case: Case) -> Signature:
-    return resolve([parse_input(text) for text in case.inputs], {})
+    return merge_inputs([parse_input(text) for text in case.inputs], {})
 
 
 def _binding(case: Case) -> Binding:
     names = [spec.name for spec in _signature(case).inputs]
-    return bind(names, parameters_of(_module(case.name).forward))
+    return bind_inputs(names, parameters_of(_module(case.name).forward))
 
 
 def _run(name: str, feed: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

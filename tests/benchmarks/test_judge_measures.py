@@ -16,9 +16,9 @@ from modelc.benchmarks.judge_exact import distance, exactly
 from modelc.benchmarks.judge_measures import PEERS, Case, shows
 from modelc.benchmarks.judge_table import tables
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
-SIGNATURE = replace(resolve([parse_input("x:float32[4]")], {}), outputs=("output",))
+SIGNATURE = replace(merge_inputs([parse_input("x:float32[4]")], {}), outputs=("output",))
 CASE = Case(
     group="good",
     model="net",

@@ -17,7 +17,7 @@ from modelc.calibration.preprocess import Preprocess
 from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 
 
 def no_load(spec: str) -> object:
@@ -30,7 +30,7 @@ def no_draw(index: int) -> Feed:
 
 def signature_of(*texts: str) -> Signature:
     """The signature that these `--input` texts say."""
-    return resolve([parse_input(text) for text in texts], {})
+    return merge_inputs([parse_input(text) for text in texts], {})
 
 
 class Asked:

@@ -14,7 +14,7 @@ from modelc.calibration.calibration_options import LabelledOptions
 from modelc.calibration.labelled_set import LabelledSet, open_labelled_set
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def opened(
     label: str | None = None,
     load: Callable[[str], object] = no_load,
 ) -> LabelledSet:
-    signature = resolve([parse_input(text) for text in inputs or (X,)], {})
+    signature = merge_inputs([parse_input(text) for text in inputs or (X,)], {})
     return open_labelled_set(LabelledOptions(source=str(source), label=label), signature, load)
 
 

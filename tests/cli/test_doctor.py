@@ -10,11 +10,13 @@ import pytest
 
 from modelc.cli.render_doctor import show_diagnosis
 from modelc.converters.registry import TARGETS
-from modelc.core.diagnosis import Buildable, Check, Diagnosis, State
+from modelc.core.diagnosis import Buildable, Check, CheckState, Diagnosis
 
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
-GOOD = Check(name="torch", state=State.OK, told="2.13.0", mend="not to be shown")
-CLASH = Check(name="onnxruntime", state=State.BROKEN, told="two [of] them", mend="pip uninstall")
+GOOD = Check(name="torch", state=CheckState.OK, told="2.13.0", mend="not to be shown")
+CLASH = Check(
+    name="onnxruntime", state=CheckState.BROKEN, told="two [of] them", mend="pip uninstall"
+)
 ENGINE = Buildable(name="tensorrt", makes="fp16", ready=False, told="no driver", mend="find one")
 
 
@@ -32,7 +34,7 @@ def test_its_json_is_one_document_with_every_check(door: Door) -> None:
     ran = door("doctor", "--json")
     found = json.loads(ran.stdout)
     assert {"name", "state", "told", "mend"} == set(found["checks"][0])
-    assert {one["state"] for one in found["checks"]} <= {state.value for state in State}
+    assert {one["state"] for one in found["checks"]} <= {state.value for state in CheckState}
     assert [one["name"] for one in found["targets"]] == [target.NAME for target in TARGETS]
 
 

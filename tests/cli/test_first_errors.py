@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.core.call import Parameter, bind
+from modelc.core.call import Parameter, bind_inputs
 
 Refuse = Callable[..., str]
 Ran = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -92,7 +92,7 @@ def test_the_only_input_by_a_misspelt_name_is_refused(refuse: Refuse, nets: str)
 
 @pytest.mark.parametrize("name", ["x", "image", "tokens_0", "input_1"])
 def test_an_input_of_another_name_still_goes_by_order(name: str) -> None:
-    (place,) = bind([name], [Parameter(name="tokens")]).places
+    (place,) = bind_inputs([name], [Parameter(name="tokens")]).places
     assert place == ("tokens",)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from modelc.converters.registry import TARGETS, target_named
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
@@ -125,7 +125,7 @@ def job_of(tmp_path: Path) -> Callable[..., Job]:
         opset: int | None = None,
         external_data: bool = False,
     ) -> Job:
-        signature = resolve([parse_input(text) for text in inputs], {}).with_outputs(outputs)
+        signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(outputs)
         names = tuple(spec.name for spec in signature.inputs)
         module.eval()
         return Job(
@@ -134,7 +134,7 @@ def job_of(tmp_path: Path) -> Callable[..., Job]:
             folder=tmp_path,
             stem="model",
             example=draw_example_feed(signature),
-            model=Eager(module, names, bind(names, parameters_of(module.forward))),
+            model=Eager(module, names, bind_inputs(names, parameters_of(module.forward))),
             capture=capture,
             opset=opset,
             external_data=external_data,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from modelc.converters import aoti_compiler, aoti_package, exported_program
 from modelc.converters.registry import target_for
-from modelc.core.archive_guard import refuse_code
+from modelc.core.archive_guard import refuse_archive_code
 from modelc.core.contract import Job, Native, Runner
 from modelc.core.errors import CheckpointError, ConversionError, RunnerError
 
@@ -42,24 +42,24 @@ class Sums(nn.Module):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A conversion of `Sums`, made once; its example is known by its mark."""
-    from modelc.core.call import bind, parameters_of
+    from modelc.core.call import bind_inputs, parameters_of
     from modelc.core.capture import Capture
     from modelc.core.grammar import parse_input
     from modelc.core.precision import Precision
-    from modelc.core.signature import resolve
+    from modelc.core.signature import merge_inputs
     from modelc.sources.eager_model import Eager
 
     torch.manual_seed(0)
     module = Sums().eval()
     texts = ("x:float32[batch=1..4,3]", "y:float32[batch=1..4,4]")
-    signature = resolve([parse_input(text) for text in texts], {}).with_outputs(["output"])
+    signature = merge_inputs([parse_input(text) for text in texts], {}).with_outputs(["output"])
     made = Job(
         signature=signature,
         precision=Precision.FP32,
         folder=tmp_path_factory.mktemp("aoti"),
         stem="model",
         example={"x": np.full((2, 3), MARK, np.float32), "y": np.full((2, 4), MARK, np.float32)},
-        model=Eager(module, ("x", "y"), bind(("x", "y"), parameters_of(module.forward))),
+        model=Eager(module, ("x", "y"), bind_inputs(("x", "y"), parameters_of(module.forward))),
         capture=Capture.EXPORT,
         metadata={"checkpoint": "abc"},
     )
@@ -149,7 +149,7 @@ class TestPackage:
 
     def test_it_is_a_checkpoint_only_for_who_allows_code(self, path: Path) -> None:
         with pytest.raises(CheckpointError, match="is a compiled library"):
-            refuse_code(path)
+            refuse_archive_code(path)
 
     def test_its_content_tells_it_from_a_program(self, path: Path, tmp_path: Path) -> None:
         renamed = tmp_path / "model.pt2"

@@ -7,9 +7,9 @@ from modelc.converters.runner_base import check_feed
 from modelc.core.contract import Feed
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
-SPECS = resolve(
+SPECS = merge_inputs(
     [
         parse_input("x:float32[batch=1..4,h=8*k,3]"),
         parse_input("ids:int64[batch,k=1..5]"),

@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from modelc.converters.onnx_domain_guard import GUARD_PREFIX, add_guard
 from modelc.converters.openvino_reader import drop_domain_guard
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 
 TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32}
 
@@ -34,7 +34,7 @@ def identity_of(signature: Signature) -> onnx_ir.Model:
 
 
 def guarded(*inputs: str) -> tuple[onnxruntime.InferenceSession, int]:
-    signature = resolve([parse_input(text) for text in inputs], {})
+    signature = merge_inputs([parse_input(text) for text in inputs], {})
     model = identity_of(signature)
     conditions = add_guard(model, signature)
     proto = onnx_ir.to_proto(model)
@@ -105,7 +105,7 @@ def test_values_outside_are_refused(dtype: str) -> None:
 
 
 def test_fixed_inputs_need_no_guard() -> None:
-    signature = resolve([parse_input("x:float32[2,3]")], {})
+    signature = merge_inputs([parse_input("x:float32[2,3]")], {})
     model = identity_of(signature)
     assert add_guard(model, signature) == 0
     assert len(list(model.graph)) == 1
@@ -125,7 +125,9 @@ def test_descending_values_are_held() -> None:
 
 
 def test_openvino_gets_the_model_without_the_check() -> None:
-    signature = resolve([parse_input("x:float32[n=1..4]"), parse_input("i:int64[n]{0..9}")], {})
+    signature = merge_inputs(
+        [parse_input("x:float32[n=1..4]"), parse_input("i:int64[n]{0..9}")], {}
+    )
     model = identity_of(signature)
     add_guard(model, signature)
     read = openvino.Core().read_model(onnx_ir.to_proto(model).SerializeToString())

@@ -10,7 +10,7 @@ import pytest
 
 from modelc.converters.openvino_arithmetic import keep_wide_integers
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 
 if TYPE_CHECKING:
     import openvino
@@ -26,7 +26,7 @@ TIMES = RNG.integers(-MOST // 3600, MOST // 3600, (40, 50)) * 3600 + RNG.integer
 
 
 def signature(values: str) -> Signature:
-    return resolve([parse_input(f"x:int64[40,50]{{{values}}}")], {})
+    return merge_inputs([parse_input(f"x:int64[40,50]{{{values}}}")], {})
 
 
 def run(model: openvino.Model, *arrays: Array) -> Array:

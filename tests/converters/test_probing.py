@@ -43,7 +43,7 @@ def _signature(folder: Path) -> Signature:
 def _floating(probe: Probe) -> list[str]:
     forms = probe.forms(FEED)
     made = [out for node in probe.nodes for out in node.outputs]
-    return [name for name in made if name in forms and forms[name].floating]
+    return [name for name in made if name in forms and forms[name].is_floating]
 
 
 def test_nodes_know_the_modules_that_they_come_from(opened: tuple[Probe, Probed, Path]) -> None:

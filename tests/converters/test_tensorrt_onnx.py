@@ -17,7 +17,7 @@ from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 pytestmark = [
     pytest.mark.needs("onnx"),
@@ -66,7 +66,9 @@ def from_parent(tmp_path: Path) -> JobOf:
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         return Job(
-            signature=resolve([parse_input("x:float32[n=1..4,1,8,8]")], {}).with_outputs(["y"]),
+            signature=merge_inputs([parse_input("x:float32[n=1..4,1,8,8]")], {}).with_outputs(
+                ["y"]
+            ),
             precision=precision,
             folder=folder,
             stem=f"model.{precision}",

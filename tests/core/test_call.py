@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from modelc.core.call import Kind, Parameter, bind, parameters_of
+from modelc.core.call import Parameter, ParameterKind, bind_inputs, parameters_of
 from modelc.core.errors import UsageError
 
 
@@ -33,7 +33,7 @@ def by_place(x: object, /, *, mask: object) -> object:
 
 
 def result(function: Callable[..., object], *names: str) -> object:
-    return bind(names, parameters_of(function)).call(function, names)
+    return bind_inputs(names, parameters_of(function)).call(function, names)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_too_many_inputs_are_refused() -> None:
 
 def test_a_gap_in_a_sequence_is_refused_when_binding() -> None:
     with pytest.raises(UsageError, match="positions 1"):
-        bind(["xs.1", "pair"], parameters_of(listed))
+        bind_inputs(["xs.1", "pair"], parameters_of(listed))
 
 
 def test_a_constant_is_always_given() -> None:
     takes = (
-        Parameter(name="x", kind=Kind.POSITIONAL),
-        Parameter(name="flag", kind=Kind.POSITIONAL, constant=(None,)),
+        Parameter(name="x", kind=ParameterKind.POSITIONAL),
+        Parameter(name="flag", kind=ParameterKind.POSITIONAL, constant=(None,)),
     )
-    assert bind(["x"], takes).call(lambda *args: args, ["x"]) == ("x", None)
+    assert bind_inputs(["x"], takes).call(lambda *args: args, ["x"]) == ("x", None)

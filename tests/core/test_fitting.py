@@ -6,21 +6,21 @@ from collections.abc import Mapping
 
 import pytest
 
-from modelc.core.fitting import Fit, fit, points
+from modelc.core.fitting import DimFit, fit_dims, sample_points
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 
 Sizes = Mapping[str, int]
 
 
 def signature(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
-def asked(condition: str, base: Sizes, *inputs: str) -> Fit | None:
+def asked(condition: str, base: Sizes, *inputs: str) -> DimFit | None:
     """What a condition in Python asks of the free dims."""
     code = compile(condition, "condition", "eval")
-    return fit(lambda sizes: bool(eval(code, dict(sizes))), signature(*inputs), base)
+    return fit_dims(lambda sizes: bool(eval(code, dict(sizes))), signature(*inputs), base)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,8 @@ def test_an_interval_is_given_as_numbers_too() -> None:
 
 
 def test_points_are_at_both_ends_and_at_products_of_each_two_dims() -> None:
-    found = list(points(signature("x:float32[a=1..4,b=2..500,c=1..3]"), {"a": 2, "b": 9, "c": 2}))
+    found = list(
+        sample_points(signature("x:float32[a=1..4,b=2..500,c=1..3]"), {"a": 2, "b": 9, "c": 2})
+    )
     for one in ({"a": 1, "b": 2, "c": 1}, {"a": 4, "b": 500, "c": 3}, {"a": 4, "b": 2, "c": 2}):
         assert one in found

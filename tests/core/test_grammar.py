@@ -6,7 +6,7 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import DTYPES, Dim, InputPattern, ValueRange, resolve
+from modelc.core.signature import DTYPES, Dim, InputPattern, ValueRange, merge_inputs
 
 
 def only_dim(text: str) -> Dim | None:
@@ -36,7 +36,7 @@ def test_names_may_be_dotted(name: str) -> None:
 
 
 def test_a_number_is_a_fixed_dim() -> None:
-    assert only_dim("224") == Dim.fixed(224)
+    assert only_dim("224") == Dim.of_size(224)
 
 
 def test_a_name_is_an_unbounded_dim() -> None:
@@ -113,9 +113,9 @@ def test_spaces_between_tokens_are_skipped() -> None:
     ],
 )
 def test_a_spec_is_written_as_it_is_read(text: str) -> None:
-    spec = resolve([parse_input(text)], {}).inputs[0]
+    spec = merge_inputs([parse_input(text)], {}).inputs[0]
     assert str(spec) == text
-    assert resolve([parse_input(str(spec))], {}).inputs[0] == spec
+    assert merge_inputs([parse_input(str(spec))], {}).inputs[0] == spec
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Dim, InputSpec, Signature, resolve
+from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
 
 
 def signature(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 def sizes(dim: Dim) -> tuple[int, int, int]:
@@ -113,32 +113,32 @@ def test_the_hint_says_where_the_base_may_begin() -> None:
 
 
 def test_a_sample_says_the_bases_size() -> None:
-    known = {"x": InputSpec(name="x", dtype="float32", dims=(Dim.fixed(96),))}
-    found = resolve([parse_input("x[h=32*k]")], known)
+    known = {"x": InputSpec(name="x", dtype="float32", dims=(Dim.of_size(96),))}
+    found = merge_inputs([parse_input("x[h=32*k]")], known)
     assert found.free_dims["k"].opt == 3
 
 
 def test_a_sample_that_breaks_the_relation_is_an_error() -> None:
-    known = {"x": InputSpec(name="x", dtype="float32", dims=(Dim.fixed(97),))}
+    known = {"x": InputSpec(name="x", dtype="float32", dims=(Dim.of_size(97),))}
     with pytest.raises(UsageError, match=r"says h=32\*k where the sample has 97"):
-        resolve([parse_input("x[h=32*k]")], known)
+        merge_inputs([parse_input("x[h=32*k]")], known)
 
 
 def test_a_static_dim_is_fixed_at_its_opt_and_others_stay() -> None:
-    found = signature("x:float32[batch=1..8,s=1..3..9]").fixed_at_opt(["s"])
-    assert found.inputs[0].dims[1] == Dim.fixed(3)
+    found = signature("x:float32[batch=1..8,s=1..3..9]").fix_at_opt(["s"])
+    assert found.inputs[0].dims[1] == Dim.of_size(3)
     assert list(found.dynamic_dims) == ["batch"]
 
 
 @pytest.mark.parametrize("name", ["k", "h"])
 def test_what_follows_from_a_static_dim_is_fixed_too(name: str) -> None:
-    found = signature("x:float32[b=1..2,h=8*(k=1..3),w=8*k]").fixed_at_opt([name])
-    assert found.inputs[0].dims[1:] == (Dim.fixed(16), Dim.fixed(16))
+    found = signature("x:float32[b=1..2,h=8*(k=1..3),w=8*k]").fix_at_opt([name])
+    assert found.inputs[0].dims[1:] == (Dim.of_size(16), Dim.of_size(16))
 
 
 def test_an_unknown_static_dim_is_answered_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="--static: 'z'") as caught:
-        signature("x:float32[batch=1..8,s=1..9,4]").fixed_at_opt(["z"])
+        signature("x:float32[batch=1..8,s=1..9,4]").fix_at_opt(["z"])
     assert caught.value.hint == "choose from: batch, s"
 
 
@@ -163,10 +163,10 @@ def test_a_dim_of_an_older_record_is_read() -> None:
     ],
 )
 def test_the_least_size_of_a_range_may_be_zero(text: str, low: int, opt: int, high: int) -> None:
-    (dim,) = resolve([parse_input(text)], {}).inputs[0].dims
+    (dim,) = merge_inputs([parse_input(text)], {}).inputs[0].dims
     assert (dim.low, dim.opt, dim.high) == (low, opt, high)
     assert (dim.free.low, dim.dynamic) == (0, True)
-    again = resolve([parse_input(str(resolve([parse_input(text)], {}).inputs[0]))], {})
+    again = merge_inputs([parse_input(str(merge_inputs([parse_input(text)], {}).inputs[0]))], {})
     assert again.inputs[0].dims == (dim,)
 
 
@@ -178,6 +178,6 @@ def test_a_size_of_zero_alone_is_an_error(text: str) -> None:
 
 def test_a_size_below_zero_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
-        resolve([parse_input("x:float32[n=0..4,m=n-1]")], {})
-    resolve([parse_input("x:float32[n=1..4,m=n+0]")], {})
+        merge_inputs([parse_input("x:float32[n=0..4,m=n-1]")], {})
+    merge_inputs([parse_input("x:float32[n=1..4,m=n+0]")], {})
     assert "begin at 2" in caught.value.hint

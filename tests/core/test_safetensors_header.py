@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.safetensors_header import ShortError, header_of
+from modelc.core.safetensors_header import TruncatedFileError, read_safetensors_header
 
 A = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 
@@ -20,7 +20,9 @@ def written(folder: Path, header: object, size: int = 24) -> Path:
 
 
 def test_a_sound_header_says_its_tensors(tmp_path: Path) -> None:
-    (entry,) = header_of(written(tmp_path, {"__metadata__": {"format": "pt"}, "a": A}))
+    (entry,) = read_safetensors_header(
+        written(tmp_path, {"__metadata__": {"format": "pt"}, "a": A})
+    )
     assert (entry.name, entry.dtype, entry.shape, entry.end) == ("a", "F32", (2, 3), 24)
 
 
@@ -42,33 +44,33 @@ def test_a_sound_header_says_its_tensors(tmp_path: Path) -> None:
 )
 def test_a_size_that_cannot_be_is_refused(tmp_path: Path, entry: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        header_of(written(tmp_path, {"a": entry}))
+        read_safetensors_header(written(tmp_path, {"a": entry}))
 
 
 def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="was to follow"):
-        header_of(written(tmp_path, {"a": A, "b": A}))
+        read_safetensors_header(written(tmp_path, {"a": A, "b": A}))
 
 
 def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="was to follow"):
-        header_of(written(tmp_path, {"a": {**A, "data_offsets": [8, 32]}}, size=32))
+        read_safetensors_header(written(tmp_path, {"a": {**A, "data_offsets": [8, 32]}}, size=32))
 
 
 def test_a_file_that_ends_elsewhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ShortError):
-        header_of(written(tmp_path, {"a": A}, size=23))
+    with pytest.raises(TruncatedFileError):
+        read_safetensors_header(written(tmp_path, {"a": A}, size=23))
 
 
 @pytest.mark.parametrize("raw", [b"[" * 100_000, b"{", b"[]", b"\xff", b"1", b'{"a":NaN}'])
 def test_a_header_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> None:
     """Found by fuzzing: nested deeply it is no ValueError of the JSON reader's."""
     with pytest.raises(ValueError, match="no header"):
-        header_of(written(tmp_path, raw, size=0))
+        read_safetensors_header(written(tmp_path, raw, size=0))
 
 
 def test_a_length_beyond_the_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes((2**63).to_bytes(8, "little") + b"{}")
     with pytest.raises(ValueError, match="no header of"):
-        header_of(path)
+        read_safetensors_header(path)

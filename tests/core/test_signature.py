@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from modelc.core.dims import Relation
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Dim, InputSpec, Signature, ValueRange, resolve
+from modelc.core.signature import Dim, InputSpec, Signature, ValueRange, merge_inputs
 
 
 def spec(name: str, *sizes: int, dtype: str = "float32") -> InputSpec:
-    return InputSpec(name=name, dtype=dtype, dims=tuple(Dim.fixed(size) for size in sizes))
+    return InputSpec(name=name, dtype=dtype, dims=tuple(Dim.of_size(size) for size in sizes))
 
 
 def merged(*texts: str, known: tuple[InputSpec, ...] = ()) -> Signature:
-    return resolve([parse_input(text) for text in texts], {one.name: one for one in known})
+    return merge_inputs([parse_input(text) for text in texts], {one.name: one for one in known})
 
 
 def forms(signature: Signature) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_range_given_once_holds_for_every_dim_of_that_name() -> None:
 
 def test_two_bare_names_share_the_larger_sample_size() -> None:
     signature = merged("x[n]", "y[n]", known=(spec("x", 3), spec("y", 20)))
-    assert {dim.high for dim in signature.named_dims()} == {20}
+    assert {dim.high for dim in signature.dims_with_names()} == {20}
 
 
 def test_two_ranges_for_one_name_are_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from modelc.core.torch_modes import through_operators
+from modelc.core.torch_modes import intercept_operators
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.compile's own
 
@@ -26,7 +26,7 @@ def test_a_branch_of_torch_runs_after_a_mode() -> None:
         seen.append(func.overloadpacket.__name__)
         return func(*args, **kwargs)
 
-    with torch.no_grad(), through_operators(through), pytest.raises(NotImplementedError):
+    with torch.no_grad(), intercept_operators(through), pytest.raises(NotImplementedError):
         branching(torch.ones(2, 3))
     assert "mean" in seen
     with torch.no_grad():

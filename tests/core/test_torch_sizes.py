@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from modelc.core.errors import CheckpointError
-from modelc.core.torch_file import read_safely
-from modelc.core.torch_sizes import fault_of_tensors
+from modelc.core.torch_file import read_torch_file
+from modelc.core.torch_sizes import find_size_fault
 
 NET = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.LSTM(4, 5))
 GOOD: dict[str, Callable[[], object]] = {
@@ -53,43 +53,43 @@ def with_pickle(change: Callable[[bytes], bytes]) -> io.BytesIO:
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("name", GOOD)
 def test_what_torch_saves_is_sound(name: str, packed: bool) -> None:
-    assert fault_of_tensors(io.BytesIO(saved(GOOD[name](), packed=packed))) == ""
+    assert find_size_fault(io.BytesIO(saved(GOOD[name](), packed=packed))) == ""
 
 
 def test_a_storage_that_states_more_than_its_record_is_refused() -> None:
     """torch would read past the end of the record's memory."""
     more = with_pickle(lambda data: data.replace(b"K#", b"M\xff\xff"))  # 35 elements, and 65535
-    assert "states 262140 bytes and has 140" in fault_of_tensors(more)
+    assert "states 262140 bytes and has 140" in find_size_fault(more)
     with pytest.raises(CheckpointError, match="states 262140 bytes"):
-        read_safely(more, "it")
+        read_torch_file(more, "it")
 
 
 def test_a_tensor_larger_than_its_storage_is_refused() -> None:
     more = with_pickle(
         lambda data: data.replace(b"K\x05K\x07\x86", b"K\x05J\xff\xff\xff\x7f\x86", 1)
     )
-    assert "needs" in fault_of_tensors(more)
+    assert "needs" in find_size_fault(more)
 
 
 def test_an_offset_below_zero_is_refused() -> None:
     less = with_pickle(lambda data: data.replace(b"QK\x00", b"QJ\xff\xff\xff\xff", 1))
-    assert "a tensor at -1" in fault_of_tensors(less)
+    assert "a tensor at -1" in find_size_fault(less)
 
 
 def test_a_legacy_file_that_states_more_than_it_has_is_refused() -> None:
     data = saved({"a": torch.ones(5, 7)}, packed=False).replace(b"K#", b"J\xff\xff\xff\x7f", 1)
-    assert "states 8589934588 bytes" in fault_of_tensors(io.BytesIO(data))
+    assert "states 8589934588 bytes" in find_size_fault(io.BytesIO(data))
 
 
 @pytest.mark.parametrize("called", [b"cbuiltins\nbytearray\n", b"ctorch\nFloatTensor\n"])
 def test_a_call_that_takes_memory_is_refused(called: bytes) -> None:
     bomb = with_pickle(lambda _: b"\x80\x02" + called + b"\x8a\x05\x00\x00\x00\x00\x10\x85R.")
-    assert "elements" in fault_of_tensors(bomb)
+    assert "elements" in find_size_fault(bomb)
 
 
 def test_a_pickle_that_counts_more_objects_than_it_has_bytes_is_refused() -> None:
     bomb = with_pickle(lambda _: b"\x80\x02}r\xff\xff\xff\x7f.")
-    assert "counts 2147483647 objects" in fault_of_tensors(bomb)
+    assert "counts 2147483647 objects" in find_size_fault(bomb)
 
 
 def test_nothing_that_a_pickle_names_is_called(tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_nothing_that_a_pickle_names_is_called(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "called",)
 
     evil = with_pickle(lambda _: pickle.dumps({"a": Evil()}, protocol=2))
-    assert fault_of_tensors(evil) == ""
+    assert find_size_fault(evil) == ""
     with pytest.raises(CheckpointError, match="refused"):
-        read_safely(evil, "it")
+        read_torch_file(evil, "it")
     assert not (tmp_path / "called").exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x02", b"\x80\x02}", b"PK\x03\x04", b"garbage"])
 def test_garbage_is_a_fault_and_no_traceback(data: bytes) -> None:
-    assert fault_of_tensors(io.BytesIO(data))
+    assert find_size_fault(io.BytesIO(data))
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read_safely(io.BytesIO(data), "it")
+        read_torch_file(io.BytesIO(data), "it")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.tree import Path, leaves, name_leaves, nest
+from modelc.core.tree import ValuePath, iterate_leaves, name_leaves, nest_leaves
 
 
 class Pair(NamedTuple):
@@ -58,29 +58,29 @@ def test_a_name_that_comes_twice_keeps_both_leaves() -> None:
 
 
 def test_a_class_is_no_record() -> None:
-    assert list(leaves(Record, is_int)) == [((), Record)]
+    assert list(iterate_leaves(Record, is_int)) == [((), Record)]
 
 
 @pytest.mark.parametrize("value", [{"a": 1, "b": (2, {"c": 3})}, (1, (2, 3)), 7])
 def test_nest_undoes_leaves(value: object) -> None:
-    assert nest(dict(leaves(value, is_int))) == value
+    assert nest_leaves(dict(iterate_leaves(value, is_int))) == value
 
 
 def test_positions_are_put_in_order_of_number() -> None:
-    parts: dict[Path, object] = {
+    parts: dict[ValuePath, object] = {
         (str(index),): index for index in (10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9)
     }
-    assert nest(parts) == tuple(range(11))
+    assert nest_leaves(parts) == tuple(range(11))
 
 
 def test_a_left_out_position_is_refused() -> None:
     with pytest.raises(UsageError, match="positions 0, 2"):
-        nest({("0",): 1, ("2",): 2})
+        nest_leaves({("0",): 1, ("2",): 2})
 
 
 def test_a_value_given_whole_and_in_parts_is_refused() -> None:
     with pytest.raises(UsageError, match="whole and in parts"):
-        nest({(): 1, ("a",): 2})
+        nest_leaves({(): 1, ("a",): 2})
 
 
 def test_a_name_that_an_input_has_gets_out_at_its_end() -> None:

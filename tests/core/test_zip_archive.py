@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from modelc.core.errors import CheckpointError
-from modelc.core.torch_file import read_safely
-from modelc.core.zip_archive import fault_of_archive, is_archive, members_of
+from modelc.core.torch_file import read_torch_file
+from modelc.core.zip_archive import find_archive_fault, is_zip_archive, zip_members
 
 
 def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:
@@ -26,7 +26,7 @@ def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> by
 
 
 def fault(data: bytes | bytearray) -> str:
-    return fault_of_archive(io.BytesIO(data))
+    return find_archive_fault(io.BytesIO(data))
 
 
 def test_a_plain_archive_is_sound() -> None:
@@ -101,22 +101,22 @@ def test_an_archive_of_several_disks_is_a_fault_and_no_traceback() -> None:
     data = packed(("a", b"x"))
     end = data.index(b"PK\x05\x06")
     data[end:end] = b"PK\x06\x07" + struct.pack("<LQL", 1, 0, 7)
-    assert is_archive(io.BytesIO(data))
+    assert is_zip_archive(io.BytesIO(data))
     assert "cannot be read" in fault(data)
 
 
 def test_a_stream_is_left_where_it_was() -> None:
     stream = io.BytesIO(packed(("a", b"x")))
     stream.seek(3)
-    assert is_archive(stream)
-    assert fault_of_archive(stream) == ""
+    assert is_zip_archive(stream)
+    assert find_archive_fault(stream) == ""
     assert stream.tell() == 3
 
 
 def test_what_is_no_archive_has_no_members(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"PK\x03\x04garbage")
-    assert members_of(tmp_path / "x.pt") == ()
-    assert members_of(tmp_path / "none.pt") == ()
+    assert zip_members(tmp_path / "x.pt") == ()
+    assert zip_members(tmp_path / "none.pt") == ()
 
 
 def saved(value: float) -> bytes:
@@ -134,9 +134,9 @@ def test_two_archives_in_one_file_are_refused(tmp_path: Path) -> None:
         (name,) = (one for one in archive.namelist() if one.endswith("/data/0"))
         assert archive.read(name) == bytes(16)
     with pytest.raises(CheckpointError, match="is not where its end says"):
-        read_safely(path)
+        read_torch_file(path)
     path.write_bytes(saved(1.0))
-    read_safely(path)
+    read_torch_file(path)
 
 
 @pytest.mark.parametrize("before", [b"#!/bin/sh\n", b"PK\x03\x04", bytes(70_000)])

@@ -55,10 +55,10 @@ def _records() -> ModuleType:
 
 def _input(data: bytes, _: Path) -> None:
     from modelc.core.grammar import parse_input
-    from modelc.core.signature import resolve
+    from modelc.core.signature import merge_inputs
 
     texts = data.decode("utf-8", "replace").split("\n")
-    resolve([parse_input(text) for text in texts], {})
+    merge_inputs([parse_input(text) for text in texts], {})
 
 
 def _input_seeds() -> list[bytes]:
@@ -302,11 +302,11 @@ def _onnx_models() -> Iterator[onnx.ModelProto]:
 
 def _archive(data: bytes, folder: Path) -> None:
     from modelc.converters.registry import target_for
-    from modelc.core.archive_guard import refuse_code
+    from modelc.core.archive_guard import refuse_archive_code
 
     path = _placed(data, folder, "m.pt2")
     target = target_for(path)
-    refuse_code(path)
+    refuse_archive_code(path)
     if target.NAME == "aoti":
         target.inspect(path)
 

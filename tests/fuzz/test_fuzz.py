@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modelc.core.errors import ModelcError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.projects.reading import read_project
 
 LEAST = 100_000  # inputs of the slow set, all openings together
@@ -108,7 +108,7 @@ _INPUTS = st.one_of(
 @given(st.lists(_INPUTS, min_size=1, max_size=3))
 def test_any_text_for_an_input_is_read_or_refused(texts: list[str]) -> None:
     try:
-        signature = resolve([parse_input(text) for text in texts], {})
+        signature = merge_inputs([parse_input(text) for text in texts], {})
     except ModelcError as error:
         told(error)
     else:

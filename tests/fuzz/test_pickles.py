@@ -16,7 +16,7 @@ import torch
 
 from modelc.calibration import sample_formats
 from modelc.calibration.sample_content import SampleError
-from modelc.core.archive_guard import refuse_code
+from modelc.core.archive_guard import refuse_archive_code
 from modelc.core.errors import ModelcError
 from modelc.pipeline.worst_feed import read_feed
 from modelc.sources.checkpoint_description import describe_checkpoint
@@ -115,7 +115,7 @@ def _exported_program(folder: Path, evil: Evil) -> None:
         for name in source.namelist():
             data = stream.getvalue() if "sample_inputs" in name else source.read(name)
             archive.writestr(name, data)
-    refuse_code(folder / "m.pt2")
+    refuse_archive_code(folder / "m.pt2")
 
 
 def _folder_of_transformers(folder: Path, evil: Evil) -> None:

@@ -15,7 +15,7 @@ import pytest
 from modelc.calibration.calibration_options import LabelledOptions
 from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import RunnerError, UsageError
-from modelc.core.events import Event, Finished, Noted, Started, silence
+from modelc.core.events import Event, Finished, Noted, Started, ignore_events
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
@@ -47,7 +47,7 @@ def measuring(source: object = HELD_OUT, **parts: Any) -> Measuring:
 
 @pytest.fixture(scope="module")
 def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> EagerReference:
-    stage = Progress(tell=silence, logs=tmp_path_factory.mktemp("logs"))
+    stage = Progress(tell=ignore_events, logs=tmp_path_factory.mktemp("logs"))
     return open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
 
 
@@ -506,7 +506,7 @@ def test_an_engine_is_measured_where_it_is_finished(
 
 def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
     source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
-    stage = Progress(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     fixed = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
     runner = Changed(fixed, lambda _, logits: logits)
     with ExitStack() as held:

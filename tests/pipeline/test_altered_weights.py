@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from modelc.converters.registry import target_named
 from modelc.core.contract import Weighted
-from modelc.core.events import silence
+from modelc.core.events import ignore_events
 from modelc.core.precision import Precision
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.eager_reference import open_subject, read_checkpoint
@@ -49,7 +49,7 @@ def test_one_weight_off_by_a_hundred_thousandth_is_refused_by_name(
     array[3, 5] *= 1.00001
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, path)
-    stage = Progress(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     checkpoint = read_checkpoint(digits_source, stage)
     subject = open_subject(digits_source, checkpoint, Judging(), stage)
 

@@ -16,7 +16,7 @@ import pytest
 from modelc.calibration.calibration_options import CalibrationOptions, LabelledOptions
 from modelc.converters.registry import target_named
 from modelc.core.errors import UsageError
-from modelc.core.events import Event, Finished, Noted, silence
+from modelc.core.events import Event, Finished, Noted, ignore_events
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact
@@ -352,7 +352,7 @@ def test_trials_without_anything_to_search_for_are_refused(ordered: Callable[...
 
 def test_openvino_is_searched_with_its_own_quantizer(ordered: Callable[..., Order]) -> None:
     order = ordered("outliers", "openvino", min_sqnr=26.0, quantizer="nncf")
-    manifest = run(order, silence)
+    manifest = run(order, ignore_events)
     assert manifest.exit_code == 0
     artifact = int8_of(manifest)
     assert artifact.capture == "nncf"

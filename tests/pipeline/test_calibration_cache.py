@@ -15,7 +15,7 @@ from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
 from modelc.core.records import CalibrationRecord
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline import quantization
 from modelc.pipeline.cache.result_store import ResultStore
 from modelc.pipeline.quantization import CalibrationCache, QuantizationTask, quantization_key
@@ -64,7 +64,7 @@ def work(tmp_path: Path) -> QuantizationTask:
         quantizer=QUANTIZERS[0],
         consumer="onnx",
         parent=tmp_path / "model.onnx",
-        signature=resolve([parse_input("x:float32[batch=1..8,6]")], {}),
+        signature=merge_inputs([parse_input("x:float32[batch=1..8,6]")], {}),
         calibration=Samples("d1"),
     )
 
@@ -130,7 +130,7 @@ def test_every_part_of_the_work_is_in_the_key(work: QuantizationTask) -> None:
         quantization_key(replace(work, keep=("node_1",))),
         quantization_key(replace(work, calibration=Samples("d2"))),
         quantization_key(
-            replace(work, signature=resolve([parse_input("x:float32[batch=1..4,6]")], {}))
+            replace(work, signature=merge_inputs([parse_input("x:float32[batch=1..4,6]")], {}))
         ),
     }
     assert len(keys) == 7

@@ -11,7 +11,7 @@ import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.errors import UsageError
-from modelc.core.events import Event, Finished, Noted, silence
+from modelc.core.events import Event, Finished, Noted, ignore_events
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.quantization import prepare_calibration, preview_calibration
@@ -26,7 +26,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Source], Eager
     """`opened(source)`: its subject."""
 
     def open_it(source: Source) -> EagerReference:
-        stage = Progress(tell=silence, logs=tmp_path_factory.mktemp("logs"))
+        stage = Progress(tell=ignore_events, logs=tmp_path_factory.mktemp("logs"))
         return open_subject(source, read_checkpoint(source, stage), Judging(), stage)
 
     return open_it
@@ -60,7 +60,7 @@ def test_digits_that_are_not_scaled_are_refused_beside_their_sample(
     np.save(tmp_path / "raw.npy", raw)
     options = CalibrationOptions(source=str(tmp_path / "raw.npy"))
     with pytest.raises(UsageError, match=r"lie in 0\.\.255 .* in 0\.\.1"):
-        prepare_calibration(options, digits, Progress(tell=silence, logs=tmp_path / "logs"))
+        prepare_calibration(options, digits, Progress(tell=ignore_events, logs=tmp_path / "logs"))
 
 
 def test_without_a_sample_the_drawn_feeds_refuse_nothing(
@@ -89,7 +89,7 @@ def test_a_loader_in_the_working_folder_is_imported(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    stage = Progress(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     options = CalibrationOptions(source="calib_digits_loader:loader", samples=32)
     with prepare_calibration(options, digits, stage) as found:
         assert (len(found), found.record.kind) == (32, "loader")
@@ -102,7 +102,7 @@ def test_a_loader_in_the_working_folder_is_imported(
 def test_drawn_samples_are_like_the_sample_and_repeat(
     digits: EagerReference, tmp_path: Path
 ) -> None:
-    stage = Progress(tell=silence, logs=tmp_path / "logs")
+    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     records = []
     for seed in (0, 0, 1):
         options = CalibrationOptions(source="random", samples=40, seed=seed)
@@ -117,7 +117,7 @@ def test_drawn_samples_are_like_the_sample_and_repeat(
 
 def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
     report = preview_calibration(
-        CalibrationOptions(source="random", samples=64), BERT, None, silence
+        CalibrationOptions(source="random", samples=64), BERT, None, ignore_events
     )
     ids, mask = report.inputs
     assert (ids.shapes, mask.shapes) == (("1x9",), ("1x9",))
@@ -127,7 +127,7 @@ def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
 
 def test_a_look_without_inputs_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing says what goes into the model") as refusal:
-        preview_calibration(CalibrationOptions(source=str(HELD_OUT)), (), None, silence)
+        preview_calibration(CalibrationOptions(source=str(HELD_OUT)), (), None, ignore_events)
     assert "--input" in refusal.value.hint
 
 
@@ -135,6 +135,6 @@ def test_a_thorough_look_reads_all_and_tells_what_would_be_used() -> None:
     samples = HELD_OUT.with_name("digits_samples.npz")
     inputs = ("x[batch=1..8,_,_,_]",)
     options = CalibrationOptions(source=str(HELD_OUT), samples=64)
-    report = preview_calibration(options, inputs, samples, silence, thorough=True)
+    report = preview_calibration(options, inputs, samples, ignore_events, thorough=True)
     assert (report.found, report.read, report.used, report.held_out) == (450, 450, 64, 16)
-    assert preview_calibration(options, inputs, samples, silence).read == 80
+    assert preview_calibration(options, inputs, samples, ignore_events).read == 80

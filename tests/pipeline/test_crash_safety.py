@@ -14,7 +14,7 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
-from modelc.core.whole import drafted, write_whole
+from modelc.core.whole import atomic_write, draft_file
 from modelc.pipeline.manifest_file import (
     COMMIT_FOLDER,
     MANIFEST_FILE,
@@ -59,10 +59,10 @@ def broken_off(folder: Path, manifest: Manifest, changes: FolderCommit, **files:
 
 
 def test_a_draft_becomes_the_file_only_where_it_ends_well(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.txt", b"before")
+    atomic_write(tmp_path / "a.txt", b"before")
 
     def break_off() -> None:
-        with drafted(tmp_path / "a.txt") as draft:
+        with draft_file(tmp_path / "a.txt") as draft:
             draft.write_bytes(b"half")
             raise OSError
 

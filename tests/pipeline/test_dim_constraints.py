@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
@@ -73,7 +73,7 @@ def rejected(
     module: nn.Module, *inputs: str, filled: dict[str, int | list[int]] | None = None, **sizes: int
 ) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
-    signature = resolve([parse_input(text) for text in inputs], {})
+    signature = merge_inputs([parse_input(text) for text in inputs], {})
     loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
     eager = open_eager(loaded, signature)
     trials = EagerTrials(eager, signature, 0, None)
@@ -221,7 +221,7 @@ def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
 
 
 def test_eager_is_not_run_without_end() -> None:
-    signature = resolve([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
+    signature = merge_inputs([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
     loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
     trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
     before = trials.left

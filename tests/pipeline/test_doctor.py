@@ -17,7 +17,7 @@ from modelc.converters.library_probe import LibraryReport, ProbeResult, probe_li
 from modelc.converters.registry import TARGETS
 from modelc.converters.trt import trt_installation
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver
-from modelc.core.diagnosis import Check, Diagnosis, State
+from modelc.core.diagnosis import Check, CheckState, Diagnosis
 from modelc.pipeline.diagnose import Surroundings, collect_surroundings, examine, own_requirements
 
 VERSIONS = {
@@ -85,7 +85,7 @@ def check(given: Surroundings, name: str) -> Check:
 def test_a_host_on_which_all_is_well_is_told_so() -> None:
     found = diagnose(around())
     named = {one.name: one.state for one in found.checks}
-    assert {name for name, state in named.items() if state is not State.OK} == {"trtexec"}
+    assert {name for name, state in named.items() if state is not CheckState.OK} == {"trtexec"}
     assert found.exit_code == 0
 
 
@@ -97,7 +97,7 @@ def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
         answers={"onnxruntime": LibraryReport(said=(cpu_only, SAID["onnxruntime"].said[1]))},
     )
     found = diagnose(given)
-    missing = {one.name for one in found.checks if one.state is State.MISSING}
+    missing = {one.name for one in found.checks if one.state is CheckState.MISSING}
     assert missing == {"CUDA driver", "tensorrt", "trtexec", "CUDAExecutionProvider"}
     assert found.exit_code == 0
 
@@ -110,21 +110,21 @@ def test_the_gpu_is_told_with_its_capability_and_memory() -> None:
 def test_a_gpu_before_turing_is_a_warning() -> None:
     old = CudaDriver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
     found = check(around(driver=old), "GPU 0")
-    assert found.state is State.WARN
+    assert found.state is CheckState.WARN
     assert "Turing" in found.told
 
 
 @pytest.mark.parametrize(
     ("version", "cuda", "state", "branch"),
     [
-        (13000, "13.0", State.OK, ""),
-        (12080, "13.0", State.BROKEN, "r580"),
-        (12020, "12.8", State.OK, ""),
-        (12010, "12.8", State.BROKEN, "r535"),
+        (13000, "13.0", CheckState.OK, ""),
+        (12080, "13.0", CheckState.BROKEN, "r580"),
+        (12020, "12.8", CheckState.OK, ""),
+        (12010, "12.8", CheckState.BROKEN, "r535"),
     ],
 )
 def test_a_driver_too_old_for_what_is_installed_is_broken(
-    version: int, cuda: str, state: State, branch: str
+    version: int, cuda: str, state: CheckState, branch: str
 ) -> None:
     given = around(packages(cuda={"torch": cuda}), replace(DRIVER, version=version))
     found = check(given, "CUDA driver")
@@ -134,7 +134,7 @@ def test_a_driver_too_old_for_what_is_installed_is_broken(
 
 def test_the_tensorrt_wheels_say_which_driver_too() -> None:
     given = around(packages(tensorrt_cu13="11.4.0"), replace(DRIVER, version=12080))
-    assert check(given, "CUDA driver").state is State.BROKEN
+    assert check(given, "CUDA driver").state is CheckState.BROKEN
 
 
 def test_a_driver_without_device_says_why() -> None:
@@ -146,7 +146,7 @@ def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
     reason = "libnvonnxparser.so.11: cannot open shared object file"
     said = LibraryReport(said=(ProbeResult(name="tensorrt", works=False, told=reason),))
     found = diagnose(around(answers={"tensorrt": said}))
-    (broken,) = found.broken
+    (broken,) = found.failures
     assert broken.name == "tensorrt"
     assert reason in broken.told
     assert found.exit_code == 4
@@ -156,19 +156,21 @@ def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
     found = check(
         around(answers={"tensorrt": LibraryReport(failure="it crashed (SIGSEGV)")}), "tensorrt"
     )
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert "SIGSEGV" in found.told
 
 
 def test_an_old_tensorrt_is_a_warning() -> None:
     old = trt_installation.TensorrtInstallation(importable=True, package="10.3.0")
     said = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
-    assert check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is State.WARN
+    assert (
+        check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is CheckState.WARN
+    )
 
 
 def test_two_onnx_runtimes_overwrite_one_another() -> None:
     found = diagnose(around(packages(onnxruntime="1.24.4")))
-    (broken,) = found.broken
+    (broken,) = found.failures
     assert "onnxruntime and onnxruntime-gpu are both installed" in broken.told
     assert broken.mend.startswith("pip uninstall -y onnxruntime onnxruntime-gpu")
 
@@ -176,7 +178,7 @@ def test_two_onnx_runtimes_overwrite_one_another() -> None:
 def test_one_library_for_two_cudas_is_broken() -> None:
     given = around(packages(nvidia_cudnn_cu12="9.1", nvidia_cudnn_cu13="9.13"))
     found = check(given, "nvidia-cudnn")
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert "nvidia-cudnn-cu12 and nvidia-cudnn-cu13" in found.told
 
 
@@ -188,36 +190,36 @@ def test_libraries_of_one_cuda_are_no_clash() -> None:
 def test_tensorrt_and_torch_of_two_cudas_clash() -> None:
     given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu12="11.4.0"))
     found = check(given, "tensorrt and torch")
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert "TensorRT is for CUDA 12, torch for CUDA 13" in found.told
 
 
 def test_tensorrt_and_torch_of_one_cuda_do_not() -> None:
     given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu13="11.4.0", tensorrt="11.4.0"))
-    assert diagnose(given).broken == ()
+    assert diagnose(given).failures == ()
 
 
 def test_an_onnx_runtime_of_another_cuda_than_torchs_is_a_warning() -> None:
     given = around(packages(cuda={"torch": "13.0", "onnxruntime": "12.8"}))
     found = check(given, "onnxruntime and torch")
-    assert found.state is State.WARN
+    assert found.state is CheckState.WARN
     assert "built for CUDA 12, torch for CUDA 13" in found.told
 
 
 def test_a_torch_for_the_cpu_clashes_with_no_cuda() -> None:
-    assert check(around(packages(cuda={"onnxruntime": "12.8"})), "clashes").state is State.OK
+    assert check(around(packages(cuda={"onnxruntime": "12.8"})), "clashes").state is CheckState.OK
 
 
 def test_a_cudnn_that_torch_did_not_pin_is_broken() -> None:
     pins = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
     found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "what torch needs")
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is needed"
 
 
 def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
     found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "what nncf needs")
-    assert found.state is State.WARN
+    assert found.state is CheckState.WARN
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
 )
 def test_our_own_floors_are_held(given: InstalledPackages, told: str) -> None:
     found = check(around(given), "what modelc needs")
-    assert (found.state, found.told) == (State.BROKEN, told)
+    assert (found.state, found.told) == (CheckState.BROKEN, told)
 
 
 def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> None:
@@ -246,16 +248,16 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
     fix = "pip uninstall -y torchvision && pip install torchvision torch==2.13.0"
     for name in broken:
         found = check(given, name)
-        assert (found.state, found.mend) == (State.BROKEN, fix)
+        assert (found.state, found.mend) == (CheckState.BROKEN, fix)
         assert reason in found.told
-    assert check(given, "timm").state is State.OK
+    assert check(given, "timm").state is CheckState.OK
     assert diagnose(given).exit_code == 4
 
 
 def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
     hangs = {"timm": LibraryReport(failure="no answer within 30 s")}
     found = check(around(packages(timm="1.0"), answers=hangs), "timm")
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert found.told.endswith("cannot be imported: no answer within 30 s")
 
 
@@ -281,7 +283,7 @@ def test_the_innermost_cause_of_a_failed_import_is_told(
 
 def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
     given = around(packages(modelc="0.1.0", modelc_toolchain="0.1.0"))
-    (found,) = [one for one in diagnose(given).checks if one.state is State.BROKEN]
+    (found,) = [one for one in diagnose(given).checks if one.state is CheckState.BROKEN]
     assert found.name == "modelc"
     assert found.mend.startswith("pip uninstall -y modelc,")
 
@@ -296,7 +298,7 @@ def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
     ],
 )
 def test_needs_that_do_not_apply_or_are_met_are_not_told(need: str) -> None:
-    assert check(around(own=(need,)), "requirements").state is State.OK
+    assert check(around(own=(need,)), "requirements").state is CheckState.OK
 
 
 def test_an_extras_floor_holds_where_its_package_is_installed() -> None:
@@ -310,7 +312,7 @@ def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> No
     )
     given = around(answers={"onnxruntime": LibraryReport(said=(lost, SAID["onnxruntime"].said[1]))})
     found = check(given, "CUDAExecutionProvider")
-    assert (found.state, found.told) == (State.WARN, "libcublasLt.so.12: no such file")
+    assert (found.state, found.told) == (CheckState.WARN, "libcublasLt.so.12: no such file")
     assert check(given, "ONNX Runtime").told == "loads CPUExecutionProvider"
 
 
@@ -320,7 +322,7 @@ def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> No
 def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str) -> None:
     given = around(answers={name: LibraryReport(failure="it crashed (SIGILL)")})
     found = check(given, label)
-    assert found.state is State.BROKEN
+    assert found.state is CheckState.BROKEN
     assert "SIGILL" in found.told
     assert "--force-reinstall" in found.mend
 
@@ -328,7 +330,7 @@ def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str)
 def test_a_library_that_is_not_installed_is_missing() -> None:
     silent = LibraryReport(failure="ModuleNotFoundError: No module named 'openvino'")
     given = around(packages("openvino"), answers={"openvino": silent})
-    assert check(given, "OpenVINO").state is State.MISSING
+    assert check(given, "OpenVINO").state is CheckState.MISSING
 
 
 def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
@@ -338,20 +340,24 @@ def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
         for one in diagnose(around(answers={"onnxruntime": said})).checks
         if one.name == "ONNX Runtime"
     ]
-    assert states == [State.OK, State.BROKEN]
+    assert states == [CheckState.OK, CheckState.BROKEN]
 
 
 @pytest.mark.parametrize(
     ("text", "state", "told"),
     [
-        (VNNI, State.OK, "A CPU; INT8 by AVX-512 VNNI; BF16 by AMX"),
-        ("model name : Old\nflags : sse2 avx2\n", State.WARN, "Old; INT8 by none; BF16 by none"),
-        ("Features : fp asimd asimddp\n", State.OK, "dot product"),
-        ("", State.OK, "not told"),
-        ("processor : 0\n", State.OK, "not told"),
+        (VNNI, CheckState.OK, "A CPU; INT8 by AVX-512 VNNI; BF16 by AMX"),
+        (
+            "model name : Old\nflags : sse2 avx2\n",
+            CheckState.WARN,
+            "Old; INT8 by none; BF16 by none",
+        ),
+        ("Features : fp asimd asimddp\n", CheckState.OK, "dot product"),
+        ("", CheckState.OK, "not told"),
+        ("processor : 0\n", CheckState.OK, "not told"),
     ],
 )
-def test_the_cpus_features_are_told(text: str, state: State, told: str) -> None:
+def test_the_cpus_features_are_told(text: str, state: CheckState, told: str) -> None:
     found = check(around(cpu=text), "CPU")
     assert found.state is state
     assert told in found.told
@@ -386,7 +392,7 @@ def test_this_host_can_be_examined(tmp_path: Path) -> None:
     named = {one.name: one for one in found.checks}
     assert "CPUExecutionProvider" in named["ONNX Runtime"].told
     assert "CPU" in named["OpenVINO"].told
-    assert named["torch"].state is State.OK
+    assert named["torch"].state is CheckState.OK
 
 
 def command(code: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.core.signature import Signature, ValueRange, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import MAX_ELEMENTS
 from modelc.sources.eager_model import Eager, open_eager
@@ -115,7 +115,7 @@ def chosen(
     module: nn.Module, *inputs: str, samples: Mapping[str, np.ndarray] | None = None
 ) -> Signature:
     known = {} if samples is None else infer_specs(samples)
-    signature = resolve([parse_input(text) for text in inputs], known)
+    signature = merge_inputs([parse_input(text) for text in inputs], known)
     return choose_dims(opened(module, signature), signature, samples=samples)
 
 
@@ -172,7 +172,7 @@ def test_stated_bounds_are_as_stated() -> None:
 
 
 def test_sizes_that_are_known_to_be_rejected_are_left_out() -> None:
-    signature = resolve([parse_input("x:float32[batch,3,height,width]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch,3,height,width]")], {})
     eager = opened(Squeeze(), signature)
     rejected = [{"batch": 1, "height": 248, "width": 64}]
     found = choose_dims(eager, signature, rejected=rejected)
@@ -194,7 +194,7 @@ class Counted(nn.Module):
 
 def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -> None:
     sample = {"mask": np.ones((2, 13), np.int64)}
-    signature = resolve([parse_input("mask[batch,seq]{0..1}")], infer_specs(sample))
+    signature = merge_inputs([parse_input("mask[batch,seq]{0..1}")], infer_specs(sample))
     eager = opened(Counted(), signature)
     assert (
         text(choose_dims(eager, signature, samples=sample))
@@ -207,7 +207,7 @@ def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -
 
 def test_values_that_were_chosen_are_asked_at_their_ends_too() -> None:
     sample = {"mask": np.tri(2, 13, 6, dtype=np.int64)}
-    signature = resolve([parse_input("mask[batch,seq]")], infer_specs(sample))
+    signature = merge_inputs([parse_input("mask[batch,seq]")], infer_specs(sample))
     eager, rejected = opened(Counted(), signature), [{"batch": 8, "seq": 52}]
     values = {"mask": ValueRange(low=0, high=1, chosen=True)}
     found = choose_dims(eager, signature, samples=sample, rejected=rejected, values=values)
@@ -215,7 +215,7 @@ def test_values_that_were_chosen_are_asked_at_their_ends_too() -> None:
 
 
 def test_nothing_is_chosen_where_all_is_stated() -> None:
-    signature = resolve([parse_input("x:float32[batch=1..2,3,8,8]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..2,3,8,8]")], {})
     assert choose_dims(opened(Squeeze(), signature), signature) is signature
 
 
@@ -251,7 +251,7 @@ def test_no_feed_is_larger_than_the_cap() -> None:
 
 def test_the_module_is_left_as_it_was() -> None:
     module = Grown()
-    signature = resolve([parse_input("x:float32[batch,seq]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch,seq]")], {})
     choose_dims(opened(module, signature), signature)
     assert len(module.cache) == 4
 
@@ -261,7 +261,7 @@ def test_a_model_that_runs_nowhere_is_left_to_its_own_error() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError(f"not today, {x.shape}")
 
-    signature = resolve([parse_input("x:float32[batch,seq]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch,seq]")], {})
     eager = opened(Never(), signature)
     assert choose_dims(eager, signature) is signature
     with pytest.raises(CheckpointError):
@@ -282,11 +282,11 @@ class Rows(nn.Module):
 
 def test_what_follows_from_a_chosen_dim_is_printed_as_it_is_read() -> None:
     texts = ["x:float32[seq]", "y:float32[2*seq]"]
-    signature = resolve([parse_input(text) for text in texts], {})
+    signature = merge_inputs([parse_input(text) for text in texts], {})
     takes = parameters_of(Rows().forward)
     loaded = LoadedModule(kind="state_dict", module=Rows().eval(), takes=takes)
     found = choose_dims(open_eager(loaded, signature), signature)
     printed = [str(spec) for spec in found.inputs]
     assert printed == ["x:float32[seq=8*(k_seq=1..8..32)]", "y:float32[16*(k_seq=1..8..32)]"]
-    again = resolve([parse_input(text) for text in printed], {})
+    again = merge_inputs([parse_input(text) for text in printed], {})
     assert [str(spec) for spec in again.inputs] == printed

@@ -13,7 +13,7 @@ from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import CheckpointError, ConversionError
 from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.extra_sizes import add_size_feeds
 from modelc.pipeline.order import Order, Source
@@ -84,7 +84,7 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
         raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
 
     subject = SimpleNamespace(
-        signature=resolve([parse_input("x:float32[batch=1..200,16]")], {}),
+        signature=merge_inputs([parse_input("x:float32[batch=1..200,16]")], {}),
         feeds=SimpleNamespace(seed=0),
         references=(),
         model=SimpleNamespace(run_reference=reject),

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelc.core.events import silence
+from modelc.core.events import ignore_events
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import open_subject, read_checkpoint
 from modelc.pipeline.float64_reference import _choose_references, add_float64
 from modelc.pipeline.order import Judging
@@ -33,7 +33,7 @@ def held_out_1(subject: EagerReference, seed: int) -> ReferenceOutputs:
 def test_feeds_of_one_name_have_each_their_own_reference(
     digits_source: Source, tmp_path: Path
 ) -> None:
-    stage = Progress(tell=silence, logs=tmp_path)
+    stage = Progress(tell=ignore_events, logs=tmp_path)
     subject = open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
     for seed in (1, 2):
         (found,) = add_float64((held_out_1(subject, seed),), subject, stage)
@@ -56,7 +56,7 @@ def answered(
 
 
 def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -> None:
-    signature = resolve([parse_input(ROWS)], {})
+    signature = merge_inputs([parse_input(ROWS)], {})
     feeds = [
         answered("min", 1, 1),
         answered("opt", 4, 32),
@@ -73,7 +73,7 @@ def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -
 
 
 def test_wide_integers_are_judged_alone_and_so_run_in_float64() -> None:
-    signature = resolve([parse_input(ROWS)], {})
+    signature = merge_inputs([parse_input(ROWS)], {})
     wide = [answered(f"wide-{number}", 8, 64, "wide") for number in (1, 2)]
     names = [one.feed.name for one in _choose_references([answered("min", 1, 1), *wide], signature)]
     assert names == ["min", "wide-1", "wide-2"]

@@ -10,7 +10,7 @@ import pytest
 
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
-from modelc.core.whole import drafted, drafts_in, write_whole
+from modelc.core.whole import atomic_write, draft_file, find_drafts
 from modelc.pipeline.manifest_file import COMMIT_FOLDER, finish_commit
 from modelc.pipeline.order import Order
 from modelc.pipeline.output_folder import open_folder
@@ -96,15 +96,15 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
 def test_the_name_of_a_draft_cannot_be_told_beforehand(tmp_path: Path) -> None:
     names = set()
     for _ in range(3):
-        with drafted(tmp_path / "m.json") as draft:
+        with draft_file(tmp_path / "m.json") as draft:
             names.add(draft.name)
-            assert [path for path, _ in drafts_in(tmp_path)] == [draft]
+            assert [path for path, _ in find_drafts(tmp_path)] == [draft]
             assert not draft.is_symlink()
     assert len(names) == 3
 
 
 def test_a_link_is_replaced_by_a_whole_file(tmp_path: Path, elsewhere: Path) -> None:
     (tmp_path / "report.html").symlink_to(elsewhere / "mine")
-    write_whole(tmp_path / "report.html", b"new")
+    atomic_write(tmp_path / "report.html", b"new")
     assert (elsewhere / "mine").read_text() == "precious"
     assert not (tmp_path / "report.html").is_symlink()

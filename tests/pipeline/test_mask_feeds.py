@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence
 from modelc.validators.feeds import NamedFeed
@@ -21,7 +21,7 @@ from modelc.validators.tolerance import TOLERANCES
 
 Array = NDArray[np.float32]
 SIGNATURE = replace(
-    resolve(
+    merge_inputs(
         [parse_input("x:float32[batch=1..4,6,3]"), parse_input("mask:int64[batch,6]{0..1}")], {}
     ),
     outputs=("y",),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.size_probe import choose_mask_sense
 from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
@@ -47,7 +47,7 @@ class Neither(nn.Module):
 
 
 def found(module: nn.Module, *inputs: str, samples: Feed | None = None) -> Signature:
-    signature = resolve([parse_input(text) for text in inputs or INPUTS], {})
+    signature = merge_inputs([parse_input(text) for text in inputs or INPUTS], {})
     takes = parameters_of(module.forward)
     loaded = LoadedModule(kind="state_dict", module=module.eval(), takes=takes)
     return choose_mask_sense(loaded, signature, seed=0, samples=samples)

@@ -9,7 +9,7 @@ import pytest
 
 import modelc
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.extra_sizes import find_output_axes
 from modelc.pipeline.order import Source
 from modelc.validators.feeds import NamedFeed
@@ -28,7 +28,7 @@ def reference(batch: int, seq: int) -> ReferenceOutputs:
 
 
 def test_an_axis_is_named_where_its_size_is_the_dims_on_every_feed() -> None:
-    signature = resolve([parse_input("x:float32[batch=1..4,seq=2..9]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..4,seq=2..9]")], {})
     signature = signature.with_outputs(["rows", "turned", "sum"])
     found = find_output_axes(signature, [reference(3, 3), reference(2, 5), reference(3, 4)])
     assert found == {

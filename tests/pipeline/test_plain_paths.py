@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.api import export
 from modelc.pipeline.float64_reference import add_exact
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 INPUTS = ("x:float32[3,7,8]", "lengths:int64[3]")
-SIGNATURE = resolve([parse_input(text) for text in INPUTS], {}).with_outputs(["output"])
+SIGNATURE = merge_inputs([parse_input(text) for text in INPUTS], {}).with_outputs(["output"])
 # Of most feeds no row is padded: there float32 and float64 agree.
 LENGTHS = {"full": (7, 7, 7), "one": (7, 7, 4), "two": (7, 5, 2), "also-full": (7, 7, 7)}
 LENGTHS |= {f"full-{number}": (7, 7, 7) for number in range(3)}
@@ -61,7 +61,7 @@ class Encoder(nn.Module):
 
 def eager_of(module: nn.Module) -> Eager:
     names = ("x", "lengths")
-    return Eager(module, names, bind(names, parameters_of(module.forward)))
+    return Eager(module, names, bind_inputs(names, parameters_of(module.forward)))
 
 
 def looked(

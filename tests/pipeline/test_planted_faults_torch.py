@@ -103,14 +103,14 @@ def example_of(module: nn.Module) -> tuple[Tensor, ...]:
 
 
 def flat_of(module: nn.Module) -> nn.Module:
-    from modelc.core.call import bind, parameters_of
+    from modelc.core.call import bind_inputs, parameters_of
 
     names = ["x"]
     if isinstance(module, nested.Detector):
         names = ["inputs.image", "inputs.meta"]
     if isinstance(module, encoder.Encoder):
         names = ["ids", "mask"]
-    return make_flat_module(module, bind(names, parameters_of(module.forward)))
+    return make_flat_module(module, bind_inputs(names, parameters_of(module.forward)))
 
 
 def scaled(name: str) -> Change:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import reply_evidence
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from modelc.pipeline.eager_reference import EagerReference
 
-SIGNATURE = resolve([parse_input("x:float32[2,3,56,56]")], {}).with_outputs(["output"])
+SIGNATURE = merge_inputs([parse_input("x:float32[2,3,56,56]")], {}).with_outputs(["output"])
 
 
 class Pooled(torch.nn.Module):
@@ -97,7 +97,7 @@ def looked(
     converted: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> Verdict:
     module.eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     generator = np.random.default_rng(1)
     arrays = {
         "constant": np.ones((2, 3, 56, 56), np.float32),
@@ -183,7 +183,7 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = torch.nn.Linear(4, 4).eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     references = []
     for number in range(3):
         x = np.full((2, 4), number, np.float32)

@@ -57,12 +57,12 @@ def test_the_trace_that_was_passed_over_is_told_with_its_branch(auto: Manifest) 
 
 def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
     from modelc.core.grammar import parse_input
-    from modelc.core.signature import resolve
+    from modelc.core.signature import merge_inputs
     from modelc.validators.edge_case_feeds import draw_edge_case_feeds
     from modelc.validators.feeds import draw_feeds
 
     found = run(order("torchscript"))
-    signature = resolve([parse_input(text) for text in gate.SIGNATURE], {})
+    signature = merge_inputs([parse_input(text) for text in gate.SIGNATURE], {})
     feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     arms = {bool(feed.arrays["x"].mean() > 0) for feed in feeds}
     assert arms == {True, False}

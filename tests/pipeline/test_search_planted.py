@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.dim_constraints import RejectedSizesError
 from modelc.pipeline.reply_evidence import Evidence, beyond_feeds
@@ -37,7 +37,7 @@ def judged(
     faulty: Net, *, text: str = "x:float32[batch=1..8,seq=4..16]", precision: str = "fp32"
 ) -> Verdict:
     """The verdict on `faulty` beside `net`, on the feeds that are drawn by default."""
-    signature = replace(resolve([parse_input(text)], {}), outputs=("y",))
+    signature = replace(merge_inputs([parse_input(text)], {}), outputs=("y",))
     feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     references = tuple(
         ReferenceOutputs(
@@ -234,7 +234,7 @@ class Picky:
 
 
 def answers(picky: Picky) -> ReferenceRun:
-    signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
     feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     found = run_reference(feeds, picky, lambda _done, _total: None)
     assert [record.name for record in found.records] == [feed.name for feed in feeds]
@@ -289,7 +289,7 @@ def test_nan_by_design_skips_nothing() -> None:
     def always(feed: NamedFeed) -> ReferenceOutputs:
         return ReferenceOutputs(feed=feed, outputs={"y": np.full(3, np.nan)})
 
-    signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
     found = run_reference(hard_and_basic(signature), always, lambda _done, _total: None)
     assert not found.note
 

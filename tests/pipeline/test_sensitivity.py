@@ -117,18 +117,18 @@ def test_faults_of_every_kind_are_planted_and_most_are_found(
 ) -> None:
     found = found_in(exported("Small", target, sensitivity=10), target)
     assert found.planted == 10
-    assert found.found + len(found.missed) == 10
+    assert found.found + len(found.faults_missed) == 10
     kinds = {fault.kind for fault in found.faults}
     assert {"weight", "swap"} <= kinds
     assert "epsilon" in kinds
     # Sizes are 1..40 and few of them run: a fault at one size alone may be missed, and no other.
-    assert {fault.kind for fault in found.missed} <= {"size"}
+    assert {fault.kind for fault in found.faults_missed} <= {"size"}
 
 
 def test_a_size_that_no_feed_has_is_missed_and_said(exported: Callable[..., Manifest]) -> None:
     manifest = exported("Small", "onnx", sensitivity=30)
     found = found_in(manifest, "onnx")
-    missed = [fault for fault in found.missed if fault.kind == "size"]
+    missed = [fault for fault in found.faults_missed if fault.kind == "size"]
     assert missed
     assert missed[0].error == pytest.approx(0.5)
     first, second = sensitivity_lines(manifest.verdicts)
@@ -143,7 +143,7 @@ def test_what_changes_no_output_is_equivalent_and_not_counted(
     assert found.equivalent
     weights = [fault for fault in found.faults if fault.kind == "weight"]
     assert {fault.outcome for fault in weights} == {FaultOutcome.EQUIVALENT}
-    assert found.planted == found.found + len(found.missed)
+    assert found.planted == found.found + len(found.faults_missed)
 
 
 def test_none_are_planted_where_none_are_asked_for(exported: Callable[..., Manifest]) -> None:
@@ -202,7 +202,7 @@ def test_an_artifact_of_less_precision_has_its_own_limits(
 def test_a_mask_along_an_inner_axis_shows_what_it_hides(exported: Callable[..., Manifest]) -> None:
     specs = ("x:float32[batch=1..4,seq=1..20,4]", "mask:bool[batch,seq,1]")
     found = found_in(exported("Masked", "onnx", sensitivity=20, specs=specs), "onnx")
-    assert {fault.kind for fault in found.missed} <= {"size"}
+    assert {fault.kind for fault in found.faults_missed} <= {"size"}
     assert any("Div" in fault.place for fault in found.faults)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.stated_inputs import find_narrower_input
 
 
@@ -17,7 +17,7 @@ class Table:
     """A model that looks `ids` up in a table of so many rows; counts its runs."""
 
     def __init__(self, text: str, rows: int, *, follows: bool = False) -> None:
-        self.signature: Signature = resolve([parse_input(text)], {})
+        self.signature: Signature = merge_inputs([parse_input(text)], {})
         self.runs = 0
         self._rows, self._follows = rows, follows
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.run_reference import check_stateless
 from modelc.pipeline.value_search import choose_values
@@ -78,7 +78,7 @@ class Noting(nn.Module):
 
 
 def remembered(module: nn.Module) -> None:
-    signature = resolve([parse_input("x:float32[n=1..4,3]")], {})
+    signature = merge_inputs([parse_input("x:float32[n=1..4,3]")], {})
     loaded = LoadedModule(
         kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
     )
@@ -110,7 +110,9 @@ def test_the_state_is_as_the_runs_left_it() -> None:
     module = Noting()
     remembered(module)
     assert sorted(module.tables) == [1, 2, 4]
-    assert int(module.count) == len(draw_feeds(resolve([parse_input("x:float32[n=1..4,3]")], {})))
+    assert int(module.count) == len(
+        draw_feeds(merge_inputs([parse_input("x:float32[n=1..4,3]")], {}))
+    )
     assert module.last is not None
 
 
@@ -187,7 +189,7 @@ class Largest(nn.Module):
 
 def chosen_for(module: nn.Module, text: str) -> Signature:
     """The dims and values that are chosen for one input of integers."""
-    signature = resolve([parse_input(text)], {})
+    signature = merge_inputs([parse_input(text)], {})
     loaded = LoadedModule(
         kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
     )

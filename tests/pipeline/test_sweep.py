@@ -16,7 +16,7 @@ from modelc.core.call import parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Array
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
@@ -103,7 +103,7 @@ def test_what_a_rounded_float_follows_from(
     inputs = [parse_input(f"{name}:{one.dtype}{list(one.shape)}") for name, one in feed.items()]
     module = net().eval()
     loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, resolve(inputs, {}))
+    eager = open_eager(loaded, merge_inputs(inputs, {}))
     assert eager.find_discrete_origins(feed) == origins
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
 from modelc.pipeline.rounding_ties import settle_ties
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Choose = Callable[[torch.Tensor], torch.Tensor]
 
-SIGNATURE = resolve([parse_input("x:float32[6,8]")], {}).with_outputs(("output",))
+SIGNATURE = merge_inputs([parse_input("x:float32[6,8]")], {}).with_outputs(("output",))
 
 
 def by_torch(scores: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def feeds(*, drawn: bool = True) -> dict[str, np.ndarray]:
 def judged(
     module: nn.Module, artifact: Callable[[torch.Tensor], torch.Tensor], *, drawn: bool = True
 ) -> Verdict:
-    eager = Eager(module.eval(), ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     references, replies = [], []
     for name, x in feeds(drawn=drawn).items():
         feed = NamedFeed(name=name, arrays={"x": x}, sizes={})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import CheckpointError, ModelcError
-from modelc.core.events import Noted, silence
+from modelc.core.events import Noted, ignore_events
 from modelc.pipeline.api import inspect, localise, validate
 from modelc.pipeline.eager_reference import read_checkpoint
 from modelc.pipeline.order import Order, Source
@@ -33,7 +33,7 @@ def alone(exported_digits: Path, tmp_path: Path) -> Path:
 
 
 def read(source: Source, folder: Path) -> str:
-    return read_checkpoint(source, Progress(tell=silence, logs=folder / "logs")).kind
+    return read_checkpoint(source, Progress(tell=ignore_events, logs=folder / "logs")).kind
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,7 +64,7 @@ def test_a_changed_checkpoint_is_nobodys(exported_digits: Path, tmp_path: Path) 
 
 def test_a_digest_on_record_is_trusted_and_no_other(alone: Path) -> None:
     source = Source(checkpoint=alone / PROGRAMS[0], trust=True)
-    checkpoint = read_checkpoint(source, Progress(tell=silence, logs=alone / "logs"))
+    checkpoint = read_checkpoint(source, Progress(tell=ignore_events, logs=alone / "logs"))
     assert read(replace(source, trust=False, recorded=checkpoint.digest), alone) == "torchscript"
     with pytest.raises(CheckpointError, match="runs code"):
         read(replace(source, trust=False, recorded="0" * 64), alone)

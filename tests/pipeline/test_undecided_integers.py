@@ -12,7 +12,7 @@ from torch import nn
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.rounding_ties import mark_undecided_replies
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
@@ -47,7 +47,7 @@ X = np.random.default_rng(3).standard_normal((60, 4)).astype(np.float32)
 def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
     module = Picking().eval()
     loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
+    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[60,4]")], {}))
     feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
     outputs = eager.run(feed.arrays)
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -100,7 +100,7 @@ class Strict(nn.Module):
 def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
     module = Strict().eval()
     loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
+    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[60,4]")], {}))
     feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
     outputs = eager.run(feed.arrays)
     name = next(iter(outputs))
@@ -127,7 +127,7 @@ class Passing(nn.Module):
 def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> None:
     module = Passing().eval()
     loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, resolve([parse_input("x:float32[6]")], {}))
+    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[6]")], {}))
     x = np.array([0, 1, 2, 0, 3, 0], np.float32)
     feed = NamedFeed(name="opt", arrays={"x": x}, sizes={})
     outputs = eager.run(feed.arrays)

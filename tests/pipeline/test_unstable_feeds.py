@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
 from modelc.sources.eager_model import Eager
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from modelc.core.contract import Feed, Outputs
     from modelc.pipeline.eager_reference import EagerReference
 
-SIGNATURE = resolve([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
+SIGNATURE = merge_inputs([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
 FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
 
 
@@ -53,7 +53,7 @@ class Normed(nn.Module):
 
 def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> Verdict:
     """The verdict on eager's own answers, changed."""
-    eager = Eager(module.eval(), ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     draw = np.random.default_rng(1)
     references, replies = [], []
     for name, kind in FEEDS:

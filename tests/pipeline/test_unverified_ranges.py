@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.core.signature import Signature, ValueRange, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import describe_narrowed_values, describe_unverified_dims
 from modelc.sources.eager_model import open_eager
@@ -23,7 +23,7 @@ WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
 
 
 def signature_of(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 class Frames(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run
 from modelc.pipeline.user_samples import further_feeds, load_user_samples, sample_without_model
@@ -95,7 +95,7 @@ def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:
 def test_items_of_a_dynamic_size_are_all_feeds(source: Source) -> None:
     loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     found = load_user_samples(source, loaded, Judging(), None)
-    signature = resolve([parse_input("x:float32[batch=1..8,4]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..8,4]")], {})
     feeds, notes = further_feeds(found, signature)
     assert [(feed.name, feed.sizes["batch"]) for feed in feeds] == [
         ("sample-2", 4), ("sample-3", 4), ("sample-4", 3),

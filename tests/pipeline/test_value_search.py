@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.dims import Relation
 from modelc.core.grammar import parse_input
-from modelc.core.signature import RowOrder, Signature, ValueRange, resolve
+from modelc.core.signature import RowOrder, Signature, ValueRange, merge_inputs
 from modelc.pipeline.value_search import choose_values
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
@@ -107,7 +107,7 @@ class Ordered(nn.Module):
 
 def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
     """The signature with what is chosen."""
-    signature = resolve([parse_input(text) for text in inputs], {})
+    signature = merge_inputs([parse_input(text) for text in inputs], {})
     loaded = LoadedModule(
         kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
     )

@@ -167,10 +167,10 @@ def test_two_projects_name_what_is_gone_and_what_is_new(project: Path, tmp_path:
     shutil.rmtree(other / "net")
     found = compare_projects(read_results(project), read_results(other))
     assert found.artifacts_lost == ("net/onnx",)
-    assert found.regressed
+    assert found.has_regressions
     back = compare_projects(read_results(other), read_results(project))
     assert [one.artifact for one in back.of(Change.NEW)] == ["net/onnx"]
-    assert not back.regressed
+    assert not back.has_regressions
 
 
 def test_what_was_replaced_after_the_run_is_not_deployed(

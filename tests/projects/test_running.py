@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.events import Event, Finished, silence
+from modelc.core.events import Event, Finished, ignore_events
 from modelc.core.manifest import Manifest
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import ReuseSources
@@ -50,7 +50,7 @@ class Place:
     def run(
         self,
         limits: ProjectLimits = STOPS,
-        tell: Callable[[Event], None] = silence,
+        tell: Callable[[Event], None] = ignore_events,
         *,
         cached: bool = True,
     ) -> dict[str, ModelOutcome]:

@@ -128,7 +128,7 @@ def manifest(**changes: object) -> Manifest:
                 InputSpec(
                     name="x",
                     dtype="float32",
-                    dims=(Dim(low=1, opt=4, high=8, name="batch"), Dim.fixed(64)),
+                    dims=(Dim(low=1, opt=4, high=8, name="batch"), Dim.of_size(64)),
                 ),
             ),
             outputs=("logits", "boxes"),

@@ -59,7 +59,7 @@ def test_a_run_beside_itself_has_no_change(any_manifest: Manifest) -> None:
     comparison = compare_manifests(any_manifest, any_manifest)
     assert changed(comparison) == {}
     assert comparison.notes == ()
-    assert not comparison.regressed
+    assert not comparison.has_regressions
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_artifact_that_is_no_longer_proven_is_worse(
     found = {(m.artifact, m.measure): m for m in comparison.measures}["onnx", "verdict"]
     assert found.change is change
     assert found.why == ("why" if change is Change.WORSE else "")
-    assert compare_manifests(after, full).regressed is False
+    assert compare_manifests(after, full).has_regressions is False
 
 
 def test_the_refused_file_of_the_last_run_counts_and_not_the_older_proven_one(
@@ -297,7 +297,7 @@ def test_documents_say_what_got_worse_first(full: Manifest) -> None:
 
 def test_a_comparison_of_hostile_runs_is_text(full: Manifest, hostile: Manifest) -> None:
     comparison = compare_manifests(full, hostile)
-    assert comparison.regressed
+    assert comparison.has_regressions
     read = MarkdownIt("gfm-like", {"linkify": False}).render(comparison_markdown(comparison))
     for document in (comparison_page(comparison), read):
         assert "&lt;img" in document

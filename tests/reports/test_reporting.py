@@ -129,7 +129,7 @@ def test_an_unknown_name_is_told_with_the_known_ones(text: str) -> None:
 def test_a_run_is_its_folder_or_its_manifest(full: Manifest, tmp_path: Path) -> None:
     path = write_manifest(full, tmp_path)
     assert load_run(path) == load_run(tmp_path) == (full, tmp_path)
-    assert not compare_runs(path, tmp_path).regressed
+    assert not compare_runs(path, tmp_path).has_regressions
     (tmp_path / "model.onnx").write_text("")
     with pytest.raises(UsageError, match="is not a manifest"):
         load_run(tmp_path / "model.onnx")
@@ -140,4 +140,4 @@ def test_the_json_document_is_a_run_as_well(full: Manifest, tmp_path: Path) -> N
     kept = path.rename(tmp_path / "before.json")
     write_manifest(full, tmp_path)
     assert load_run(kept) == (full, tmp_path)
-    assert not compare_runs(kept, tmp_path).regressed
+    assert not compare_runs(kept, tmp_path).has_regressions

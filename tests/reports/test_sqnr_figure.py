@@ -80,7 +80,7 @@ def test_floats_that_the_judge_excuses_are_not_exact_because_indices_are(
 ) -> None:
     same = records.measured("sample", None, "keep", dtype="int64")
     verdict = records.judged("onnx", rough, same)
-    assert (verdict.sqnr, verdict.excused, verdict.exact) == (0.0, True, False)
+    assert (verdict.sqnr, verdict.is_excused, verdict.exact) == (0.0, True, False)
 
 
 def test_where_the_judge_excuses_all_the_figure_says_so(
@@ -88,7 +88,7 @@ def test_where_the_judge_excuses_all_the_figure_says_so(
 ) -> None:
     verdict: Verdict = records.judged("onnx", rough)
     assert verdict.sqnr == 0.0
-    assert verdict.excused
+    assert verdict.is_excused
     assert sqnr_text(verdict) == "0.0 (excused)"
 
 

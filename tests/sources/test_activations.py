@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sources.activation_tape import ActivationTape, record_activations
 from modelc.sources.eager_model import Eager, open_eager
 from modelc.sources.loaded_module import LoadedModule
@@ -30,7 +30,7 @@ class Twice(nn.Module):
 
 def eager_of(module: nn.Module) -> Eager:
     module.eval()
-    signature = resolve([parse_input("x:float32[2,4]")], {})
+    signature = merge_inputs([parse_input("x:float32[2,4]")], {})
     takes = parameters_of(module.forward)
     return open_eager(LoadedModule(kind="module", module=module, takes=takes), signature)
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.contract import Feed
 from modelc.core.findings import BranchRecord
 from modelc.sources.data_branches import BranchReport
@@ -59,7 +59,7 @@ def watched(
         module: nn.Module = Net().eval()
     else:
         module = forward.eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     named = [(f"feed-{number}", feed) for number, feed in enumerate(feeds or (UP, UP), start=1)]
     found = eager.branches(named, example)
     assert not found.incomplete
@@ -239,15 +239,15 @@ def test_a_branch_on_data_has_its_line_and_the_feed_of_each_arm(
     assert record.data
     assert record.kind == "if"
     assert record.arms == {"true": "feed-1", "false": "feed-2"}
-    assert not record.untested
+    assert not record.describe_untested
 
 
 @pytest.mark.parametrize(("forward", "text"), BRANCHES)
 def test_an_arm_that_no_feed_took_is_told(forward: Callable[..., Any], text: str) -> None:
     (record,) = [r for r in records(forward, UP) if r.line == line_in(forward, text)]
     assert record.untaken == ("false",)
-    assert record.untested == "no feed took the false arm"
-    assert record.told.startswith(f"{record.file}:{record.line}: if ")
+    assert record.describe_untested == "no feed took the false arm"
+    assert record.label.startswith(f"{record.file}:{record.line}: if ")
 
 
 def test_the_condition_is_told_as_it_is_written() -> None:
@@ -464,7 +464,7 @@ def test_a_value_that_is_checked_and_kept_is_a_value(
 ) -> None:
     (record,) = records(forward, UP, UP)
     assert (record.kind, record.line) == ("value", line)
-    assert record.untested
+    assert record.describe_untested
 
 
 def checked_alone(_: Any, x: Tensor) -> Tensor:
@@ -566,9 +566,9 @@ def halving(_: Any, x: Tensor) -> Tensor:
 def test_the_number_of_turns_is_a_way_of_its_own() -> None:
     (same,) = records(halving, UP, feed_of(1, 2, 2.5))
     assert same.arms == {"true": "feed-1", "false": "feed-1"}
-    assert same.untested == "no feed went another way"
+    assert same.describe_untested == "no feed went another way"
     (other,) = records(halving, UP, feed_of(1, 2, 30))
-    assert not other.untested
+    assert not other.describe_untested
 
 
 def repeating(_: Any, x: Tensor) -> Tensor:
@@ -581,8 +581,8 @@ def test_a_range_that_depends_on_data_is_a_branch() -> None:
     (record,) = records(repeating, UP, feed_of(1, 1, 1))
     assert record.kind == "for"
     assert record.condition == "_turn in range(int(x.max()))"
-    assert not record.untested
-    assert records(repeating, UP)[0].untested == "no feed went another way"
+    assert not record.describe_untested
+    assert records(repeating, UP)[0].describe_untested == "no feed went another way"
 
 
 def scaled(_: Any, x: Tensor) -> Tensor:
@@ -593,8 +593,8 @@ def scaled(_: Any, x: Tensor) -> Tensor:
 def test_a_value_that_is_kept_is_tested_by_other_values() -> None:
     (record,) = records(scaled, UP)
     assert (record.kind, record.condition) == ("value", "scale = float(x.max())")
-    assert record.untested == "no feed gave another value"
-    assert not records(scaled, UP, DOWN)[0].untested
+    assert record.describe_untested == "no feed gave another value"
+    assert not records(scaled, UP, DOWN)[0].describe_untested
 
 
 def behind_a_setting(net: Any, x: Tensor) -> Tensor:
@@ -609,7 +609,7 @@ def behind_a_setting(net: Any, x: Tensor) -> Tensor:
 def test_a_branch_that_no_feed_comes_by_is_not_told_but_the_value_is() -> None:
     (record,) = records(behind_a_setting, UP)
     assert (record.kind, record.line) == ("value", line_in(behind_a_setting, "high ="))
-    assert record.untested == "no feed gave another value"
+    assert record.describe_untested == "no feed gave another value"
 
 
 def nested(_: Any, x: Tensor) -> Tensor:
@@ -654,7 +654,7 @@ def test_eager_is_not_changed_by_being_watched() -> None:
             return x * x.max().item()
 
     module = Counting().eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     before = eager.run(UP)
     eager.branches([("one", UP)], DOWN)
     after = eager.run(UP)
@@ -669,7 +669,7 @@ def test_a_run_that_cannot_be_watched_says_so() -> None:
             return x
 
     module = Shy().eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     found = eager.branches([("one", UP)], DOWN)
     assert found.incomplete == "not while I am watched"
     assert found.found == ()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.sources.float64_eager import Float64Error, open_float64
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Writing(nn.Module):
 
 def reference(module: nn.Module, whole: int) -> dict[str, NDArray[Any]]:
     module = module.eval().requires_grad_(False)
-    binding = bind(("x",), parameters_of(module.forward))
+    binding = bind_inputs(("x",), parameters_of(module.forward))
     return open_float64(module, ("x",), binding, whole=whole).run({"x": X})
 
 

@@ -17,7 +17,7 @@ from modelc.core.call import parameters_of
 from modelc.core.contract import Feed, Runner
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sources.eager_model import Eager, open_eager
 from modelc.sources.loaded_module import LoadedModule
 
@@ -68,7 +68,7 @@ class Result:
 
 def opened(module: nn.Module, *inputs: str) -> Eager:
     takes = parameters_of(module.forward)
-    signature = resolve([parse_input(text) for text in inputs or ("x:float32[2,3]",)], {})
+    signature = merge_inputs([parse_input(text) for text in inputs or ("x:float32[2,3]",)], {})
     return open_eager(LoadedModule(kind="state_dict", module=module.eval(), takes=takes), signature)
 
 

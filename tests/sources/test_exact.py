@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.sources.float64_eager import Float64Error, open_float64
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def by_hand(module: Casting) -> NDArray[Any]:
 
 def run(module: nn.Module, **feed: NDArray[Any]) -> dict[str, NDArray[Any]]:
     names = tuple(feed)
-    return open_float64(module, names, bind(names, parameters_of(module))).run(feed)
+    return open_float64(module, names, bind_inputs(names, parameters_of(module))).run(feed)
 
 
 def test_casts_in_forward_do_not_round_it() -> None:
@@ -72,7 +72,9 @@ def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
 def test_an_exported_program_is_raised_too() -> None:
     module = Casting().eval()
     program = torch.export.export(module, (torch.from_numpy(X),)).module()
-    outputs = open_float64(program, ("x",), bind(("x",), parameters_of(module))).run({"x": X})
+    outputs = open_float64(program, ("x",), bind_inputs(("x",), parameters_of(module))).run(
+        {"x": X}
+    )
     np.testing.assert_allclose(next(iter(outputs.values())), by_hand(module), rtol=1e-14)
 
 
@@ -87,13 +89,15 @@ def test_torchscript_that_rounds_inside_is_refused(capture: Any) -> None:
             return x.to(torch.float32) * 0.1
 
     with pytest.raises(Float64Error, match="smaller float dtype"):
-        open_float64(capture(Rounding().eval()), ("x",), bind(("x",), parameters_of(Rounding())))
+        open_float64(
+            capture(Rounding().eval()), ("x",), bind_inputs(("x",), parameters_of(Rounding()))
+        )
 
 
 def test_torchscript_that_does_not_is_run() -> None:
     module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
     script = _traced(module)
-    binding = bind(("input",), parameters_of(module))
+    binding = bind_inputs(("input",), parameters_of(module))
     found = open_float64(script, ("input",), binding).run({"input": X})
     wanted = module.double()(torch.from_numpy(X.astype(np.float64))).detach().numpy()
     np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-12)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint
@@ -275,7 +275,7 @@ def test_the_positions_of_a_prompt_end_with_its_length(tmp_path: Path) -> None:
     places = found.inputs[2].values
     assert places is not None
     assert (found.dynamic_dims["sequence"].high, places.high) == (32, 31)  # positions of the model
-    stated = resolve([parse_input("input_ids[batch,sequence=1..50]")], loaded.known)
+    stated = merge_inputs([parse_input("input_ids[batch,sequence=1..50]")], loaded.known)
     places = stated.inputs[2].values
     assert places is not None
     assert places.high == 49

@@ -6,18 +6,22 @@ import pytest
 import torch
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sources.loaded_module import LoadedModule, merge_known_inputs
 
 IDS, MASK = "ids:int64[batch=1..4,seq=2..64]", "mask:int64[batch=1..4,seq=2..64]"
 
 
 def settled(*inputs: str, assumed: bool = True) -> list[str]:
-    known = {spec.name: spec for spec in resolve([parse_input(IDS), parse_input(MASK)], {}).inputs}
+    known = {
+        spec.name: spec for spec in merge_inputs([parse_input(IDS), parse_input(MASK)], {}).inputs
+    }
     module = torch.nn.Identity()
     loaded = LoadedModule(kind="test", module=module, takes=(), known=known, assumed=assumed)
     patterns = [parse_input(text) for text in inputs]
-    return [str(spec) for spec in resolve(patterns, merge_known_inputs(loaded, patterns)).inputs]
+    return [
+        str(spec) for spec in merge_inputs(patterns, merge_known_inputs(loaded, patterns)).inputs
+    ]
 
 
 @pytest.mark.parametrize("given", ["ids:int64[batch=1..4,seq=1..100]", "ids[_,seq=1..100]"])

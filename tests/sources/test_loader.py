@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from modelc.core.call import Kind, Parameter
+from modelc.core.call import Parameter, ParameterKind
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.sources.sample_inputs import LoaderSamples, read_loader
 
@@ -84,7 +84,7 @@ def test_labels_are_inputs_where_they_are_asked_for_or_required(nets: str) -> No
 
 
 def test_keyword_arguments_take_all_of_a_dict(nets: str) -> None:
-    rest = Parameter(name="kwargs", kind=Kind.REST_BY_NAME, required=False)
+    rest = Parameter(name="kwargs", kind=ParameterKind.REST_BY_NAME, required=False)
     assert list(read_loader(f"{nets}:named", [rest]).items[0]) == ["x", "labels", "meta.a"]
 
 

@@ -65,7 +65,7 @@ def opened(tmp_path: Path, spec: str | None, method: str, file: str = "net.pt") 
 
 
 def eager_of(loaded: LoadedModule, *names: str) -> Eager:
-    dims = (Dim.fixed(2), Dim.fixed(4))
+    dims = (Dim.of_size(2), Dim.of_size(4))
     specs = tuple(InputSpec(name=name, dtype="float32", dims=dims) for name in names or ("x",))
     return open_eager(loaded, Signature(inputs=specs))
 

@@ -16,7 +16,7 @@ from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sources.eager_model import Eager, open_eager
 from modelc.sources.loaded_module import LoadedModule
 from modelc.sources.module_outputs import split_outputs
@@ -36,7 +36,7 @@ class Does(nn.Module):
 
 def does(function: Callable[[Tensor], object], *, drop: tuple[str, ...] = ()) -> Eager:
     module = Does(function).eval()
-    signature = resolve([parse_input("x:float32[batch=1..8,3]")], {})
+    signature = merge_inputs([parse_input("x:float32[batch=1..8,3]")], {})
     takes = parameters_of(module.forward)
     return open_eager(
         LoadedModule(kind="state_dict", module=module, takes=takes, drop=drop), signature

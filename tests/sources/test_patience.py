@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.sources.eager_model import Eager
 from modelc.sources.run_limits import DeadlineExceededError, StepCounter, limit_steps
@@ -32,7 +32,7 @@ SMALL, HUGE = ({"x": np.full(3, value, np.float32)} for value in (2.0, 3e9))
 
 
 def eager(module: nn.Module, patience: int) -> Eager:
-    names = bind(("x",), parameters_of(Root().forward))
+    names = bind_inputs(("x",), parameters_of(Root().forward))
     return Eager(module.eval(), ("x",), names, patience=patience)
 
 

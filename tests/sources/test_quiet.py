@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.sources.data_branches import is_watchable
 from modelc.sources.eager_model import Eager
 
@@ -55,7 +55,7 @@ def rows(count: int) -> Feed:
 
 
 def opened(module: nn.Module) -> Eager:
-    return Eager(module.eval(), ("x",), bind(("x",), parameters_of(Counted().forward)))
+    return Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(Counted().forward)))
 
 
 def answered(module: nn.Module) -> tuple[Eager, list[tuple[str, Feed]]]:

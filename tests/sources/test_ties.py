@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.sources.eager_model import Eager
 from modelc.sources.eager_perturbations import TieChoices, order_ties
 
@@ -79,7 +79,7 @@ class Best(nn.Module):
 
 def test_eager_is_run_so_in_float32_and_in_float64() -> None:
     module = Best().eval()
-    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
     for exact, dtype in ((False, np.float32), (True, np.float64)):
         found = eager.run_with_tie_order({"x": SCORES.numpy()}, last=True, exact=exact)
         assert found is not None
@@ -89,5 +89,5 @@ def test_eager_is_run_so_in_float32_and_in_float64() -> None:
 
 def test_without_a_choice_there_is_no_answer() -> None:
     module = nn.Linear(5, 2).eval()
-    eager = Eager(module, ("input",), bind(("input",), parameters_of(module.forward)))
+    eager = Eager(module, ("input",), bind_inputs(("input",), parameters_of(module.forward)))
     assert eager.run_with_tie_order({"input": SCORES.numpy()}, last=True) is None

@@ -9,7 +9,7 @@ import pytest
 from modelc.core.errors import RunnerError, first_line
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
@@ -34,7 +34,7 @@ def judged() -> Callable[..., Verdict]:
         taken: Sequence[str] | None = None,
         precision: Precision = Precision.FP32,
     ) -> Verdict:
-        bare = resolve([parse_input(text) for text in inputs], {})
+        bare = merge_inputs([parse_input(text) for text in inputs], {})
         feeds = draw_feeds(bare)
         references = [ReferenceOutputs(feed=feed, outputs=eager(feed.arrays)) for feed in feeds]
         return judge(

@@ -8,7 +8,7 @@ import pytest
 from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.feeds import (
     NamedFeed,
     describe_named_feed,
@@ -19,7 +19,7 @@ from modelc.validators.feeds import (
 
 
 def signature_of(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 def by_name(feeds: tuple[NamedFeed, ...]) -> dict[str, NamedFeed]:

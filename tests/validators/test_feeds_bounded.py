@@ -6,14 +6,14 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_example_feed, draw_feeds
 from modelc.validators.hill_climb import SearchPoint, hill_climb
 
 
 def signature(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 PACKED = signature("ids:int64[batch=1..4,seq=1..20]{0..49}", "lengths:int64[batch]{1..seq}")
@@ -89,8 +89,8 @@ def test_a_bound_on_the_factor_of_a_relation() -> None:
 
 
 def test_a_static_dim_makes_the_bound_a_number() -> None:
-    assert str(PACKED.fixed_at_opt(["seq"]).inputs[1]) == "lengths:int64[batch=1..4]{1..10}"
-    assert str(PACKED.fixed_at_opt(["batch"]).inputs[1]) == "lengths:int64[2]{1..seq}"
+    assert str(PACKED.fix_at_opt(["seq"]).inputs[1]) == "lengths:int64[batch=1..4]{1..10}"
+    assert str(PACKED.fix_at_opt(["batch"]).inputs[1]) == "lengths:int64[2]{1..seq}"
 
 
 @pytest.mark.parametrize("given", [PACKED, GRAPH])

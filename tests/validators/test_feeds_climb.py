@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_feeds
 from modelc.validators.hill_climb import ClimbResult, SearchPoint, hill_climb
 
@@ -16,7 +16,7 @@ RANGED = ("x:float32[batch=1..4,8]{-4..4}", "ids:int64[batch,5]{0..9}", "mask:in
 
 
 def signature_of(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 def climbed(

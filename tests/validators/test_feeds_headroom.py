@@ -37,7 +37,7 @@ def verdict_on(*answers: Answer) -> Verdict:
         device="cpu",
         artifact_inputs=["x"],
         signature=Signature(
-            inputs=(InputSpec(name="x", dtype="int64", dims=(Dim.fixed(2),)),), outputs=("y",)
+            inputs=(InputSpec(name="x", dtype="int64", dims=(Dim.of_size(2),)),), outputs=("y",)
         ),
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds, find_batch_dim
 from modelc.validators.feed_values import check_samples
 from modelc.validators.feeds import FeedDrawer, draw_example_feed, draw_feeds
@@ -17,7 +17,7 @@ from modelc.validators.hill_climb import SearchPoint, hill_climb
 
 
 def signature(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 PAIR = signature(

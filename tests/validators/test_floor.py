@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     Model = Callable[[Array], Array]
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 F, D = np.float32, np.float64
-SIGNATURE = resolve([parse_input("x:float32[batch,6]")], {}).with_outputs(["y"])
+SIGNATURE = merge_inputs([parse_input("x:float32[batch,6]")], {}).with_outputs(["y"])
 RNG = np.random.default_rng(5)
 FIRST, SECOND = RNG.standard_normal((6, 300)), RNG.standard_normal((300, 8))
 

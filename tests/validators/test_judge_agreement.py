@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 RNG = np.random.default_rng(2)
 _START = RNG.bit_generator.state
-SIGNATURE = resolve([parse_input("x:float32[6]")], {})
+SIGNATURE = merge_inputs([parse_input("x:float32[6]")], {})
 F = np.float32
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Limits
 from modelc.validators.apply_tolerance import apply_tolerance
 from modelc.validators.feeds import NamedFeed
@@ -51,7 +51,7 @@ def apart(array: Array) -> Array:
 
 
 def judged(eager: Sequence[Array], artifact: Callable[[Array], Array]) -> Verdict:
-    bare = resolve([parse_input("x:float32[1,3]")], {})
+    bare = merge_inputs([parse_input("x:float32[1,3]")], {})
     return judge(
         artifact="model.bin",
         references=[ReferenceOutputs(feed=FEED, outputs={"y": array}) for array in eager],
@@ -195,7 +195,7 @@ def test_constants_of_a_pruned_half_are_not_dead() -> None:
 
 
 def test_other_precisions_have_channels_in_place_of_groups() -> None:
-    bare = resolve([parse_input("x:float32[1,3]")], {})
+    bare = merge_inputs([parse_input("x:float32[1,3]")], {})
     array = detections(0)
     verdict = judge(
         artifact="model.bin",

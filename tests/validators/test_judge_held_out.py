@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
@@ -45,7 +45,7 @@ def quantized(array: Array) -> Array:
 
 
 def judged(artifact: Callable[[Array], Array], *, loose: bool = True) -> Verdict:
-    bare = resolve([parse_input("x:float32[batch=1..8,6]")], {})
+    bare = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
     drawn = draw_feeds(bare)
     references = [
         ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"])})
@@ -116,7 +116,7 @@ def test_noise_at_20_db_passes_and_at_10_db_fails(seed: int) -> None:
 
 def test_a_quiet_channel_may_drown_in_8_bit_noise() -> None:
     scale = np.array([1, 1, 1, 1e-3], dtype=np.float32)
-    bare = resolve([parse_input("x:float32[batch=1..8,6]")], {})
+    bare = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
     references = [
         ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"]) * scale})
         for feed in HELD_OUT

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_feeds
 
 
 def signature_of(text: str) -> Signature:
-    return resolve([parse_input(text)], {})
+    return merge_inputs([parse_input(text)], {})
 
 
 @pytest.mark.parametrize(

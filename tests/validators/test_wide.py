@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.core.signature import Signature, ValueRange, merge_inputs
 from modelc.validators.wide_integer_feeds import draw_wide_feeds
 
 LARGE = 2**40
@@ -16,7 +16,7 @@ LARGE = 2**40
 
 def signature(low: int, high: int) -> Signature:
     """One input of 27 int64, whose range was chosen."""
-    found = resolve([parse_input("x:int64[27]")], {})
+    found = merge_inputs([parse_input("x:int64[27]")], {})
     values = ValueRange(low=low, high=high, chosen=True, usual=(0, 1))
     return replace(found, inputs=(replace(found.inputs[0], values=values),))
 
@@ -67,7 +67,7 @@ def test_products_of_two_are_rounded_by_float32_and_held_by_int32() -> None:
 
 def test_the_ends_come_beside_each_choice_of_bools() -> None:
     texts = ("x:int64[]", "first:bool[3]", "second:bool[]")
-    found = resolve([parse_input(text) for text in texts], {})
+    found = merge_inputs([parse_input(text) for text in texts], {})
     values = ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(0, 1))
     wide = replace(found, inputs=(replace(found.inputs[0], values=values), *found.inputs[1:]))
     feeds = {feed.name: feed.arrays for feed in draw_wide_feeds(wide)}
@@ -95,7 +95,7 @@ def test_float32_divides_some_neighbours_of_multiples_wrongly(divisor: int) -> N
 @pytest.mark.parametrize("divisor", [60, 3600, 86400, 7, 10, 1000, 3, 24, 100])
 def test_each_usual_divisor_is_shown_to_an_input_of_few_elements(divisor: int, rows: int) -> None:
     spec = f"x:int64[{rows}]{{0..{2**31 - 1}}}"
-    feeds = draw_wide_feeds(resolve([parse_input(spec)], {}))
+    feeds = draw_wide_feeds(merge_inputs([parse_input(spec)], {}))
     values = np.concatenate([one.arrays["x"] for one in feeds if "quotients" in one.name])
     assert (values % divisor == divisor - 1).any()
     rough = np.floor(values.astype(np.float32) / np.float32(divisor)).astype(np.int64)

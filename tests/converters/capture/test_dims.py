@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from modelc.converters import capture
 from modelc.converters.capture.size_constraints import NarrowError
 from modelc.converters.capture.torch_export import capture_export, dynamic_shapes
-from modelc.core.call import bind, parameters_of_schema
+from modelc.core.call import bind_inputs, parameters_of_schema
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.sources.eager_model import Eager
 
 JobOf = Callable[..., Job]
@@ -237,11 +237,11 @@ def traced_eager() -> Eager:
     """A module that is TorchScript itself, traced at other sizes."""
     module = torch.jit.trace(Conv().eval(), torch.randn(2, 5, 3))  # type: ignore[no-untyped-call]
     takes = parameters_of_schema(module._c._get_method("forward").schema)
-    return Eager(module, ("x",), bind(("x",), takes))
+    return Eager(module, ("x",), bind_inputs(("x",), takes))
 
 
 def test_related_dims_are_made_of_one_of_torchs() -> None:
     texts = ("a:float32[batch=1..4,s=1..8]", "b:float32[batch,s2=s,n=2*s+1]")
-    first, second = dynamic_shapes(resolve([parse_input(text) for text in texts], {}))
+    first, second = dynamic_shapes(merge_inputs([parse_input(text) for text in texts], {}))
     assert second[1] is first[1]
     assert getattr(second[2], "__name__", "") == "2*s + 1"

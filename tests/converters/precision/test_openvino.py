@@ -13,14 +13,14 @@ from modelc.core.contract import Array, Converted, Feed, Job
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 from .conftest import JobFor, OnnxFile, sqnr
 
 pytestmark = pytest.mark.needs("openvino")
 RANDOM = np.random.default_rng(0)
 FEED: Feed = {"x": RANDOM.standard_normal((2, 16), np.float32)}
-SIGNATURE = resolve([parse_input("x:float32[batch=1..4,16]")], {}).with_outputs(("y",))
+SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..4,16]")], {}).with_outputs(("y",))
 SQUARE = RANDOM.standard_normal((16, 16)).astype(np.float32)
 TWO = """g (float[batch,16] x) => (float[batch,16] y) {
     [one] a = MatMul(x, w)

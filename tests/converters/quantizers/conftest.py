@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.quantizers.quantizer_registry import QUANTIZERS, find_quantizer
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, Quantized, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.records import CalibrationRecord
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.sample_models import digits as digits_model
 from modelc.sample_models import encoder
 from modelc.sources.eager_model import Eager
@@ -101,14 +101,14 @@ def subject_of(
     with torch.no_grad():
         first = module(*(torch.tensor(held_out[0][n]) for n in names))
     outputs = tuple(first) if isinstance(first, dict) else ("output",)
-    signature = resolve([parse_input(text) for text in inputs], {}).with_outputs(outputs)
+    signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(outputs)
     job = Job(
         signature=signature,
         precision=Precision.FP32,
         folder=folder,
         stem="model",
         example=draw_example_feed(signature),
-        model=Eager(module, tuple(names), bind(tuple(names), parameters_of(module.forward))),
+        model=Eager(module, tuple(names), bind_inputs(tuple(names), parameters_of(module.forward))),
         capture=Capture.EXPORT,
     )
     onnx_model.convert(job)

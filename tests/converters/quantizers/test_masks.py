@@ -23,7 +23,7 @@ from modelc.converters.quantizers.quantizer_workspace import (
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 from .conftest import Subject, sqnr
 
@@ -94,7 +94,7 @@ def masked_product(folder: Path) -> Subject:
         }
 
     inputs = ("x:float32[rows=16..64,32]", "counts:bool[rows=16..64,32]")
-    signature = resolve([parse_input(text) for text in inputs], {}).with_outputs(("output",))
+    signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(("output",))
     return Subject(
         name="masked", parent=folder / "model.onnx", signature=signature, make=feed,
         held_out=(), expected=(),

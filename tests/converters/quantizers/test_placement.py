@@ -15,7 +15,7 @@ from modelc.converters.quantizers.qdq_placement import place_for_cpu, place_for_
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 from .conftest import Feeds, Quantize, Subject
 
@@ -112,7 +112,9 @@ def fused(tmp_path: Path) -> onnx.ModelProto:
         draw = np.random.default_rng(index)
         return {"x": draw.normal(size=(1, 16, 8, 8)).astype(np.float32)}
 
-    signature = resolve([parse_input("x:float32[batch=1..32,16,8,8]")], {}).with_outputs(("y",))
+    signature = merge_inputs([parse_input("x:float32[batch=1..32,16,8,8]")], {}).with_outputs(
+        ("y",)
+    )
     job = QuantizeJob(
         parent=tmp_path / "block.onnx",
         consumer="tensorrt-onnx",

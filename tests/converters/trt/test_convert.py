@@ -17,14 +17,14 @@ from modelc.core.contract import Job
 from modelc.core.errors import MissingError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 Children = Callable[..., tuple[str, ...]]
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
 )
-SIGNATURE = resolve([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
+SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
 
 
 def job_in(folder: Path, **settings: str) -> Job:

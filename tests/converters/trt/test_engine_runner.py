@@ -17,9 +17,9 @@ from modelc.converters.trt.engine_runner import EngineRunner, LoadedEngine, load
 from modelc.converters.trt.trt_callbacks import make_error_log
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
-SIGNATURE = resolve([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
+SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
 FEED = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 RANGES = [((1, 3), (4, 3), (8, 3)), ((16, 3), (16, 3), (32, 3))]
 

@@ -16,7 +16,7 @@ from modelc.core.contract import Job, Preflight
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 
 X = "x:float32[n=1..4,8]"
 Fly = Callable[..., Preflight]
@@ -63,7 +63,7 @@ def job_for(
     precision: Precision = Precision.FP16,
 ) -> Job:
     return Job(
-        signature=resolve([parse_input(text) for text in inputs], {}),
+        signature=merge_inputs([parse_input(text) for text in inputs], {}),
         precision=precision,
         folder=path.parent,
         stem="model",

@@ -14,11 +14,11 @@ from modelc.converters.trt.engine_options import (
 )
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 
 
 def signature(*inputs: str) -> Signature:
-    return resolve([parse_input(text) for text in inputs], {})
+    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 IMAGE = signature("x:float32[batch=1..2..8,3,16,16]")

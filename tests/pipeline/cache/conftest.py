@@ -12,8 +12,8 @@ from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
 from modelc.core.manifest import FeedPlan, Manifest
 from modelc.core.precision import Precision
-from modelc.core.records import Artifact, Checkpoint, Needs
-from modelc.core.signature import resolve
+from modelc.core.records import Artifact, Checkpoint, Dependencies
+from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Tolerance, Verdict
 from modelc.pipeline.cache.result_store import ResultStore
 from modelc.pipeline.cache.step_cache import StepCache
@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def record(path: Path, key: str = KEY, needs: Needs | None = None) -> Manifest:
+def record(path: Path, key: str = KEY, needs: Dependencies | None = None) -> Manifest:
     """The record of one artifact, `fake`, whose only file is at the path."""
     artifact = Artifact(
         name="fake", target="fake", precision=Precision.FP32, files=(record_of(path),),
@@ -63,8 +63,8 @@ def record(path: Path, key: str = KEY, needs: Needs | None = None) -> Manifest:
     return Manifest(
         modelc="1", created="2026-01-01T00:00:00+00:00", order={},
         checkpoint=Checkpoint(path="w.pt", kind="state_dict", digest="1" * 64, files=()),
-        signature=resolve([parse_input("x:float32[2]")], {}), feeds=FeedPlan(count=1, seed=0),
-        environment={}, artifacts=(artifact,), verdicts=(verdict,), needs=needs or Needs(),
+        signature=merge_inputs([parse_input("x:float32[2]")], {}), feeds=FeedPlan(count=1, seed=0),
+        environment={}, artifacts=(artifact,), verdicts=(verdict,), needs=needs or Dependencies(),
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def entry(tmp_path: Path) -> Callable[..., tuple[CacheEntry, dict[str, Path]]]:
     """`entry(b"bytes", key=..., needs=...)` -> an entry and where its file is."""
 
     def make(
-        content: bytes = b"a model", key: str = KEY, needs: Needs | None = None
+        content: bytes = b"a model", key: str = KEY, needs: Dependencies | None = None
     ) -> tuple[CacheEntry, dict[str, Path]]:
         path = tmp_path / "made" / "model.fake"
         path.parent.mkdir(exist_ok=True)

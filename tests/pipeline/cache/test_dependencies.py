@@ -11,7 +11,7 @@ import pytest
 
 from modelc.core.digest import sha256_of
 from modelc.core.errors import UsageError
-from modelc.core.records import Needs
+from modelc.core.records import Dependencies
 from modelc.pipeline.cache.dependencies import (
     ABSENT,
     UNSURE,
@@ -49,7 +49,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def needs_of(project: Path, net: str, code: str = "import nets") -> Needs:
+def needs_of(project: Path, net: str, code: str = "import nets") -> Dependencies:
     """What a fresh process reads that imports `nets` with this code in it."""
     (project / "nets.py").write_text(f"import json, os\nfrom pathlib import Path\n{net}\n")
     ran = subprocess.run(
@@ -57,7 +57,7 @@ def needs_of(project: Path, net: str, code: str = "import nets") -> Needs:
         cwd=project, capture_output=True, text=True, check=True,
     )  # fmt: skip
     files, packages = json.loads(ran.stdout.splitlines()[-1])
-    return Needs(files=files, packages=packages)
+    return Dependencies(files=files, packages=packages)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> 
 @pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
 def test_declared_files_are_needs_with_their_names(project: Path, entry: str) -> None:
     with track_reads(project, declared=[entry], read=ReadLog()) as tracker:
-        needs = Needs(declared=tracker.needs().declared)
+        needs = Dependencies(declared=tracker.needs().declared)
     assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     (project / "data" / "2.txt").write_text("")
     assert (
@@ -168,7 +168,7 @@ def test_declared_files_are_needs_with_their_names(project: Path, entry: str) ->
 def test_a_declared_variable_is_a_need(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIDTH", "3")
     with track_reads(project, declared=["env:WIDTH"], read=ReadLog()) as tracker:
-        needs = Needs(declared=tracker.needs().declared)
+        needs = Dependencies(declared=tracker.needs().declared)
     assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
     monkeypatch.setenv("WIDTH", "4")
     assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
@@ -187,5 +187,5 @@ def test_an_entry_that_names_nothing_is_refused(project: Path) -> None:
 def test_two_reads_agree_or_are_in_doubt() -> None:
     assert merge_digests("a", "a") == "a"
     assert merge_digests("a", "b") == merge_digests(ABSENT, "b") == UNSURE
-    one, other = Needs(files={"x": "1"}, packages={"p": "1"}), Needs(files={"x": "2"})
-    assert merge_dependencies(one, other) == Needs(files={"x": UNSURE}, packages={"p": "1"})
+    one, other = Dependencies(files={"x": "1"}, packages={"p": "1"}), Dependencies(files={"x": "2"})
+    assert merge_dependencies(one, other) == Dependencies(files={"x": UNSURE}, packages={"p": "1"})

@@ -8,7 +8,7 @@ from pathlib import Path
 from modelc.core.contract import EAGER
 from modelc.core.errors import ConversionError
 from modelc.core.precision import Precision
-from modelc.core.records import Needs
+from modelc.core.records import Dependencies
 from modelc.pipeline.cache.reuse import UpToDate
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.run_order import run
@@ -56,7 +56,7 @@ def test_a_refusal_that_lasts_is_tried_again_under_another_key_or_without_its_ne
     assert other.resume.failures == ()
     manifest = read_manifest(project.order.out)
     assert manifest is not None
-    changed = Needs(files=dict.fromkeys(manifest.needs.files, "0" * 64))
+    changed = Dependencies(files=dict.fromkeys(manifest.needs.files, "0" * 64))
     write_manifest(replace(manifest, needs=changed), project.order.out)
     assert project.standing() == UpToDate()
 
@@ -67,7 +67,7 @@ def test_a_refusal_keeps_the_needs_that_it_was_made_with(project: Project) -> No
     project.run()
     before = read_manifest(project.order.out)
     assert before is not None
-    more = Needs(files={**before.needs.files, "gone.json": "absent"})
+    more = Dependencies(files={**before.needs.files, "gone.json": "absent"})
     write_manifest(replace(before, needs=more), project.order.out)
     project.targets = (project.targets[0], replace(project.targets[1], MADE_FROM=EAGER_FP32))  # type: ignore[type-var]  # a fake
     project.run()

@@ -11,7 +11,7 @@ import pytest
 
 from modelc.core.errors import ConversionError
 from modelc.core.manifest import Manifest
-from modelc.core.records import Needs
+from modelc.core.records import Dependencies
 from modelc.pipeline.cache.environment import packages
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
@@ -56,7 +56,7 @@ def test_another_name_of_the_checkpoint_is_said(project: Project) -> None:
 def test_what_the_users_code_read_is_named(project: Project, tmp_path: Path) -> None:
     project.run()
     missing = (tmp_path / "config.json").as_posix()
-    needs = Needs(files={missing: "0" * 64})
+    needs = Dependencies(files={missing: "0" * 64})
     write_manifest(replace(recorded(project), needs=needs), project.order.out)
     shutil.rmtree(tmp_path / "cache")
     assert project.take_up().again == f"made again: {missing} is gone"

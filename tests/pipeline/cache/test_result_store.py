@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.records import Needs
+from modelc.core.records import Dependencies
 from modelc.pipeline.cache.result_store import (
     ResultStore,
     StoredEntry,
@@ -60,8 +60,8 @@ def test_files_that_are_the_same_are_kept_once(store: ResultStore, entry: Make) 
 
 
 def test_one_key_may_have_several_results(store: ResultStore, entry: Make) -> None:
-    store.put(*entry(b"1", needs=Needs(files={"a.py": "1" * 64})))
-    store.put(*entry(b"2", needs=Needs(files={"a.py": "2" * 64})))
+    store.put(*entry(b"1", needs=Dependencies(files={"a.py": "1" * 64})))
+    store.put(*entry(b"2", needs=Dependencies(files={"a.py": "2" * 64})))
     assert len(list(store.entries(KEY))) == 2
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Failure
-from modelc.core.records import Needs
+from modelc.core.records import Dependencies
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import UpToDate
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
@@ -110,7 +110,7 @@ def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
     assert manifest is not None
     assert any(name.endswith("gate.py") for name in manifest.needs.files)
     changed = dict.fromkeys(manifest.needs.files, "0" * 64)
-    write_manifest(replace(manifest, needs=Needs(files=changed)), project.order.out)
+    write_manifest(replace(manifest, needs=Dependencies(files=changed)), project.order.out)
     assert project.standing() == UpToDate()
 
 
@@ -139,7 +139,7 @@ def test_an_entry_whose_needs_are_not_met_is_a_miss(project: Project, tmp_path: 
     shutil.rmtree(project.order.out)
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cfg.json").write_text("{}")
-    other = replace(manifest, needs=Needs(files={"cfg.json": "0" * 64}))
+    other = replace(manifest, needs=Dependencies(files={"cfg.json": "0" * 64}))
     again = project.run()  # fills the folder, for `keep` to read
     assert again.manifest is not None
     shutil.rmtree(tmp_path / "cache")

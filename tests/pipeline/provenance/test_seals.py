@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import find_up_to_date
 from modelc.pipeline.manifest_file import encode_json, read_manifest
@@ -106,7 +106,7 @@ def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
 
 def test_another_dim_dtype_or_order_is_another_signature() -> None:
     texts = (["x:float32[b=1..4,3]"], ["x:float32[b=1..5,3]"], ["x:float16[b=1..4,3]"])
-    specs = [resolve([parse_input(one) for one in text], {}) for text in texts]
+    specs = [merge_inputs([parse_input(one) for one in text], {}) for text in texts]
     assert len({signature_digest(one) for one in specs}) == 3
     named = specs[0].with_outputs(("a", "b"))
     assert signature_digest(named) != signature_digest(specs[0].with_outputs(("b", "a")))

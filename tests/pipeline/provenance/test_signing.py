@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from modelc.core.errors import UsageError
-from modelc.core.events import Event, Noted, silence
+from modelc.core.events import Event, Noted, ignore_events
 from modelc.core.manifest import Failure
 from modelc.pipeline.manifest_file import (
     MANIFEST_FILE,
@@ -95,7 +95,7 @@ def test_whoever_writes_a_manifest_removes_the_signature_before(folder: Path) ->
 
 def test_with_the_key_a_changed_record_is_signed_again(folder: Path) -> None:
     sign_record(folder, KEY)
-    with keep_signature(folder, KEY, silence):
+    with keep_signature(folder, KEY, ignore_events):
         rewrite(folder)
     assert is_signed_by(folder, KEY.public_key())
 
@@ -130,14 +130,14 @@ def test_a_record_that_the_key_did_not_sign_is_not_gone_on_with(
         sign_record(folder, STRANGER)
     with (
         pytest.raises(UsageError, match="not signed by this key"),
-        keep_signature(folder, KEY, silence),
+        keep_signature(folder, KEY, ignore_events),
     ):
         raise AssertionError("it was begun")
     assert not is_signed_by(folder, KEY.public_key())
 
 
 def test_judging_all_anew_signs_what_was_not(folder: Path) -> None:
-    with keep_signature(folder, KEY, silence, judges_all=True):
+    with keep_signature(folder, KEY, ignore_events, judges_all=True):
         rewrite(folder)
     assert is_signed_by(folder, KEY.public_key())
 
@@ -155,7 +155,7 @@ def test_what_could_not_be_judged_anew_is_not_signed(folder: Path, heard: list[E
 def test_what_broke_while_it_was_judged_anew_is_not_signed(folder: Path) -> None:
     with (
         pytest.raises(RuntimeError, match="broke"),
-        keep_signature(folder, KEY, silence, judges_all=True),
+        keep_signature(folder, KEY, ignore_events, judges_all=True),
     ):
         raise RuntimeError("broke")
     assert not (folder / SIGNATURE_FILE).exists()

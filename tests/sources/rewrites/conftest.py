@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.core.call import bind, parameters_of
+from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, merge_inputs
 from modelc.sources.eager_model import Eager
 
 if TYPE_CHECKING:
@@ -21,10 +21,12 @@ def opened() -> Callable[..., Opened]:
     """Eager on a module, and the signature that its `--input` texts give."""
 
     def make(module: nn.Module, *inputs: str) -> Opened:
-        signature = resolve([parse_input(text) for text in inputs], {})
+        signature = merge_inputs([parse_input(text) for text in inputs], {})
         names = tuple(spec.name for spec in signature.inputs)
         for parameter in module.parameters():
             parameter.requires_grad_(False)
-        return Eager(module.eval(), names, bind(names, parameters_of(module.forward))), signature
+        return Eager(
+            module.eval(), names, bind_inputs(names, parameters_of(module.forward))
+        ), signature
 
     return make

@@ -13,7 +13,7 @@ from torch import nn
 
 from modelc.core.errors import CheckpointError, ModelcError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
@@ -173,7 +173,7 @@ def test_with_a_method_the_hook_gets_the_users_module(tmp_path: Path, name: str)
     loaded = with_method(
         load_checkpoint(identify(weights, factory=f"{HERE}:Gate", factory_args={})), "forward"
     )
-    eager = open_eager(loaded, resolve([parse_input(nets.X)], {}))
+    eager = open_eager(loaded, merge_inputs([parse_input(nets.X)], {}))
 
     with apply_rewrites(eager, patch(name)) as copied:
         inner = find_owner(copied.module)
@@ -186,7 +186,7 @@ def test_a_module_without_the_method_is_refused(tmp_path: Path) -> None:
     weights = saved("gate", nets.Gate(), tmp_path)
     checkpoint = identify(weights, factory=f"{HERE}:Named", factory_args={})
     loaded = with_method(load_checkpoint(checkpoint), "named")
-    eager = open_eager(loaded, resolve([parse_input(nets.X)], {}))
+    eager = open_eager(loaded, merge_inputs([parse_input(nets.X)], {}))
 
     with (
         pytest.raises(CheckpointError, match="--method named: the Branchless that --patch"),
