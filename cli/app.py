@@ -24,24 +24,7 @@ from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import split_faults
 from ..projects.keys import REPLACED_KEYS
-from . import (
-    build_ov,
-    build_trt,
-    cache,
-    calibrate,
-    config,
-    debug,
-    doctor,
-    export,
-    init,
-    inspect,
-    report,
-    run,
-    sbom,
-    targets,
-    validate,
-    verify,
-)
+from . import build_commands, cache, debug, export, folder_commands, run, setup_commands, validate
 from .streams import flush_streams, open_streams
 
 INTERRUPTED = 130
@@ -57,20 +40,20 @@ app = typer.Typer(
 )
 app.command("export")(export.export)
 app.command("run")(run.run)
-app.command("build-ov")(build_ov.build_ov)
-app.command("build-trt")(build_trt.build_trt)
+app.command("build-ov")(build_commands.build_ov)
+app.command("build-trt")(build_commands.build_trt)
 app.command("validate")(validate.validate)
 app.command("debug")(debug.debug)
-app.command("report")(report.report)
+app.command("report")(folder_commands.report)
 app.add_typer(cache.app, name="cache")
-app.command("calibrate")(calibrate.calibrate)
-app.command("config")(config.config)
-app.command("doctor")(doctor.doctor)
-app.command("init")(init.init)
-app.command("inspect")(inspect.inspect)
-app.command("sbom")(sbom.sbom)
-app.command("targets")(targets.targets)
-app.command("verify")(verify.verify)
+app.command("calibrate")(setup_commands.calibrate)
+app.command("config")(setup_commands.config)
+app.command("doctor")(setup_commands.doctor)
+app.command("init")(setup_commands.init)
+app.command("inspect")(folder_commands.inspect)
+app.command("sbom")(folder_commands.sbom)
+app.command("targets")(setup_commands.targets)
+app.command("verify")(folder_commands.verify)
 
 
 def _version(value: bool) -> None:
@@ -149,8 +132,8 @@ def run_cli(arguments: list[str]) -> int:
 
     With `--json`, what stopped it is a JSON document on stdout as well.
     """
-    from .kept_folder import forget_folders
-    from .tables import write_json
+    from .console import write_json
+    from .streams import forget_folders
 
     forget_folders()
     arguments = [_replace_former_name(one) for one in arguments]
@@ -179,7 +162,7 @@ def run_cli(arguments: list[str]) -> int:
 
 def _hint_for_output() -> str:
     """What is left of a command that was interrupted, and where."""
-    from .kept_folder import last_output_folder
+    from .streams import last_output_folder
 
     folder = last_output_folder()
     if folder is None:
@@ -253,7 +236,7 @@ def _print_faults(
     faults: Sequence[_CliFault], *, json: bool, error: BaseException | None = None
 ) -> None:
     """Each on stderr; as one document on stdout where that is asked for."""
-    from .tables import show_json_error
+    from .console import show_json_error
 
     for one in faults:
         _print_error(one.message, one.hint, error)
@@ -270,7 +253,7 @@ def _print_error(message: str, hint: str, error: BaseException | None = None) ->
     """One line of error, one line of hint; before them the traceback of `error`, if given."""
     from rich.markup import escape
 
-    from .screen import error_console
+    from .console import error_console
 
     with error_console() as console:
         if error is not None:

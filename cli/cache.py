@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options as o
+from . import common_options as o
 
 if TYPE_CHECKING:
     from ..pipeline.cache.store_layout import StoreLayout
@@ -38,8 +38,8 @@ def ls(
     """List the results that are kept, the last used first."""
     from ..pipeline.cache.store_layout import list_results
     from ..pipeline.manifest_file import encode_json
-    from .render_cache import show_cache
-    from .tables import show_json
+    from .console import show_json
+    from .render_setup import show_cache
 
     layout = _open_layout(cache_dir)
     rows = list_results(layout)
@@ -80,8 +80,8 @@ def gc(
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.quantities import parse_bytes, parse_seconds
-    from .render_cache import show_cache_freed
-    from .tables import show_json
+    from .console import show_json
+    from .render_setup import show_cache_freed
 
     most = DEFAULT_CACHE_LIMIT if limit is None else parse_bytes(limit, least=0)
     age = None if older_than is None else parse_seconds(older_than)
@@ -103,8 +103,8 @@ def verify(
     """Digest every file again and remove what is wrong; exit 1 where anything was."""
     from ..pipeline.cache.result_store import verify_store as wrong_in
     from ..pipeline.manifest_file import encode_json
-    from .render_cache import show_cache_faults
-    from .tables import show_json
+    from .console import show_json
+    from .render_setup import show_cache_faults
 
     layout = _open_layout(cache_dir)
     wrong = wrong_in(layout) if layout.folder.is_dir() else ()

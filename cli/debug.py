@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ..core.errors import ErrorCode
-from . import options as o
-from . import options_bounds as b
-from .options_tolerance import read_limits
+from . import common_options as o
+from . import run_options as b
+from .judging_options import read_limits
 
 
 def debug(
@@ -74,9 +74,8 @@ def debug(
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
     from ..projects.quantities import parse_bytes
+    from .console import Screen, show_json
     from .render_debug import show_localisation, warn_no_reproducer
-    from .screen import Screen
-    from .tables import show_json
 
     source = None
     if against is not None:

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from . import options as o
-from . import options_accuracy as a
-from . import options_bounds as b
-from . import options_capture as c
-from . import options_precision as p
-from . import options_report as r
-from .options_sign import SignKey
-from .options_tolerance import Tolerances, read_limits
+from . import common_options as o
+from . import conversion_options as c
+from . import judging_options as a
+from . import run_options as b
+from .judging_options import Tolerances, read_limits
+from .run_options import SignKey
 
 
 def export(
@@ -30,7 +28,7 @@ def export(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    preprocess: p.PreprocessText = None,
+    preprocess: c.PreprocessText = None,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
     to: Annotated[
@@ -46,17 +44,17 @@ def export(
     out: o.Out = Path("out"),
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
-    report: r.Report = None,
+    report: a.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
-    fp16: p.Fp16 = False,
-    bf16: p.Bf16 = False,
-    int8: p.Int8 = False,
-    half_io: p.HalfIo = False,
-    keep_fp: p.KeepFp = None,
-    calib: p.Calib = None,
-    calib_samples: p.CalibSamples = None,
-    quantizer: p.Quantizer = None,
+    fp16: c.Fp16 = False,
+    bf16: c.Bf16 = False,
+    int8: c.Int8 = False,
+    half_io: c.HalfIo = False,
+    keep_fp: c.KeepFp = None,
+    calib: c.Calib = None,
+    calib_samples: c.CalibSamples = None,
+    quantizer: c.Quantizer = None,
     feeds: o.Feeds = None,
     atol: o.Atol = None,
     rtol: o.Rtol = None,
@@ -87,19 +85,19 @@ def export(
     accept_branch: o.AcceptBranch = None,
     label: a.Label = None,
     metric_output: a.MetricOutput = None,
-    calib_select: p.CalibSelect = None,
-    calib_seed: p.CalibSeed = None,
-    calib_method: p.CalibMethod = None,
-    max_trials: p.MaxTrials = None,
+    calib_select: c.CalibSelect = None,
+    calib_seed: c.CalibSeed = None,
+    calib_method: c.CalibMethod = None,
+    max_trials: c.MaxTrials = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Convert a checkpoint and validate every artifact against eager."""
     from ..core.capture import Capture
     from ..pipeline import make_order as asked
     from ..pipeline.order import Order, Wanted
-    from .carry_out import execute
+    from .execute import execute
 
-    precision = p.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
+    precision = c.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
     source = asked.make_source(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
@@ -137,6 +135,6 @@ def export(
         runtimes=tuple(runtimes or ()),
     )
     bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
-    reports = r.parse_formats(report)
+    reports = a.parse_formats(report)
     execute(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
               sign_key=sign_key)  # fmt: skip

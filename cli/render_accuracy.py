@@ -1,16 +1,18 @@
-"""Accuracy on labelled data as a table: eager, artifact, drop with its interval, disagreements."""
+"""Renders accuracy on labelled data and the trade-offs of accuracy-aware INT8."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.findings import Accuracy
+from ..core.findings import Accuracy, TradeOff
 from ..core.records import Artifact
+from ..reports.words import figure_text
 from ..validators.accuracy_text import drop_text, interval_text, value_text
-from .tables import new_table, print_line
+from .console import new_table, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,3 +64,102 @@ def _show_disagreements(console: Console, name: str, accuracy: Accuracy) -> None
         print_line(
             console, f"  [dim]{escape(name)}: {more:,} more; up to 100 are in the manifest[/]"
         )
+
+
+_LAYERS_SHOWN = 12  # layers that are named; all are in the manifest
+_MAX_ROWS = 12  # points that are shown
+
+
+def show_tradeoffs(console: Console, artifact: Artifact) -> None:
+    """The Pareto table of an artifact whose layers were searched, and which layers it keeps."""
+    points = artifact.tradeoffs
+    if len(points) < 2:  # noqa: PLR2004 - plain INT8 held, and was not searched
+        return
+    shown = select_pareto(points)
+    columns = {
+        "SQNR dB": any(p.sqnr is not None for p in shown),
+        "drop": any(p.drop is not None for p in shown),
+        "ms (fp32)": any(p.latency is not None for p in shown),
+        "int8 work": any(p.share is not None for p in shown),
+    }
+    named = [name for name, used in columns.items() if used]
+    table = new_table(
+        f"{escape(artifact.name)}: layers kept", *named, "seconds", "budget",
+        right=(*named, "seconds"),
+    )  # fmt: skip
+    for point in _select_few(shown):
+        cells = _tradeoff_cells(point, artifact)
+        table.add_row(str(len(point.kept)), *(cells[name] for name in named), *_outcome_cell(point))
+    console.print(table)
+    _show_rest(console, artifact, len(points) - len(_select_few(shown)))
+
+
+def select_pareto(points: Sequence[TradeOff]) -> list[TradeOff]:
+    """The points that no other beats with fewer layers or as many; the chosen one in any case."""
+    best = -math.inf
+    found: list[TradeOff] = []
+    for point in sorted(points, key=lambda p: (len(p.kept), -_rank_value(p))):
+        if point.chosen or _rank_value(point) > best:
+            found.append(point)
+        best = max(best, _rank_value(point))
+    return found
+
+
+def _rank_value(point: TradeOff) -> float:
+    """The more the better: of the metric where there is one, else the SQNR."""
+    if point.drop is not None:
+        return -point.drop
+    if point.sqnr is not None:
+        return point.sqnr
+    return math.inf if point.passed else -math.inf
+
+
+def _select_few(points: Sequence[TradeOff]) -> list[TradeOff]:
+    """As many as a table holds: the ends, and those around the chosen one."""
+    if len(points) <= _MAX_ROWS:
+        return list(points)
+    middle = next((i for i, point in enumerate(points) if point.chosen), len(points) - 1)
+    start = max(1, min(middle - _MAX_ROWS // 2, len(points) - _MAX_ROWS + 1))
+    return [points[0], *points[start : start + _MAX_ROWS - 1]]
+
+
+def _tradeoff_cells(point: TradeOff, artifact: Artifact) -> dict[str, str]:
+    latency = ""
+    if point.latency is not None:
+        latency = f"{point.latency:.2f}"
+        latency += "" if point.parent is None else f" ({point.parent:.2f})"
+    return {
+        "SQNR dB": figure_text(point.sqnr, ".1f"),
+        "drop": _drop_cell(point, artifact),
+        "ms (fp32)": latency,
+        "int8 work": figure_text(point.share, ".0%"),
+    }
+
+
+def _drop_cell(point: TradeOff, artifact: Artifact) -> str:
+    if point.drop is None or artifact.accuracy is None:
+        return figure_text(point.drop, ".4g")
+    return drop_text(artifact.accuracy, point.drop)
+
+
+def _outcome_cell(point: TradeOff) -> tuple[str, str]:
+    state = "holds" if point.passed else "misses"
+    seconds = f"{point.seconds:.1f}" if point.seconds else ""
+    return seconds, "[green]kept[/]" if point.chosen else state
+
+
+def _show_rest(console: Console, artifact: Artifact, hidden: int) -> None:
+    if hidden:
+        print_line(
+            console, f"  [dim]{hidden} other trade-offs that were tried are in the manifest[/]"
+        )
+    chosen = next((point for point in artifact.tradeoffs if point.chosen), None)
+    if chosen is None or not chosen.kept:
+        return
+    names = ", ".join(chosen.kept[:_LAYERS_SHOWN])
+    more = (
+        f" and {len(chosen.kept) - _LAYERS_SHOWN} more" if len(chosen.kept) > _LAYERS_SHOWN else ""
+    )
+    print_line(
+        console, f"  {escape(artifact.name)} keeps in floating point: {escape(names + more)}"
+    )

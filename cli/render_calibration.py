@@ -14,7 +14,7 @@ from ..calibration.calibration_report import (
     SampleSeverity,
     ValueSpread,
 )
-from .tables import fit_table, print_line, result_console
+from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,8 +8,8 @@ from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
 from ..reports.words import figure_text, size_text
-from .render_config import print_warnings
-from .tables import new_table, print_line, result_console
+from .console import new_table, print_line, result_console
+from .render_setup import print_warnings
 
 _WORST_COUNT = 10  # rows
 _CURVE_WIDTH = 60  # columns of the curve

@@ -22,8 +22,8 @@ from ..reports.comparison_documents import (
 )
 from ..reports.differences import Change
 from ..reports.formats import REPORT_FORMATS, ReportFormat, find_format
-from .render_regression import CHANGE_MARKS
-from .tables import print_line, result_console, show_json, show_reasons_table
+from .console import print_line, result_console, show_json, show_reasons_table
+from .render_run import CHANGE_MARKS
 
 _COMPARISON_WRITERS: dict[str, Callable[[Comparison], str]] = {
     "html": comparison_page,

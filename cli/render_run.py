@@ -1,4 +1,4 @@
-"""How a run over a project ended: one table of all artifacts, and why what is not proven is not."""
+"""Renders the result of a project run, its plan, and what changed from the base run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..projects.outcome import ModelOutcome
 from ..projects.records import ModelOrder, RunSettings
+from ..projects.regression_records import MeasureChange, Regression
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
 from ..projects.wording import key_hint
+from ..reports.differences import Change
 from ..reports.words import count_text, figure_text, size_text
+from .console import (
+    new_table,
+    print_line,
+    print_lines,
+    result_console,
+    show_json,
+    show_reasons_table,
+)
 from .render import PlanRow, plan_rows
-from .render_manifest import artifacts_to_show, show_guilty_layer, show_pending, show_reason
-from .render_regression import show_regression
-from .render_warnings import lines_of_warnings
-from .tables import new_table, print_line, print_lines, result_console, show_json
+from .render_manifest import (
+    artifacts_to_show,
+    lines_of_warnings,
+    show_guilty_layer,
+    show_pending,
+    show_reason,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,3 +184,35 @@ def _plan_cells(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
         ", ".join(row.captures) or "-",
         escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
     )
+
+
+CHANGE_MARKS = {
+    Change.WORSE: "[red]worse[/]",
+    Change.BETTER: "[green]better[/]",
+    Change.NEW: "[cyan]new[/]",
+    Change.TOLD: "[yellow]info[/]",
+}
+
+
+def show_regression(console: Console, found: Regression) -> None:
+    """A row a measure that changed; what was not compared; the sum."""
+    if found.changed:
+        rows = [_change_row(one) for one in found.changed]
+        show_reasons_table(console, rows, right=("base", "now"))
+    for text in (*found.notes, *found.left_out):
+        print_line(console, f"  [yellow]{escape(text)}[/]")
+    worse = len(found.worse)
+    told = f"{worse} worse" if worse else "nothing worse"
+    print_line(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
+
+
+def _change_row(one: MeasureChange) -> dict[str, str]:
+    return {
+        "model": escape(one.model),
+        "artifact": escape(one.artifact),
+        "measure": escape(one.measure),
+        "base": escape(one.before),
+        "now": escape(one.after),
+        "": CHANGE_MARKS[one.change],
+        "why": escape(one.why),
+    }

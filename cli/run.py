@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from . import options as o
-from . import options_bounds as b
-from . import options_report as r
-from .options_project import ProjectFile, Set
-from .options_sign import SignKey
+from . import common_options as o
+from . import judging_options as a
+from . import run_options as b
+from .run_options import ProjectFile, Set, SignKey
 
 
 def run(
@@ -60,7 +59,7 @@ def run(
     ] = None,
     dry_run: o.DryRun = False,
     prepare_only: o.PrepareOnly = False,
-    report: r.Report = None,
+    report: a.Report = None,
     ci: Annotated[
         bool,
         typer.Option(
@@ -105,12 +104,12 @@ def run(
     ] = None,
     timeout: b.Timeout = None,
     sign_key: SignKey = None,
-    latency: r.Latency = False,
+    latency: a.Latency = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
     from .ci_run import make_ci_run
-    from .options_project import collect_overrides
+    from .run_options import collect_overrides
     from .run_project import RunArguments, run_project
 
     flags = {

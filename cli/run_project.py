@@ -1,16 +1,17 @@
-"""What `modelc run` does: plan the whole project, carry it out, show how it ended."""
+"""`modelc run`: plans a project, executes its models, and shows the result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..core.errors import ModelcError, UsageError
-from ..core.events import Tell
+from ..core.events import Entered, Event, Noted, Tell
 from ..pipeline.manifest_file import encode_json
 from ..projects.layers import Overrides, results_folder
 from ..projects.only import select_models
@@ -19,14 +20,12 @@ from ..projects.outcome import ModelOutcome
 from ..projects.records import ModelOrder, RunSettings
 from ..sources.user_code import use_code_folder
 from .ci_run import CiRun
-from .kept_folder import set_output_folder
-from .options import cache_folder
-from .options_sign import load_private_key
-from .render_config import print_warnings
+from .common_options import cache_folder
+from .console import Screen, show_json
 from .render_run import show_plans, show_run
-from .run_screen import make_model_listener, name_column_width
-from .screen import Screen
-from .tables import show_json
+from .render_setup import print_warnings
+from .run_options import load_private_key
+from .streams import set_output_folder
 
 if TYPE_CHECKING:
     from ..pipeline.cache.reuse import ReuseSources
@@ -213,3 +212,34 @@ def _conclude(
     if asked.json:
         show_json(encode_json(record))
     return record.exit_code
+
+
+def name_column_width(models: Sequence[ModelOrder]) -> int:
+    """Columns of the models' names and what parts them from the rest; none for one model."""
+    return max(len(model.name) for model in models) + 2 if len(models) > 1 else 0
+
+
+def make_model_listener(screen: Screen, width: int) -> Callable[[str], Tell]:
+    """The screen for each model, its name before what is told where there is room for it."""
+    lock = Lock()
+
+    def of(name: str) -> Tell:
+        before = f"{name:<{width}}" if width else ""
+
+        def tell(event: Event) -> None:
+            with lock:
+                screen(_prefix_event(event, before))
+
+        return tell
+
+    return of
+
+
+def _prefix_event(event: Event, before: str) -> Event:
+    match event:
+        case Noted():
+            return replace(event, text=f"{before}{event.text}")
+        case Entered():
+            return event
+        case _:
+            return replace(event, step=f"{before}{event.step}")

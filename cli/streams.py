@@ -1,8 +1,4 @@
-"""The process's own streams, made so that none of them can end the work.
-
-What a command finds out is in its exit code and its files. A reader that has left, a full disk
-behind stdout, a stream that was closed or that cannot encode a sign is no reason for another code.
-"""
+"""The process's standard streams, and the output folder to name when a command is interrupted."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import io
 import os
 import select
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -73,3 +70,23 @@ def flush_streams(stdout: LenientFile) -> None:
         told = fault.strerror or type(fault).__name__
         sys.stderr.write(f"warning: the result was not written to stdout: {told}\n")
     sys.stderr.flush()
+
+
+_output_folders: list[Path] = []  # output folders that this run of the command works in
+
+
+def forget_folders() -> None:
+    """A new run of the command begins."""
+    _output_folders.clear()
+
+
+def set_output_folder(folder: Path) -> None:
+    """From now on, what is proven is kept in this folder."""
+    _output_folders.append(folder)
+
+
+def last_output_folder() -> Path | None:
+    """The folder that holds what was proven, of this run or an earlier one; None for nothing."""
+    records = ("manifest.json", "run.json", "*/manifest.json")
+    held = (one for one in _output_folders if any(any(one.glob(name)) for name in records))
+    return next(held, None)

@@ -14,14 +14,12 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
-from . import options as o
-from . import options_accuracy as a
-from . import options_bounds as b
-from . import options_precision as p
-from . import options_report as r
-from . import options_trt as t
-from .options_sign import SignKey, is_on_command_line, load_private_key
-from .options_tolerance import Tolerances, read_limits
+from . import common_options as o
+from . import conversion_options as c
+from . import judging_options as a
+from . import run_options as b
+from .judging_options import Tolerances, read_limits
+from .run_options import SignKey, is_on_command_line, load_private_key
 
 if TYPE_CHECKING:
     from ..pipeline.isolation.watchdog import ProcessLimits
@@ -46,10 +44,10 @@ def validate(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    preprocess: p.PreprocessText = None,
+    preprocess: c.PreprocessText = None,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
-    report: r.Report = None,
+    report: a.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     precision: o.ArtifactPrecision = None,
@@ -80,8 +78,8 @@ def validate(
     data: a.Data = None,
     metric: a.Metric = None,
     max_drop: a.MaxDrop = None,
-    plugins: t.Plugins = None,
-    trust_engine: t.TrustEngine = False,
+    plugins: c.Plugins = None,
+    trust_engine: c.TrustEngine = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
     memory: b.Memory = None,
@@ -98,8 +96,8 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.make_order import make_judging, make_measuring, make_settings, make_source
     from ..pipeline.report_files import remove_stale_reports
-    from .kept_folder import set_output_folder
-    from .screen import Screen
+    from .console import Screen
+    from .streams import set_output_folder
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
@@ -127,7 +125,7 @@ def validate(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device,
         limits=read_limits(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
-    reports = r.parse_folder_formats(path, report)
+    reports = a.parse_folder_formats(path, report)
     settings = make_settings(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
     set_output_folder(path)
     sign = _keep_signature(path, sign_key, context, rejudge=rejudge)
@@ -186,10 +184,10 @@ def _show_result(
 ) -> int:
     """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
     from ..pipeline.manifest_file import encode_json
+    from .console import show_json
     from .render import show_verdict
     from .render_manifest import show_manifest
     from .render_report import report_run
-    from .tables import show_json
 
     if json:
         show_json(encode_json(result))

@@ -12,10 +12,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from modelc.cli.ci_commands import GitHubForge, GitLabForge
-from modelc.cli.ci_place import detect_job
-from modelc.cli.ci_run import make_ci_run
-from modelc.cli.ci_screen import CiScreen
+from modelc.cli.ci_forges import GitHubForge, GitLabForge, detect_job
+from modelc.cli.ci_run import CiScreen, make_ci_run
 from modelc.core.errors import UsageError
 from modelc.core.events import Advanced, Finished, Noted, Started
 from modelc.projects.annotations import Annotation

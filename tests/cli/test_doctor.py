@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from modelc.cli.render_doctor import show_diagnosis
+from modelc.cli.render_setup import show_diagnosis
 from modelc.converters.registry import TARGETS
 from modelc.core.diagnosis import Buildable, Check, CheckState, Diagnosis
 

@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 from modelc.cli.app import _print_error
+from modelc.cli.console import CleanConsole, new_table, print_line
 from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import CleanConsole, new_table, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console

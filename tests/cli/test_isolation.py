@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from modelc.cli.options_bounds import process_bounds
+from modelc.cli.run_options import process_bounds
 from modelc.core.errors import UsageError
 
 MODULE = "modelc.benchmarks.dying"

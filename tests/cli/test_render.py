@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
+from modelc.cli.console import fit_table, print_line, show_json, show_reasons_table, write_json
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import fit_table, print_line, show_json, show_reasons_table, write_json
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest

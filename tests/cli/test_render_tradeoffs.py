@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from modelc.cli.render_tradeoffs import select_pareto, show_tradeoffs
+from modelc.cli.render_accuracy import select_pareto, show_tradeoffs
 from modelc.core.findings import TradeOff
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact, FileRecord

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.cli.options_tolerance import read_limits
+from modelc.cli.judging_options import read_limits
 from modelc.core.errors import UsageError
 from modelc.core.verdict import Limits
 

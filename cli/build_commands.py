@@ -1,4 +1,4 @@
-"""`modelc build-trt`: TensorRT engines, or all of the way to them that this host can go."""
+"""`modelc build-ov` and `modelc build-trt`: one format from an ONNX file or a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,102 @@ import typer
 
 from ..core.errors import UsageError
 from ..pipeline.manifest_file import MANIFEST_FILE
-from . import options as o
-from . import options_accuracy as a
-from . import options_bounds as b
-from . import options_capture as c
-from . import options_precision as p
-from . import options_report as r
-from . import options_trt as t
-from .options_sign import SignKey
-from .options_tolerance import Tolerances, read_limits
+from . import common_options as o
+from . import conversion_options as c
+from . import judging_options as a
+from . import run_options as b
+from .judging_options import Tolerances, read_limits
+from .run_options import SignKey
+
+
+def build_ov(
+    path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")],
+    against: o.Against = None,
+    model: o.Model = None,
+    model_arg: o.ModelArg = None,
+    method: o.Method = None,
+    weights_key: o.WeightsKey = None,
+    inputs: o.Input = None,
+    static: o.Static = None,
+    drop_output: o.DropOutput = None,
+    samples: o.Samples = None,
+    preprocess: c.PreprocessText = None,
+    allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
+    out: o.Out = Path("out"),
+    overwrite: o.Overwrite = False,
+    dry_run: o.DryRun = False,
+    report: a.Report = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    fp16: c.Fp16 = False,
+    int8: c.Int8 = False,
+    keep_fp: c.KeepFp = None,
+    calib: c.Calib = None,
+    calib_samples: c.CalibSamples = None,
+    quantizer: c.Quantizer = None,
+    feeds: o.Feeds = None,
+    atol: o.Atol = None,
+    rtol: o.Rtol = None,
+    min_sqnr: o.MinSqnr = None,
+    tolerance: Tolerances = None,
+    search: o.Search = None,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
+    patch: c.Patch = None,
+    no_cache: o.NoCache = False,
+    isolate: b.Isolate = None,
+    timeout: b.Timeout = None,
+    memory: b.Memory = None,
+    sign_key: SignKey = None,
+    custom_op: c.CustomOp = None,
+    no_strict: o.NoStrict = False,
+    seed: o.Seed = None,
+    sensitivity: o.Sensitivity = None,
+    accept_branch: o.AcceptBranch = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
+    calib_select: c.CalibSelect = None,
+    calib_seed: c.CalibSeed = None,
+    calib_method: c.CalibMethod = None,
+    max_trials: c.MaxTrials = None,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Build OpenVINO IR and validate it against eager."""
+    from ..pipeline import make_order as asked
+    from ..pipeline.make_order import build_order
+    from ..pipeline.order import Order, Wanted
+    from .execute import execute
+
+    source = asked.make_source(
+        against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+        drop_outputs=drop_output, weights_key=weights_key, trust=trust,
+    )  # fmt: skip
+    judging = asked.make_judging(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
+        limits=read_limits(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
+    lowering = asked.make_lowering(
+        calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
+        calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
+        quantizer=quantizer, keep_fp=keep_fp, max_trials=max_trials,
+    )  # fmt: skip
+    measuring = asked.make_measuring(
+        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+    )
+    precision = c.choose_precision(fp16=fp16, int8=int8)
+    order = Order(
+        source=source, wanted=(Wanted(target="openvino", precision=precision),), out=out,
+        judging=judging, overwrite=overwrite, lowering=lowering, measuring=measuring,
+        patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
+        cache=o.cache_folder(no_cache=no_cache),
+    )  # fmt: skip
+    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
+    reports = a.parse_formats(report)
+    execute(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+              bounds=bounds, sign_key=sign_key)  # fmt: skip
+
 
 # What may be said when a folder is finished: the rest is on record.
 _FINISH_OPTIONS = {
@@ -47,24 +134,24 @@ def build_trt(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    preprocess: p.PreprocessText = None,
+    preprocess: c.PreprocessText = None,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
     out: o.Out = Path("out"),
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     prepare_only: o.PrepareOnly = False,
-    report: r.Report = None,
+    report: a.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
-    fp16: p.Fp16 = False,
-    bf16: p.Bf16 = False,
-    int8: p.Int8 = False,
-    half_io: p.HalfIo = False,
-    keep_fp: p.KeepFp = None,
-    calib: p.Calib = None,
-    calib_samples: p.CalibSamples = None,
-    quantizer: p.Quantizer = None,
+    fp16: c.Fp16 = False,
+    bf16: c.Bf16 = False,
+    int8: c.Int8 = False,
+    half_io: c.HalfIo = False,
+    keep_fp: c.KeepFp = None,
+    calib: c.Calib = None,
+    calib_samples: c.CalibSamples = None,
+    quantizer: c.Quantizer = None,
     feeds: o.Feeds = None,
     atol: o.Atol = None,
     rtol: o.Rtol = None,
@@ -75,19 +162,19 @@ def build_trt(
     metric: a.Metric = None,
     max_drop: a.MaxDrop = None,
     patch: c.Patch = None,
-    workspace: t.Workspace = None,
-    optimization_level: t.OptimizationLevel = None,
-    profile: t.ProfileText = None,
-    timing_cache: t.TimingCache = None,
-    version_compatible: t.VersionCompatible = False,
-    hardware_compatible: t.HardwareCompatible = None,
-    refittable: t.Refittable = False,
-    strip_weights: t.StripWeights = False,
-    weight_streaming: t.WeightStreaming = False,
-    no_tf32: t.NoTf32 = False,
-    plugins: t.Plugins = None,
-    trust_engine: t.TrustEngine = False,
-    builder: t.Builder = None,
+    workspace: c.Workspace = None,
+    optimization_level: c.OptimizationLevel = None,
+    profile: c.ProfileText = None,
+    timing_cache: c.TimingCache = None,
+    version_compatible: c.VersionCompatible = False,
+    hardware_compatible: c.HardwareCompatible = None,
+    refittable: c.Refittable = False,
+    strip_weights: c.StripWeights = False,
+    weight_streaming: c.WeightStreaming = False,
+    no_tf32: c.NoTf32 = False,
+    plugins: c.Plugins = None,
+    trust_engine: c.TrustEngine = False,
+    builder: c.Builder = None,
     no_cache: o.NoCache = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
@@ -100,10 +187,10 @@ def build_trt(
     accept_branch: o.AcceptBranch = None,
     label: a.Label = None,
     metric_output: a.MetricOutput = None,
-    calib_select: p.CalibSelect = None,
-    calib_seed: p.CalibSeed = None,
-    calib_method: p.CalibMethod = None,
-    max_trials: p.MaxTrials = None,
+    calib_select: c.CalibSelect = None,
+    calib_seed: c.CalibSeed = None,
+    calib_method: c.CalibMethod = None,
+    max_trials: c.MaxTrials = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Build a TensorRT engine and validate it against eager.
@@ -115,7 +202,7 @@ def build_trt(
     from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
     from ..pipeline.recorded_run import FinishRequest
-    from .carry_out import execute, execute_finish
+    from .execute import execute, execute_finish
 
     settings = asked.make_settings(
         tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
@@ -127,8 +214,8 @@ def build_trt(
     judging = asked.make_judging(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
         limits=read_limits(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
-    precision = p.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
-    reports, cache = r.parse_formats(report), o.cache_folder(no_cache=no_cache)
+    precision = c.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
+    reports, cache = a.parse_formats(report), o.cache_folder(no_cache=no_cache)
     bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
     measuring = asked.make_measuring(data, metric, max_drop, label=label, output=metric_output,
         preprocess=preprocess, calibrates=not (path / MANIFEST_FILE).is_file())  # fmt: skip

@@ -1,4 +1,4 @@
-"""What export and the build commands do with an order: plan or run it, show the result."""
+"""Plans or executes the order of an export or build command, and shows the result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from ..pipeline.provenance.signing import keep_signature
 from ..pipeline.recorded_run import AnyRequest, FinishRequest
 from ..pipeline.report_files import remove_stale_reports
 from ..reports.formats import ReportFormat
-from .kept_folder import set_output_folder
-from .options_sign import load_private_key
+from .console import Screen, show_json
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
 from .render_report import report_run
-from .screen import Screen
-from .tables import show_json
+from .run_options import load_private_key
+from .streams import set_output_folder
 
 
 def execute(

@@ -1,19 +1,23 @@
-"""`--isolate`, `--timeout` and `--memory`: a process of its own for a run, and its bounds."""
+"""Options of how a command runs: child process and limits, project file, signing key."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, ignore_events
-from .options import Panel
+from .common_options import Panel
 
 if TYPE_CHECKING:
     from ..pipeline.inspection import ApiCall
     from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..pipeline.provenance.signing import PrivateKey, PublicKey
+    from ..projects.layers import Overrides
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
@@ -103,3 +107,74 @@ def _isolates_by_default() -> bool:
             hint=f"set {_ISOLATE_VARIABLE}=1, or not",
         )
     return os.name == "posix" if said == "" else said == "1"
+
+
+ProjectFile = Annotated[
+    Path,
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="The project.", rich_help_panel=Panel.PROJECT
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[MODEL.]KEY=VALUE",
+        help="Go over the file, as seed=3, digits.to=onnx,openvino:fp16 or gates.max-size=50MB. "
+        "Repeatable.",
+        rich_help_panel=Panel.PROJECT,
+    ),
+]
+
+
+def collect_overrides(
+    sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
+) -> Overrides:
+    """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
+    from ..projects.layers import VARIABLE_PREFIX, Overrides
+
+    ours = {
+        name: text
+        for name, text in os.environ.items()
+        if name.startswith(VARIABLE_PREFIX) and name != SIGN_KEY_VARIABLE
+    }
+    plain = {name: text for name, text in (flags or {}).items() if text is not None}
+    return Overrides(sets=tuple(sets or ()), flags=plain, environment=ours)
+
+
+SIGN_KEY_VARIABLE = "MODELC_SIGN_KEY"
+
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key",
+        envvar=SIGN_KEY_VARIABLE,
+        metavar="PEM",
+        help="Sign the manifest with this ed25519 key, into manifest.json.sig.",
+        rich_help_panel=Panel.SIGNING,
+    ),
+]
+
+
+def load_private_key(path: Path | None) -> PrivateKey | None:
+    """The key in the file that was named, if one was."""
+    if path is None:
+        return None
+    from ..pipeline.provenance.signing import read_private_key
+
+    return read_private_key(path)
+
+
+def load_public_key(path: Path | None) -> PublicKey | None:
+    """As `load_private_key`, of the key that signatures are checked with."""
+    if path is None:
+        return None
+    from ..pipeline.provenance.signing import read_public_key
+
+    return read_public_key(path)
+
+
+def is_on_command_line(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, and not in the environment alone."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,4 +1,4 @@
-"""The options that several commands share, each said once."""
+"""Options that most commands share, each declared once, with the panels of the help."""
 
 from __future__ import annotations
 
