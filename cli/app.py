@@ -22,8 +22,8 @@ from ..core.interrupts import handle_signals, is_from_user_code, signals_so_far
 from ..core.names import nearest_names, refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
-from ..projects.faults import split_faults
-from ..projects.keys import REPLACED_KEYS
+from ..projects.project_faults import split_faults
+from ..projects.setting_keys import REPLACED_KEYS
 from . import build_commands, cache, debug, export, folder_commands, run, setup_commands, validate
 from .streams import flush_streams, open_streams
 

@@ -79,7 +79,7 @@ def gc(
     """Remove what was used least recently, beyond a size or an age."""
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
-    from ..projects.quantities import parse_bytes, parse_seconds
+    from ..projects.setting_values import parse_bytes, parse_seconds
     from .console import show_json
     from .render_setup import show_cache_freed
 

@@ -19,8 +19,7 @@ from ..projects.annotations import (
     annotate_run,
     path_within,
 )
-from ..projects.outcome import ModelOutcome
-from ..projects.records import Project
+from ..projects.project_records import ModelOutcome, Project
 from ..projects.run_record import RunRecord
 from .ci_forges import CiJob, Forge, detect_job
 from .console import plain_console

@@ -73,7 +73,7 @@ def debug(
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
-    from ..projects.quantities import parse_bytes
+    from ..projects.setting_values import parse_bytes
     from .console import Screen, show_json
     from .render_debug import show_localisation, warn_no_reproducer
 

@@ -83,7 +83,7 @@ def verify(
 ) -> None:
     """Check a folder's files, records and lineage again; no model is run and nothing is written."""
     from ..pipeline.manifest_file import encode_json
-    from ..projects.verifying import verify_results as look
+    from ..projects.verify_project import verify_results as look
     from .console import show_json
     from .render import show_verification
 

@@ -52,7 +52,7 @@ def read_limits(
 def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
     from ..pipeline.limit_text import limit_field, parse_limit_number
-    from ..projects.keys import TOP_LEVEL
+    from ..projects.setting_keys import TOP_LEVEL
 
     if not file.is_file():
         return []

@@ -11,7 +11,7 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
-from ..projects.results import compare_projects, is_project_folder, read_results
+from ..projects.project_results import compare_projects, is_project_folder, read_results
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import (
     CHANGE_TITLES,

@@ -12,11 +12,15 @@ from rich.markup import escape
 from ..core.errors import Hint
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
-from ..projects.outcome import ModelOutcome
-from ..projects.records import ModelOrder, RunSettings
-from ..projects.regression_records import MeasureChange, Regression
+from ..projects.project_faults import key_hint
+from ..projects.project_records import (
+    MeasureChange,
+    ModelOrder,
+    ModelOutcome,
+    Regression,
+    RunSettings,
+)
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
-from ..projects.wording import key_hint
 from ..reports.differences import Change
 from ..reports.words import count_text, figure_text, size_text
 from .console import (

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.diagnosis import Buildable, Check, CheckState, Diagnosis
-from ..projects.init import NewProject
-from ..projects.layers import Overrides
-from ..projects.orders import plan_project
-from ..projects.records import KeyPath, Setting, SettingLayer, Settings, Value
+from ..projects.model_orders import plan_project
+from ..projects.project_records import KeyPath, Setting, SettingLayer, Settings, Value
+from ..projects.project_template import NewProject
+from ..projects.setting_layers import Overrides
 from ..reports.words import count_text, size_text
 from .console import error_console, new_table, print_line, result_console, show_json
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..pipeline.inspection import ApiCall
     from ..pipeline.isolation.watchdog import ProcessLimits
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
-    from ..projects.layers import Overrides
+    from ..projects.setting_layers import Overrides
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
@@ -59,7 +59,7 @@ def process_bounds(
         UsageError: a bound was given where there is no process to hold to it.
     """
     from ..pipeline.isolation.watchdog import ProcessLimits
-    from ..projects.quantities import parse_bytes, parse_seconds
+    from ..projects.setting_values import parse_bytes, parse_seconds
 
     for name, value in (("--timeout", timeout), ("--memory", memory)):
         if isolate is False and value is not None:
@@ -131,7 +131,7 @@ def collect_overrides(
     sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
 ) -> Overrides:
     """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
-    from ..projects.layers import VARIABLE_PREFIX, Overrides
+    from ..projects.setting_layers import VARIABLE_PREFIX, Overrides
 
     ours = {
         name: text

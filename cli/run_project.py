@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Entered, Event, Noted, Tell
 from ..pipeline.manifest_file import encode_json
-from ..projects.layers import Overrides, results_folder
-from ..projects.only import select_models
-from ..projects.orders import PlannedProject, plan_project
-from ..projects.outcome import ModelOutcome
-from ..projects.records import ModelOrder, RunSettings
+from ..projects.artifact_selection import select_models
+from ..projects.model_orders import PlannedProject, plan_project
+from ..projects.project_records import ModelOrder, ModelOutcome, RunSettings
+from ..projects.setting_layers import Overrides, results_folder
 from ..sources.user_code import use_code_folder
 from .ci_run import CiRun
 from .common_options import cache_folder
@@ -30,8 +29,8 @@ from .streams import set_output_folder
 if TYPE_CHECKING:
     from ..pipeline.cache.reuse import ReuseSources
     from ..pipeline.provenance.signing import PrivateKey
+    from ..projects.run_models import TellOf
     from ..projects.run_record import RunRecord
-    from ..projects.running import TellOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     Raises:
         ModelcError: the project cannot be carried out; nothing was begun.
     """
-    from ..projects.regression import RunScope, find_regression, read_base
+    from ..projects.project_results import RunScope, find_regression, read_base
     from ..projects.run_record import make_record, with_regression
 
     began = time.perf_counter()
@@ -125,8 +124,8 @@ def _execute_models(
     from ..pipeline.provenance.signing import keep_signature
     from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
+    from ..projects.run_models import ProjectLimits, run_models
     from ..projects.run_record import clear_record
-    from ..projects.running import ProjectLimits, run_models
     from ..reports.formats import find_format, parse_formats
 
     run = planned.settings.run
@@ -193,7 +192,7 @@ def _conclude(
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.report_files import write_reports
     from ..projects.index_page import write_index
-    from ..projects.results import read_results
+    from ..projects.project_results import read_results
     from ..projects.run_record import write_record
     from ..reports.formats import find_format, parse_formats
 

@@ -89,7 +89,7 @@ def init(
 
     Weights are looked at and nothing of them is run; code is imported only where --model names it.
     """
-    from ..projects.init import create_project
+    from ..projects.project_template import create_project
     from .console import show_json
     from .render_setup import project_document, show_new_project
 
@@ -132,9 +132,9 @@ def config(
     of defaults, that before what is built in.
     """
     from ..core.names import unknown_name_error
-    from ..projects.layers import resolve_settings
-    from ..projects.reading import read_project
+    from ..projects.project_reader import read_project
     from ..projects.schema import SCHEMA_FILE
+    from ..projects.setting_layers import resolve_settings
     from .console import show_document, show_json
     from .render_setup import print_warnings, settings_document, show_check, show_settings
 

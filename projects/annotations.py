@@ -10,9 +10,8 @@ from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
 from ..reports.rows import REJECTED_PREFIX, Outcome, make_rows
 from ..reports.source_findings import TRACE_WARNING, find_source_lines
-from .faults import split_faults
-from .outcome import ModelOutcome
-from .regression_records import MeasureChange, Regression
+from .project_faults import split_faults
+from .project_records import MeasureChange, ModelOutcome, Regression
 
 ERROR_LEVEL, WARNING_LEVEL = "error", "warning"
 

@@ -20,8 +20,8 @@ from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
 from ..reports.rows import Outcome, make_rows
 from ..reports.summary import SUMMARY_HEAD, WORST_FIRST, SummaryLine, summary_lines
 from ..reports.words import count_text, day_text, seconds_text
-from .regression_records import Regression
-from .results import ProjectResults, read_results
+from .project_records import Regression
+from .project_results import ProjectResults, read_results
 from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 
 INDEX_FILE = "index.html"

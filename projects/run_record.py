@@ -21,9 +21,7 @@ from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
 from ..reports.artifact_warnings import list_shared_warnings, list_warnings
-from .gates import Breach
-from .outcome import ModelOutcome, combine_exit_codes
-from .regression_records import Regression
+from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .keys import (
+from .setting_keys import (
     DEFAULT_KEYS,
     FORMER_KEYS,
     GATE_KEYS,

@@ -412,5 +412,5 @@ def test_a_check_loads_no_framework(
     ran = modelc("config", "--check", "--json", cwd=project, flags=("-X", "importtime"))
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert json.loads(ran.stdout)["models"]
-    assert "modelc.projects.orders" in loaded
+    assert "modelc.projects.model_orders" in loaded
     assert not loaded & {"torch", "numpy", "onnx", "onnxruntime", "openvino"}

@@ -123,5 +123,5 @@ def test_no_framework_is_loaded_to_show_it(file: Path, surroundings: dict[str, s
     )  # fmt: skip
     loaded = set(json.loads(ran.stderr.splitlines()[-1]))
     heavy = {"torch", "numpy", "onnx", "onnxruntime", "openvino", "msgspec", "safetensors", "PIL"}
-    assert "modelc.projects.layers" in loaded
+    assert "modelc.projects.setting_layers" in loaded
     assert not heavy & loaded

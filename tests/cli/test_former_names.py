@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.projects.keys import FORMER_KEYS, MODEL_KEYS
+from modelc.projects.setting_keys import FORMER_KEYS, MODEL_KEYS
 
 Ran = Callable[..., "subprocess.CompletedProcess[str]"]
 LINEAR = ("--model", "torch.nn:Linear", "--model-arg", "in_features=3", "--model-arg",

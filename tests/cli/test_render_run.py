@@ -14,9 +14,7 @@ from modelc.cli.render_manifest import show_manifest
 from modelc.cli.render_run import show_plans, show_run
 from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.projects.gates import Breach
-from modelc.projects.outcome import ModelOutcome
-from modelc.projects.records import ModelOrder, RunSettings
+from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome, RunSettings
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord, make_record
 
 if TYPE_CHECKING:

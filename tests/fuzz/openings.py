@@ -71,7 +71,7 @@ def _input_seeds() -> list[bytes]:
 
 
 def _toml(data: bytes, folder: Path) -> None:
-    from modelc.projects.orders import plan_project
+    from modelc.projects.model_orders import plan_project
 
     plan_project(_placed(data, folder, "modelc.toml"))
 
@@ -120,7 +120,7 @@ def _manifest_seeds() -> list[bytes]:
 
 
 def _run_record(data: bytes, folder: Path) -> None:
-    from modelc.projects.verifying import verify_results
+    from modelc.projects.verify_project import verify_results
 
     _placed(data, folder, "run.json")
     verify_results(folder)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from modelc.core.errors import ModelcError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
-from modelc.projects.reading import read_project
+from modelc.projects.project_reader import read_project
 
 LEAST = 100_000  # inputs of the slow set, all openings together
 HERE = Path(__file__).parent

@@ -11,10 +11,8 @@ import pytest
 from modelc.core.errors import CheckpointError, Place, UsageError
 from modelc.core.findings import BranchRecord
 from modelc.projects.annotations import Annotation, annotate_fault, annotate_run, path_within
-from modelc.projects.faults import ProjectError
-from modelc.projects.gates import Breach
-from modelc.projects.outcome import ModelOutcome
-from modelc.projects.regression_records import MeasureChange, Regression
+from modelc.projects.project_faults import ProjectError
+from modelc.projects.project_records import Breach, MeasureChange, ModelOutcome, Regression
 from modelc.reports.differences import Change
 
 PLACES = {"net": Place(file="conf/modelc.toml", line=12, key="[models.net]")}

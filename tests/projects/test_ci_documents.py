@@ -16,14 +16,12 @@ from modelc.projects.ci_documents import (
     CI_DOCUMENTS,
     clear_documents,
     write_documents,
+    write_junit,
     write_refusal,
 )
-from modelc.projects.ci_junit import write_junit
-from modelc.projects.ci_summary import write_summary
-from modelc.projects.comment import COMMENT_MARK, write_comment
-from modelc.projects.faults import ProjectError
-from modelc.projects.gates import Breach
-from modelc.projects.regression_records import MeasureChange, Regression
+from modelc.projects.ci_markdown import COMMENT_MARK, write_comment, write_summary
+from modelc.projects.project_faults import ProjectError
+from modelc.projects.project_records import Breach, MeasureChange, Regression
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
 from modelc.reports.differences import Change
 

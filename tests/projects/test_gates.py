@@ -16,8 +16,7 @@ from modelc.core.records import Artifact, Checkpoint, FileRecord, Latency
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import Step
-from modelc.projects.gates import find_breaches
-from modelc.projects.records import Gate, ModelOrder
+from modelc.projects.project_records import Gate, ModelOrder, find_breaches
 
 FASTER = Latency(milliseconds=1.0, parent=2.0, device="cpu", runs=7)
 SLOWER = Latency(milliseconds=3.0, parent=2.0, device="cpu", runs=7)

@@ -14,7 +14,6 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.manifest_file import write_manifest
-from modelc.projects.gates import Breach
 from modelc.projects.index_page import (
     INDEX_FILE,
     clear_index,
@@ -22,9 +21,8 @@ from modelc.projects.index_page import (
     render_index,
     write_project_reports,
 )
-from modelc.projects.outcome import ModelOutcome
-from modelc.projects.regression_records import MeasureChange, Regression
-from modelc.projects.results import compare_projects, is_project_folder, read_results
+from modelc.projects.project_records import Breach, MeasureChange, ModelOutcome, Regression
+from modelc.projects.project_results import compare_projects, is_project_folder, read_results
 from modelc.projects.run_record import RunRecord, make_record, write_record
 from modelc.reports.differences import Change
 from modelc.reports.formats import find_format

@@ -13,8 +13,8 @@ from torch import nn
 
 from modelc.converters import onnx_model
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.projects.init import NewProject, create_project
-from modelc.projects.orders import plan_project
+from modelc.projects.model_orders import plan_project
+from modelc.projects.project_template import NewProject, create_project
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
 DIGITS = SAMPLE_MODELS / "digits.safetensors"

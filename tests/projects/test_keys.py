@@ -13,7 +13,7 @@ from modelc.cli.app import app
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
-from modelc.projects.keys import (
+from modelc.projects.setting_keys import (
     DEFAULT_KEYS,
     ENGINE_KEYS,
     GATE_KEYS,

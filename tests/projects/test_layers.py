@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.layers import Overrides, resolve_settings
-from modelc.projects.reading import read_project
-from modelc.projects.records import Project, Setting, Settings
+from modelc.projects.project_reader import read_project
+from modelc.projects.project_records import Project, Setting, Settings
+from modelc.projects.setting_layers import Overrides, resolve_settings
 
 TEXT = """\
 jobs = 2

@@ -7,7 +7,7 @@ import pytest
 from modelc.converters.registry import TARGETS
 from modelc.core.errors import UsageError
 from modelc.core.precision import Precision
-from modelc.projects.matrix import cross_formats
+from modelc.projects.artifact_selection import cross_formats
 
 
 def test_every_format_is_wanted_at_every_precision_that_it_has() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.only import select_models
-from modelc.projects.orders import plan_project
-from modelc.projects.records import ModelOrder
+from modelc.projects.artifact_selection import select_models
+from modelc.projects.model_orders import plan_project
+from modelc.projects.project_records import ModelOrder
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
 TEXT = f"""\

@@ -12,12 +12,11 @@ import pytest
 from modelc.core.errors import CheckpointError, MissingError, ModelcError, Place, UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Order, Wanted
-from modelc.projects.faults import split_faults
-from modelc.projects.keys import ENGINE_KEYS, SHARED_KEYS, Key, KeyKind
-from modelc.projects.layers import Overrides
-from modelc.projects.ordering import make_model_order
-from modelc.projects.orders import PlannedProject, plan_project
-from modelc.projects.records import KeyPath, Setting, SettingLayer, Value
+from modelc.projects.model_orders import PlannedProject, make_model_order, plan_project
+from modelc.projects.project_faults import split_faults
+from modelc.projects.project_records import KeyPath, Setting, SettingLayer, Value
+from modelc.projects.setting_keys import ENGINE_KEYS, SHARED_KEYS, Key, KeyKind
+from modelc.projects.setting_layers import Overrides
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
 DIGITS = f"""\
@@ -325,7 +324,7 @@ def test_no_framework_is_loaded_for_a_plan(tmp_path: Path) -> None:
     (tmp_path / "modelc.toml").write_text(f"{ONNX}precision = ['fp32', 'int8']\n{CALIB}")
     code = (
         "import sys; from pathlib import Path\n"
-        "from modelc.projects.orders import plan_project\n"
+        "from modelc.projects.model_orders import plan_project\n"
         f"plan_project(Path({str(tmp_path / 'modelc.toml')!r}))\n"
         "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'openvino', 'msgspec', 'safetensors', "
         "'transformers', 'nncf', 'modelopt', 'PIL', 'platformdirs', 'rich', 'typer'}\n"

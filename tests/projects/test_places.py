@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 
-from modelc.projects.places import find_key_lines, nearest_line
+from modelc.projects.project_reader import find_key_lines, nearest_line
 
 TEXT = '''\
 # a = 1

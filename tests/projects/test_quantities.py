@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.quantities import parse_bytes, parse_seconds
+from modelc.projects.setting_values import parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(

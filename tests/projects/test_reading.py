@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.projects.faults import ProjectError
-from modelc.projects.reading import read_project
-from modelc.projects.records import Project
+from modelc.projects.project_faults import ProjectError
+from modelc.projects.project_reader import read_project
+from modelc.projects.project_records import Project
 
 DIGITS = '[models.digits]\ncheckpoint = "d.pt"\nto = "onnx"\n'
 

@@ -15,9 +15,8 @@ from modelc.core.precision import Precision
 from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest
-from modelc.projects.outcome import ModelOutcome
-from modelc.projects.regression import BaseRun, RunScope, find_regression, read_base
-from modelc.projects.regression_records import Regression
+from modelc.projects.project_records import ModelOutcome, Regression
+from modelc.projects.project_results import BaseRun, RunScope, find_regression, read_base
 from modelc.projects.run_record import make_record, with_regression
 from modelc.reports.differences import Change
 

@@ -12,7 +12,7 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.pipeline.manifest_file import encode_json
 from modelc.projects.ci_documents import clear_documents
-from modelc.projects.outcome import ModelOutcome
+from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import RUN_FILE, RunRecord, clear_record, make_record, write_record
 
 

@@ -19,10 +19,10 @@ from modelc.pipeline.cache.step_cache import StepCache
 from modelc.pipeline.isolation import supervisor
 from modelc.pipeline.isolation.ipc import ChildBugError
 from modelc.pipeline.order import Order, Source
-from modelc.projects.orders import plan_project
-from modelc.projects.outcome import ModelOutcome, combine_exit_codes
+from modelc.projects.model_orders import plan_project
+from modelc.projects.project_records import ModelOutcome, combine_exit_codes
+from modelc.projects.run_models import ProjectLimits, run_models
 from modelc.projects.run_record import make_record
-from modelc.projects.running import ProjectLimits, run_models
 
 pytestmark = pytest.mark.slow
 

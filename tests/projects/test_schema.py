@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from modelc.core.errors import UsageError
-from modelc.projects.keys import FORMER_KEYS, GATE_KEYS, LIMIT_KEYS, MODEL_KEYS, RUN_KEYS
-from modelc.projects.reading import read_project
+from modelc.projects.project_reader import read_project
 from modelc.projects.schema import SCHEMA_FILE
+from modelc.projects.setting_keys import FORMER_KEYS, GATE_KEYS, LIMIT_KEYS, MODEL_KEYS, RUN_KEYS
 
 SCHEMA: Any = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)

@@ -19,9 +19,9 @@ from modelc.pipeline.provenance.artifact_checks import CheckOutcome
 from modelc.pipeline.provenance.seals import seal_document, unbind_artifact
 from modelc.pipeline.provenance.signing import sign_record
 from modelc.pipeline.recorded_run import load_manifest
-from modelc.projects.outcome import ModelOutcome
+from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import RUN_FILE, clear_record, make_record, write_record
-from modelc.projects.verifying import verify_results
+from modelc.projects.verify_project import verify_results
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 

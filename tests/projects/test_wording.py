@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.core.errors import CheckpointError, Hint, Option, Place, UsageError
-from modelc.projects.wording import key_hint, place_error
+from modelc.projects.project_faults import key_hint, place_error
 
 MODEL = Place(file="modelc.toml", line=12, key="[models.net]")
 KEY = Place(file="modelc.toml", line=18, key="[models.net] model")

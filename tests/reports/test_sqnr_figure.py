@@ -13,8 +13,8 @@ from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import Excuse, OutputVerdict, State, Verdict
-from modelc.projects.ci_summary import write_summary
-from modelc.projects.outcome import ModelOutcome
+from modelc.projects.ci_markdown import write_summary
+from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import make_record
 from modelc.reports import html_page, junit, markdown
 from modelc.reports.comparison import compare_manifests

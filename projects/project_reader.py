@@ -1,4 +1,4 @@
-"""modelc.toml in, a Project out: every key known, every value of its type, or all faults."""
+"""Reads modelc.toml into a Project, with the line of every key."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import NoReturn
 
 from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
-from .faults import Faults
-from .keys import (
+from .project_faults import Faults, check_names
+from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
+from .setting_keys import (
     DEFAULT_KEYS,
     FORMER_KEYS,
     GATE_KEYS,
@@ -27,10 +28,7 @@ from .keys import (
     TOP_LEVEL,
     Key,
 )
-from .names import check_names
-from .places import find_key_lines, nearest_line
-from .records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
-from .values import parse_value
+from .setting_values import parse_value
 
 _MAX_BYTES = 1 << 18  # bytes; a hundred models are 50 kB
 _MAX_DEPTH = 32  # parts of a dotted key: the standard library's reader is slow with thousands
@@ -269,3 +267,68 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
 def _nearest_key(name: str, known: Collection[str]) -> list[str]:
     """The key that was probably meant, or none."""
     return difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
+
+
+_TOML_TOKEN = re.compile(
+    r"""(?P<text>\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*')"""
+    r"""|(?P<comment>\#[^\n]*)|(?P<sign>[\[\]{}=,\n])|(?P<bare>[^\s\[\]{}=,"'\#]+)""",
+    re.S,
+)
+_OPEN_BRACKETS, _CLOSE_BRACKETS = "[{", "]}"
+
+
+def find_key_lines(text: str) -> dict[KeyPath, int]:
+    """The line, from 1, of every table and key of a text that TOML's reader took."""
+    found: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    for line, header, name in _statements(text):
+        path = _parse_dotted_key(name)
+        if header:
+            table = path
+            found.setdefault(table, line)
+        else:
+            found.setdefault((*table, *path), line)
+    return found
+
+
+def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
+    """The line of a key, of the first thing in it, or of the nearest table around that has one."""
+    around = [path[:size] for size in range(len(path), 0, -1)]
+    first = (one for one in lines if one[: len(path)] == path)
+    return next((lines[one] for one in (path, *first, *around) if one in lines), None)
+
+
+def _statements(text: str) -> Iterator[tuple[int, bool, str]]:
+    """Line, whether it is a table's header, and the name, of each statement."""
+    name: list[str] = []
+    depth, in_value = 0, False
+    for line, sign, word in _tokens(f"{text}\n"):
+        if in_value:
+            depth += (word in _OPEN_BRACKETS) - (word in _CLOSE_BRACKETS) if sign else 0
+            in_value = depth > 0 or word != "\n"
+        elif word in ("\n", "="):
+            if name:
+                yield line, word == "\n", "".join(name)
+            name, in_value = [], word == "="
+        elif not sign:
+            name.append(word)
+
+
+def _tokens(text: str) -> Iterator[tuple[int, bool, str]]:
+    """Line, whether it is a sign of the grammar, and the word, comments left out."""
+    line, at = 1, 0
+    for token in _TOML_TOKEN.finditer(text):
+        line += text.count("\n", at, token.start())
+        at = token.start()
+        if token.lastgroup != "comment":
+            yield line, token.lastgroup == "sign", token.group()
+
+
+def _parse_dotted_key(name: str) -> KeyPath:
+    """The parts of a dotted key, as the reader takes it apart."""
+    table: object = tomllib.loads(f"{name} = 0")
+    parts = []
+    while isinstance(table, dict):
+        ((part, table),) = table.items()
+        parts.append(part)
+    return tuple(parts)

@@ -1,4 +1,4 @@
-"""`modelc verify` of what `modelc run` left: each model's folder, and `run.json` beside them."""
+"""`modelc verify` of a project: each model's folder and the record of the run."""
 
 from __future__ import annotations
 

@@ -1,18 +1,131 @@
-"""The keys of modelc.toml: what each may be, in one table.
-
-The keys of a model are the options of `modelc export`, and those of an engine, by their names.
-"""
+"""The table of keys in modelc.toml, and the checks of their values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT
+from ..core.errors import UsageError
 from ..core.precision import Precision
-from . import checks
+
+_SPEC_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def check_spec(text: str) -> None:
+    """`package.module:name`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    if not _SPEC_FORM.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is not of the form PKG.MOD:NAME", hint="for example nets.resnet:build"
+        )
+
+
+def check_target(text: str) -> None:
+    """`onnx`, `openvino:fp16`.
+
+    Raises:
+        UsageError: there is no such format or precision.
+    """
+    from ..converters.registry import target_named
+    from ..pipeline.order import Wanted
+
+    target_named(Wanted.parse(text).target)
+
+
+def check_custom_op(text: str) -> None:
+    """`ns::op=package.module:fn`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.make_order import parse_custom_ops
+
+    parse_custom_ops([text])
+
+
+def check_model_arg(text: str) -> None:
+    """`key=value`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.make_order import parse_model_args
+
+    parse_model_args([text])
+
+
+def check_input_spec(text: str) -> None:
+    """The `--input` language.
+
+    Raises:
+        UsageError: it is not of it.
+    """
+    from ..core.grammar import parse_input
+
+    parse_input(text)
+
+
+def check_branch(text: str) -> None:
+    """`FILE:LINE`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.make_order import make_judging
+
+    make_judging(accept=[text])
+
+
+def check_drop(text: str) -> None:
+    """`0.5%`, `0.005`.
+
+    Raises:
+        UsageError: it is no such part, or hardly meant.
+    """
+    from ..pipeline.limit_text import parse_drop
+
+    parse_drop(text)
+
+
+def check_preprocess(text: str) -> None:
+    """As `--preprocess`.
+
+    Raises:
+        UsageError: an unknown preset or key, or a value that does not fit.
+    """
+    from ..calibration.preprocess import Preprocess
+
+    Preprocess.parse(text)
+
+
+def check_quantizer(text: str) -> None:
+    """A quantizer's name, or auto.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from ..converters.quantizers.quantizer_registry import find_quantizer
+
+    if text != "auto":
+        find_quantizer(text)
+
+
+def check_report(text: str) -> None:
+    """A report's name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from ..reports.formats import parse_formats
+
+    parse_formats([text])
 
 
 class KeyKind(StrEnum):
@@ -70,7 +183,7 @@ OWN_KEYS = (  # of one model alone, never in [defaults]
     Key(name="checkpoint", kind=P, told="Weights of the model: a file or a folder."),
 )
 _ARTIFACT_KEYS = (
-    Key(name="to", many=True, commas=True, check=checks.check_target),
+    Key(name="to", many=True, commas=True, check=check_target),
     Key(
         name="precision", many=True, commas=True, choices=PRECISIONS, usual=("fp32",),
         told="Precisions to make of every format in `to` that has them; those that say their own, "
@@ -82,21 +195,21 @@ _ARTIFACT_KEYS = (
     Key(name="narrow", kind=B, usual=False),
     Key(name="guard", kind=B, usual=False),
     Key(name="capture-timeout", kind=N, above=0, usual=CAPTURE_TIMEOUT),
-    Key(name="patch", many=True, check=checks.check_spec),
+    Key(name="patch", many=True, check=check_spec),
     Key(
         name="depends", many=True,
         told="What the model needs beside its modules and the files that its code opens in the "
         "project: files, globs, folders, env:NAME. A change makes its artifacts again.",
     ),
-    Key(name="custom-op", many=True, check=checks.check_custom_op),
+    Key(name="custom-op", many=True, check=check_custom_op),
     Key(name="for", many=True),
 )  # fmt: skip
 _SOURCE_KEYS = (
-    Key(name="model", check=checks.check_spec),
-    Key(name="model-arg", many=True, check=checks.check_model_arg),
+    Key(name="model", check=check_spec),
+    Key(name="model-arg", many=True, check=check_model_arg),
     Key(name="weights-key"),
     Key(name="method"),
-    Key(name="input", many=True, check=checks.check_input_spec),
+    Key(name="input", many=True, check=check_input_spec),
     Key(name="samples", kind=S),
     Key(name="static", many=True, commas=True),
     Key(name="drop-output", many=True, commas=True),
@@ -112,13 +225,13 @@ _JUDGING_KEYS = (
     Key(name="min-sqnr", kind=N),
     Key(name="search", kind=N, above=0, most=_DAYS),
     Key(name="sensitivity", kind=W, least=0, most=1000),
-    Key(name="accept-branch", many=True, check=checks.check_branch),
+    Key(name="accept-branch", many=True, check=check_branch),
     Key(name="device", choices=("cpu", "cuda")),
 )
 _DATA_KEYS = (
     Key(name="data", kind=S),
     Key(name="metric"),
-    Key(name="max-drop", kind=KeyKind.DROP, check=checks.check_drop),
+    Key(name="max-drop", kind=KeyKind.DROP, check=check_drop),
     Key(name="label"),
     Key(name="metric-output"),
 )
@@ -128,8 +241,8 @@ _LOWERING_KEYS = (
     Key(name="calib-select", choices=("random", "first")),
     Key(name="calib-seed", kind=W, least=0, most=2**63 - 1),
     Key(name="calib-method"),
-    Key(name="preprocess", check=checks.check_preprocess),
-    Key(name="quantizer", check=checks.check_quantizer),
+    Key(name="preprocess", check=check_preprocess),
+    Key(name="quantizer", check=check_quantizer),
     Key(name="keep-fp", many=True),
     Key(name="half-io", kind=B, usual=False),
     Key(name="max-trials", kind=W, least=1, most=100_000),
@@ -180,7 +293,7 @@ GATE_KEYS = {
     key.name: key
     for key in (
         Key(
-            name="max-drop", kind=KeyKind.DROP, check=checks.check_drop,
+            name="max-drop", kind=KeyKind.DROP, check=check_drop,
             told="The most that the metric on `data` may lose: 0.5% or 0.005.",
         ),
         Key(
@@ -216,7 +329,7 @@ RUN_KEYS = {
             told="The most that the cache may hold; the least recently used goes first."),
         Key(name="remote-cache", kind=KeyKind.FOLDER,
             told="A second cache that hosts share: a folder or an fsspec URL, as s3://bucket/dir."),
-        Key(name="report", many=True, commas=True, check=checks.check_report,
+        Key(name="report", many=True, commas=True, check=check_report,
             told="Reports to write for each model: html, md, junit, sarif, json."),
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`modelc init`: a commented modelc.toml from what checkpoints say."""
+"""`modelc init`: writes a commented modelc.toml for checkpoints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from ..sources.checkpoint_description import (
     describe_checkpoint,
     find_first_layer,
 )
-from .existing import FACTORY_FORM, open_sizes
-from .faults import split_faults
-from .keys import RESERVED_NAMES
-from .names import make_model_name
-from .orders import plan_project
-from .reading import read_project
+from .model_orders import plan_project
+from .project_faults import FACTORY_FORM, make_model_name, open_sizes, split_faults
+from .project_reader import read_project
+from .setting_keys import RESERVED_NAMES
 
 _MAX_MODELS = 100  # models of one call
 _EDIT = "# EDIT: "  # marks a line that only the user can complete

@@ -1,4 +1,4 @@
-"""Carries out the models of a project: what is done already is taken up, the rest is made."""
+"""Runs the models of a project in child processes, after reusing the steps that are up to date."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from ..pipeline.isolation.ipc import ChildBugError
 from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
-from .gates import find_breaches
-from .outcome import ModelOutcome
-from .records import ModelOrder
-from .wording import place_error
+from .project_faults import place_error
+from .project_records import ModelOrder, ModelOutcome, find_breaches
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest

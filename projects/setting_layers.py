@@ -1,4 +1,4 @@
-"""Flags over environment over [models.NAME] over [defaults] over what is built in."""
+"""Resolves settings: flags, environment, model tables, defaults, built-in values, in this order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from pathlib import Path
 
 from ..core.errors import Place, UsageError
 from ..core.names import unknown_name_error
-from .faults import Faults
-from .keys import (  # fmt: skip
+from .project_faults import Faults
+from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
+from .project_records import (
+    KeyPath,
+    ModelSettings,
+    Project,
+    RunSettings,
+    Setting,
+    SettingLayer,
+    Settings,
+    format_key_path,
+)
+from .setting_keys import (
     DEFAULT_KEYS,
     FORMER_KEYS,
     GATE_KEYS,
@@ -24,19 +35,7 @@ from .keys import (  # fmt: skip
     Key,
     KeyKind,
 )
-from .reading import parse_limit_texts, read_project_leniently, unknown_key_hint
-from .records import (
-    KeyPath,
-    ModelSettings,
-    Project,
-    RunSettings,
-    Setting,
-    SettingLayer,
-    Settings,
-    format_key_path,
-)
-from .typed import SettingReader
-from .values import parse_value_text
+from .setting_values import parse_value_text
 
 VARIABLE_PREFIX = "MODELC_"
 OTHER_VARIABLES = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
@@ -297,3 +296,43 @@ def _variable_names() -> dict[str, KeyPath]:
         VARIABLE_PREFIX + "_".join(name).upper().replace("-", "_"): path
         for name, path in named.items()
     }
+
+
+class SettingReader:
+    """Reads settings whose values the table of keys has checked; None where nobody said one."""
+
+    def __init__(self, said: Mapping[KeyPath, Setting]) -> None:
+        self._said = said
+
+    def _value(self, name: str) -> object:
+        one = self._said.get((name,))
+        return None if one is None else one.value
+
+    def text(self, name: str) -> str | None:
+        """A text."""
+        value = self._value(name)
+        return None if value is None else str(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Several texts, or none."""
+        value = self._value(name)
+        return value if isinstance(value, tuple) else ()
+
+    def path(self, name: str) -> Path | None:
+        """A path."""
+        text = self.text(name)
+        return None if text is None else Path(text)
+
+    def whole(self, name: str) -> int | None:
+        """A whole number."""
+        value = self._value(name)
+        return value if isinstance(value, int) else None
+
+    def number(self, name: str) -> float | None:
+        """A number."""
+        value = self._value(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def truth(self, name: str) -> bool:
+        """Whether it is so; what nobody said is not."""
+        return self._value(name) is True

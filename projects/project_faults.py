@@ -1,0 +1,281 @@
+"""Collects the faults of a project with their places, and checks paths, names and gates."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ..core.errors import Hint, MissingError, ModelcError, Option, Place, UsageError
+from ..core.loading import is_loader_spec
+from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
+from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES, Key, KeyKind
+
+
+class ProjectError(UsageError):
+    """Several things are wrong in a project; `faults` are they, in order."""
+
+    def __init__(self, faults: Sequence[ModelcError]) -> None:
+        super().__init__(_join_messages(faults), hint=faults[0].advice)
+        self.faults = tuple(faults)
+
+
+class ProjectMissingError(MissingError):
+    """Several things that a project needs are not here, and nothing else is wrong with it."""
+
+    def __init__(self, faults: Sequence[ModelcError]) -> None:
+        super().__init__(_join_messages(faults), hint=faults[0].advice)
+        self.faults = tuple(faults)
+
+
+def _join_messages(faults: Sequence[ModelcError]) -> str:
+    return f"{len(faults)} faults: " + "; ".join(fault.text for fault in faults)
+
+
+def split_faults(error: ModelcError) -> tuple[ModelcError, ...]:
+    """The faults that an error stands for: its own, or itself."""
+    return error.faults if isinstance(error, ProjectError | ProjectMissingError) else (error,)
+
+
+class Faults:
+    """Gathers what is wrong, so that one fault does not hide the next.
+
+    `refused` are settings and tables that are among them, as ("models", "digits", "to") or
+    ("defaults",): that they lack later is no second fault.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[ModelcError] = []
+        self.refused: set[KeyPath] = set()
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Keep an error of the block at this place."""
+        try:
+            yield
+        except ModelcError as error:
+            self.keep(error, place)
+
+    @contextmanager
+    def note_refusal(self, setting: KeyPath) -> Iterator[None]:
+        """Note a setting whose value the block refuses."""
+        try:
+            yield
+        except ModelcError:
+            self.refused.add(setting)
+            raise
+
+    def is_refused(self, model: str, key: str) -> bool:
+        """Whether a key of a model, or of all, or a table around it was refused."""
+        paths = (("models", model, key), ("defaults", key))
+        return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
+
+    def keep(self, error: ModelcError, place: Place) -> None:
+        """Keep an error at this place."""
+        for one in split_faults(error):
+            self.found.append(place_error(one, {"": place}))
+
+    def add(self, message: str, *, hint: str, place: Place | None = None) -> None:
+        """Keep one of our own."""
+        self.found.append(UsageError(message, hint=hint, place=place))
+
+    def raise_any(self) -> None:
+        """Raise what was found, if anything was.
+
+        Raises:
+            ModelcError: the one fault, or all of them as one.
+        """
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            missing = all(isinstance(fault, MissingError) for fault in self.found)
+            raise (ProjectMissingError if missing else ProjectError)(self.found)
+
+
+def place_error(error: ModelcError, places: Mapping[str, Place]) -> ModelcError:
+    """An error of a model at the line of the key that it is about, else at that of the model.
+
+    `places` is where each key was said; under "" is where the model is.
+    """
+    return error.at(places.get(error.option, places[""]), hint=key_hint(error.advice))
+
+
+def key_hint(hint: Hint) -> Hint:
+    """A hint with `calib = "DIR"` for `--calib DIR`, and the like."""
+    return Hint(*(_option_as_key(one) if isinstance(one, Option) else one for one in hint.parts))
+
+
+def _option_as_key(option: Option) -> str:
+    key = MODEL_KEYS.get(option.name)
+    if key is None:
+        return str(option)
+    if key.kind is KeyKind.TRUTH:
+        return f"{key.name} = true"
+    if not option.value:
+        return key.name
+    value = option.value.strip("\"'")
+    shown = value if key.kind in (KeyKind.WHOLE, KeyKind.NUMBER) else f'"{value}"'
+    return f"{shown} in {key.name}" if key.many else f"{key.name} = {shown}"
+
+
+# What `modelc init` writes where only the user knows.
+FACTORY_FORM = "PKG.MOD:FACTORY"
+_OPEN_SIZE = re.compile(r"EDIT_\w+")
+_OUTPUT_KEYS = frozenset({"timing-cache"})  # made by modelc where it is not there
+
+
+def check_paths(said: Iterable[Setting], faults: Faults) -> None:
+    """Keep in `faults` what is named and not there, and what `modelc init` left open."""
+    for one in said:
+        key = MODEL_KEYS.get(one.path[0]) if len(one.path) == 1 else None
+        if key is None:
+            continue
+        texts = one.value if isinstance(one.value, tuple) else (str(one.value),)
+        for text in texts:
+            _check_filled(one, text, faults)
+            if _is_path(key, text):
+                _check_exists(one, Path(text), faults)
+
+
+def _is_path(key: Key, text: str) -> bool:
+    if (
+        key.kind not in (KeyKind.PATH, KeyKind.SOURCE)
+        or text in key.words
+        or key.name in _OUTPUT_KEYS
+    ):
+        return False
+    return not (key.kind is KeyKind.SOURCE and is_loader_spec(text))
+
+
+def _check_filled(one: Setting, text: str, faults: Faults) -> None:
+    left = FACTORY_FORM if one.path == ("model",) and text == FACTORY_FORM else ""
+    if one.path == ("input",):
+        left = ", ".join(open_sizes(text))
+    if left:
+        faults.add(
+            f"still to be filled in: {left}",
+            place=one.told.of(one.name),
+            hint="put in what holds for your model"
+            if left != FACTORY_FORM
+            else "name the function or class that builds the module, as nets.resnet:build",
+        )
+
+
+def open_sizes(text: str) -> tuple[str, ...]:
+    """The words in a text that stand for sizes only the user knows."""
+    return tuple(dict.fromkeys(_OPEN_SIZE.findall(text)))
+
+
+def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
+    try:
+        if path.exists():
+            return
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError:  # a name that is too long, a folder that may not be read
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {path.parent / near[0]}?" if near else f"put it there, or mend {one.name}"
+    faults.add(f"there is no {path}", hint=hint, place=one.told.of(one.name))
+
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DEVICE_NAMES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)  # Windows opens these
+_NAME_HINT = "use letters, digits, '-', '_' and '.', 64 at most, a letter or digit first"
+
+
+def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Faults) -> None:
+    """Keep what is wrong with the names of models in `faults`."""
+    seen: dict[str, str] = {}
+    for name in names:
+        why = _name_fault(name)
+        twin = seen.setdefault(name.lower(), name)
+        if why:
+            text = f"the model's name {name[:80]!r} {why}"
+            faults.add(text, hint=_NAME_HINT, place=place(name))
+        elif twin != name:
+            faults.add(
+                f"{name} and {twin} are one folder where case does not count",
+                hint="rename one of them",
+                place=place(name),
+            )
+
+
+def _name_fault(name: str) -> str:
+    if not _MODEL_NAME.fullmatch(name) or name.endswith("."):
+        return "is no name of a folder on every system"
+    if _DEVICE_NAMES.fullmatch(name):
+        return "is a device's on Windows"
+    return "is a key's" if name in RESERVED_NAMES else ""
+
+
+def make_model_name(text: str) -> str:
+    """A name for a model, made of any text."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:64] or "net"
+    return plain if not _name_fault(plain) else f"{plain[:58]}-model"
+
+
+_PATTERN_DEPTH = 3  # parts of a path with a pattern
+
+
+def read_gates(said: Mapping[KeyPath, Setting]) -> tuple[Gate, ...]:
+    """The gates that settings say, those of all artifacts first."""
+    found: dict[str, dict[str, Setting]] = {}
+    for path, one in said.items():
+        if path[0] == GATES:
+            pattern = path[1] if len(path) == _PATTERN_DEPTH else ALL_ARTIFACTS
+            found.setdefault(pattern, {})[path[-1]] = one
+    gates = (_make_gate(pattern, limits) for pattern, limits in found.items())
+    return tuple(sorted(gates, key=lambda gate: gate.pattern != ALL_ARTIFACTS))
+
+
+def _make_gate(pattern: str, limits: Mapping[str, Setting]) -> Gate:
+    from ..pipeline.limit_text import parse_drop
+
+    drop, size, ratio = (limits.get(n) for n in ("max-drop", "max-size", "max-latency-ratio"))
+    return Gate(
+        pattern=pattern,
+        max_drop=None if drop is None else parse_drop(str(drop.value)),
+        max_size=None if size is None else int(str(size.value)),
+        max_latency_ratio=None if ratio is None else float(str(ratio.value)),
+        told={name.replace("-", "_"): one.told for name, one in limits.items()},
+    )
+
+
+def check_gates(
+    said: Iterable[Setting], artifacts: Sequence[str], faults: Faults, *, measures: bool
+) -> None:
+    """Keep gates in `faults` that would hold nothing: no artifact, or no data to measure on."""
+    for one in said:
+        if one.path[0] != GATES:
+            continue
+        place = one.told.of(one.name)
+        if one.path[-1] == "max-drop" and not measures:
+            faults.add(
+                "nothing is measured without data", hint="add data, or leave it out", place=place
+            )
+        if not one.shared:
+            _check_pattern(one, artifacts, faults)
+
+
+def check_shared_gates(said: Iterable[Setting], artifacts: Sequence[str], faults: Faults) -> None:
+    """Keep gates for all models in `faults` that are for no artifact of any of them."""
+    for one in dict.fromkeys(said):
+        if one.path[0] == GATES and one.shared:
+            _check_pattern(one, artifacts, faults)
+
+
+def _check_pattern(one: Setting, artifacts: Sequence[str], faults: Faults) -> None:
+    pattern = one.path[1] if len(one.path) == _PATTERN_DEPTH else ALL_ARTIFACTS
+    if any(fnmatchcase(name, pattern) or name == pattern for name in artifacts):
+        return
+    near = difflib.get_close_matches(pattern, artifacts, n=1)
+    faults.add(
+        f"it is for none of {', '.join(artifacts)}",
+        place=one.told.of(one.name),
+        hint=f"did you mean {near[0]!r}?"
+        if near
+        else "write an artifact's name or a pattern, as *-int8",
+    )

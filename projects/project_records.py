@@ -1,0 +1,334 @@
+"""Records of a project: settings, gates, the order and outcome of each model, and regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeAlias
+
+from ..core.errors import ModelcError, Place
+from ..core.manifest import Manifest
+from ..core.precision import Precision
+from ..core.records import Artifact, artifact_names
+from ..pipeline.order import Order
+from ..pipeline.plan import Step
+from ..reports.differences import Change
+from ..reports.words import size_text
+
+PROJECT_FILE = "modelc.toml"
+Value: TypeAlias = str | int | float | bool | tuple[str, ...]
+KeyPath: TypeAlias = tuple[str, ...]  # of a setting: ("seed",), ("gates", "*-int8", "max-size")
+ALL_ARTIFACTS = "*"  # the pattern of gates that hold for every artifact
+
+
+class SettingLayer(StrEnum):
+    """Who says a setting, the strongest first."""
+
+    FLAG = "flag"
+    ENV = "env"
+    FILE = "file"
+    BUILT_IN = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting, and who said it: `told` is `modelc.toml:12 [models.digits]`, `--set`, ...
+
+    What is `shared` was said for all models at once.
+    """
+
+    path: KeyPath
+    value: Value
+    layer: SettingLayer
+    told: Place
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """`seed`, `gates.max-size`, `gates."*-int8".max-size`."""
+        return format_key_path(self.path)
+
+
+def format_key_path(path: KeyPath) -> str:
+    """A path as TOML writes it."""
+    plain = (part.replace("-", "").replace("_", "").isalnum() and part.isascii() for part in path)
+    return ".".join(part if bare else f'"{part}"' for part, bare in zip(path, plain, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """What a modelc.toml says; `models` are in the order of the file.
+
+    `places` is `modelc.toml:12 [models.digits]` by model.
+    """
+
+    file: Path
+    run: tuple[Setting, ...] = ()
+    defaults: tuple[Setting, ...] = ()
+    models: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """What its relative paths are relative to."""
+        return self.file.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How `modelc run` goes about it.
+
+    `memory` and `cache_limit` are in bytes, `timeout` in seconds of one step; None is no limit.
+    `jobs` is how many models run side by side. `cache_dir` None is the system's own place.
+    """
+
+    out: Path = Path("out")
+    jobs: int = 1
+    memory: int | None = None
+    timeout: float | None = None
+    keep_going: bool = False
+    cache_dir: Path | None = None
+    cache_limit: int | None = None
+    remote_cache: str | None = None
+    report: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """All that holds for one model, by path; what nobody said is there as it is built in.
+
+    `place` is where the file names the model.
+    """
+
+    name: str
+    place: Place
+    said: Mapping[KeyPath, Setting]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A project with all its layers: what holds, and who said so. `warnings` are to be told."""
+
+    project: Project
+    run: RunSettings
+    run_said: Mapping[KeyPath, Setting]
+    models: tuple[ModelSettings, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """What artifacts whose name matches `pattern` must keep to; None asks for nothing.
+
+    `max_drop` is a part as in `--max-drop`, `max_size` bytes of all that ships, and
+    `max_latency_ratio` the most that its latency may be of its FP32 parent's. `told` is where each
+    was said, by field.
+    """
+
+    pattern: str = ALL_ARTIFACTS
+    max_drop: float | None = None
+    max_size: int | None = None
+    max_latency_ratio: float | None = None
+    told: Mapping[str, Place] = field(default_factory=dict)
+
+    def over(self, other: Gate) -> Gate:
+        """This gate's limits, and the other's where this has none."""
+        return Gate(
+            pattern=self.pattern,
+            max_drop=other.max_drop if self.max_drop is None else self.max_drop,
+            max_size=other.max_size if self.max_size is None else self.max_size,
+            max_latency_ratio=other.max_latency_ratio
+            if self.max_latency_ratio is None
+            else self.max_latency_ratio,
+            told={**other.told, **self.told},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOrder:
+    """One model of a project, ready to be carried out: its order, checked, and its plan.
+
+    `left_out` are combinations of `to` and `precision` that a format does not have, `unused`
+    settings for all models that have no effect here, with the reason. `gates` are general ones
+    first. `places` is where each key was said, as `modelc.toml:18 [models.digits] model`; under ""
+    is where the model is.
+    """
+
+    name: str
+    order: Order
+    plan: tuple[Step, ...]
+    gates: tuple[Gate, ...] = ()
+    left_out: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
+
+    def gate_for(self, artifact: str) -> Gate:
+        """The limits of one artifact: its own, before those of a pattern, before those of all."""
+        found = Gate(pattern=artifact)
+        ordered = sorted(
+            self.gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact)
+        )
+        for gate in ordered:
+            if gate.pattern == artifact or fnmatchcase(artifact, gate.pattern):
+                found = gate.over(found)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breach:
+    """One gate that an artifact does not keep to, in words; `told` is where the gate was said."""
+
+    artifact: str
+    gate: str  # max-size, max-drop, max-latency-ratio
+    message: str
+    told: Place | None
+
+
+def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+    """What the artifacts that were asked for do not keep to.
+
+    A gate on what was not measured is a breach: nothing shows that it is kept.
+    """
+    asked = {step.name for step in model.plan if step.asked}
+    found: list[Breach] = []
+    for artifact in manifest.artifacts:
+        if artifact.name in asked:
+            found += _gate_breaches(artifact, model.gate_for(artifact.name))
+    return tuple(found)
+
+
+def _gate_breaches(artifact: Artifact, gate: Gate) -> list[Breach]:
+    checks = {
+        "max-size": _size_breach(artifact, gate),
+        "max-drop": _drop_breach(artifact, gate),
+        "max-latency-ratio": _latency_breach(artifact, gate),
+    }
+    return [
+        Breach(
+            artifact=artifact.name,
+            gate=name,
+            message=message,
+            told=gate.told.get(name.replace("-", "_")),
+        )
+        for name, message in checks.items()
+        if message
+    ]
+
+
+def _size_breach(artifact: Artifact, gate: Gate) -> str:
+    if gate.max_size is None or artifact.size <= gate.max_size:
+        return ""
+    return f"{size_text(artifact.size)}, and max-size is {size_text(gate.max_size)}"
+
+
+def _drop_breach(artifact: Artifact, gate: Gate) -> str:
+    if gate.max_drop is None:
+        return ""
+    found = artifact.accuracy
+    if found is None:
+        return "nothing was measured on labelled data, and there is a max-drop"
+    if found.drop <= gate.max_drop:
+        return ""
+    return f"{found.metric} drops by {found.drop:.2%}, and max-drop is {gate.max_drop:.2%}"
+
+
+def _latency_breach(artifact: Artifact, gate: Gate) -> str:
+    """Against the FP32 model that it was made from; one that is FP32 itself is its own measure."""
+    most, found = gate.max_latency_ratio, artifact.latency
+    if most is None or (found is None and artifact.precision is Precision.FP32):
+        return ""
+    if found is None:
+        return "its latency was not measured, and there is a max-latency-ratio"
+    ratio = found.milliseconds / found.parent
+    if ratio <= most:
+        return ""
+    return (
+        f"{found.milliseconds:.3g} ms is {ratio:.2f} of its fp32 parent's {found.parent:.3g} ms, "
+        f"and max-latency-ratio is {most:g}"
+    )
+
+
+BREACH_EXIT_CODE = 1  # as a verdict that failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOutcome:
+    """One model: its record, or what stopped it before there was one.
+
+    `kept` are steps whose artifacts stood in the folder as they would be made today, or that failed
+    as they would again; `restored` came from the cache; the rest was made. `seconds` is the wall
+    time of its own work. `started` is False for a model that was not come to.
+    """
+
+    name: str
+    folder: str
+    manifest: Manifest | None = None
+    error: ModelcError | None = None
+    breaches: tuple[Breach, ...] = ()
+    kept: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    seconds: float = 0.0
+    started: bool = True
+
+    @property
+    def exit_code(self) -> int:
+        """Of this model, as `modelc export` would end; 1 where a gate is not kept to."""
+        if self.error is not None:
+            return self.error.exit_code
+        code = 0 if self.manifest is None else self.manifest.exit_code
+        return code or (BREACH_EXIT_CODE if self.breaches else 0)
+
+
+def combine_exit_codes(ended: Sequence[ModelOutcome], *, prepare_only: bool = False) -> int:
+    """1 where an artifact is wrong or breaks a gate; else the first other code; 0 where all hold.
+
+    With `prepare_only` a model that only waits for another host is none.
+    """
+    codes = [one.exit_code for one in ended if not (prepare_only and is_only_pending(one))]
+    return 1 if 1 in codes else next((code for code in codes if code), 0)
+
+
+def is_only_pending(one: ModelOutcome) -> bool:
+    """Whether nothing is wrong but that a step needs another host."""
+    manifest = one.manifest
+    if one.error is not None or one.breaches or manifest is None:
+        return False
+    mine = artifact_names(manifest.steps)
+    judged = all(v.passed for v in manifest.verdicts if v.artifact in mine)
+    return bool(manifest.pending) and not manifest.failures and judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureChange:
+    """One measure of one artifact that is not as it was; `change` is worse, better, new or told."""
+
+    model: str
+    artifact: str
+    measure: str
+    change: Change
+    before: str
+    after: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """All that changed from the run in `base`; what stayed or is noise is not listed.
+
+    `compared` is how many measures were held beside each other. `notes` say what makes the runs
+    hard to compare, `left_out` what was not compared, and why.
+    """
+
+    base: str
+    changed: tuple[MeasureChange, ...]
+    compared: int
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> tuple[MeasureChange, ...]:
+        """What got worse beyond its margin."""
+        return tuple(one for one in self.changed if one.change is Change.WORSE)
