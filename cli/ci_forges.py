@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..projects.annotations import Annotation
-from ..reports.words import escape_control
+from ..reports.text_format import escape_control
 
 _SECTION_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _TITLE_LIMIT = 200  # characters: what a list of remarks shows

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
 from ..core.verdict import State
-from ..reports.words import escape_control, escape_control_line
+from ..reports.text_format import escape_control, escape_control_line
 from .streams import lenient_stream
 
 if TYPE_CHECKING:

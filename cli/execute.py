@@ -18,7 +18,7 @@ from ..pipeline.plan import make_plan
 from ..pipeline.provenance.signing import keep_signature
 from ..pipeline.recorded_run import AnyRequest, FinishRequest
 from ..pipeline.report_files import remove_stale_reports
-from ..reports.formats import ReportFormat
+from ..reports.report_formats import ReportFormat
 from .console import Screen, show_json
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest

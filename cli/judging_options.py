@@ -15,7 +15,7 @@ from ..core.verdict import Limits
 from .common_options import Panel
 
 if TYPE_CHECKING:
-    from ..reports.formats import ReportFormat
+    from ..reports.report_formats import ReportFormat
 
 PROJECT_FILE = "modelc.toml"
 _TOLERANCE_TABLE = "tolerance"
@@ -159,9 +159,9 @@ def parse_formats(texts: list[str] | None) -> tuple[ReportFormat, ...]:
     """
     if not texts:
         return ()
-    from ..reports import formats
+    from ..reports import report_formats
 
-    return formats.parse_formats(texts)
+    return report_formats.parse_formats(texts)
 
 
 def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[ReportFormat, ...]:

@@ -23,9 +23,8 @@ from ..pipeline.provenance.artifact_checks import (
     ProvenanceCheck,
     Verification,
 )
-from ..reports.rows import sensitivity_lines
-from ..reports.size_text import readable_dim
-from ..reports.words import count_text, figure_text, size_text
+from ..reports.result_rows import sensitivity_lines
+from ..reports.text_format import count_text, figure_text, readable_dim, size_text
 from ..sources.weight_sets import percent_text
 from .console import STATE_MARKS, fit_table, new_table, print_line, result_console
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..core.findings import Accuracy, TradeOff
 from ..core.records import Artifact
-from ..reports.words import figure_text
+from ..reports.text_format import figure_text
 from ..validators.accuracy_text import drop_text, interval_text, value_text
 from .console import new_table, print_line
 

@@ -18,15 +18,9 @@ from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict
 from ..pipeline.size_probe import describe_narrowed_values
 from ..pipeline.trial_choice import CHOICE_RULE
-from ..reports.artifact_warnings import (
-    list_notes,
-    list_sample_findings,
-    list_shared_warnings,
-    random_warning,
-)
-from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
-from ..reports.size_text import has_size_symbols
-from ..reports.words import count_text, figure_text, size_text
+from ..reports.result_rows import domain_lines, sensitivity_lines, sqnr_text
+from ..reports.summary import list_notes, list_sample_findings, list_shared_warnings, random_warning
+from ..reports.text_format import count_text, figure_text, has_size_symbols, size_text
 from .console import STATE_MARKS, fit_table, new_table, print_line, print_lines, result_console
 from .render_accuracy import show_accuracy, show_tradeoffs
 

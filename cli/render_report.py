@@ -12,7 +12,7 @@ from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
 from ..projects.project_results import compare_projects, is_project_folder, read_results
-from ..reports.comparison import Comparison
+from ..reports.comparison import Change, Comparison
 from ..reports.comparison_documents import (
     CHANGE_TITLES,
     comparison_markdown,
@@ -20,8 +20,7 @@ from ..reports.comparison_documents import (
     headline,
     run_text,
 )
-from ..reports.differences import Change
-from ..reports.formats import REPORT_FORMATS, ReportFormat, find_format
+from ..reports.report_formats import REPORT_FORMATS, ReportFormat, find_format
 from .console import print_line, result_console, show_json, show_reasons_table
 from .render_run import CHANGE_MARKS
 

@@ -21,8 +21,8 @@ from ..projects.project_records import (
     RunSettings,
 )
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
-from ..reports.differences import Change
-from ..reports.words import count_text, figure_text, size_text
+from ..reports.comparison import Change
+from ..reports.text_format import count_text, figure_text, size_text
 from .console import (
     new_table,
     print_line,

@@ -15,7 +15,7 @@ from ..projects.model_orders import plan_project
 from ..projects.project_records import KeyPath, Setting, SettingLayer, Settings, Value
 from ..projects.project_template import NewProject
 from ..projects.setting_layers import Overrides
-from ..reports.words import count_text, size_text
+from ..reports.text_format import count_text, size_text
 from .console import error_console, new_table, print_line, result_console, show_json
 
 if TYPE_CHECKING:

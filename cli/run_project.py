@@ -126,7 +126,7 @@ def _execute_models(
     from ..projects.index_page import clear_index
     from ..projects.run_models import ProjectLimits, run_models
     from ..projects.run_record import clear_record
-    from ..reports.formats import find_format, parse_formats
+    from ..reports.report_formats import find_format, parse_formats
 
     run = planned.settings.run
     set_output_folder(run.out)
@@ -194,7 +194,7 @@ def _conclude(
     from ..projects.index_page import write_index
     from ..projects.project_results import read_results
     from ..projects.run_record import write_record
-    from ..reports.formats import find_format, parse_formats
+    from ..reports.report_formats import find_format, parse_formats
 
     run = planned.settings.run
     reports = parse_formats(run.report)

@@ -23,7 +23,7 @@ from .run_options import SignKey, is_on_command_line, load_private_key
 
 if TYPE_CHECKING:
     from ..pipeline.isolation.watchdog import ProcessLimits
-    from ..reports.formats import ReportFormat
+    from ..reports.report_formats import ReportFormat
 
 _REJUDGE_OPTIONS = {
     "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "sign_key", "json",

@@ -12,7 +12,7 @@ from ..core.manifest import Manifest
 from ..core.system_errors import is_user_error, system_error_hint
 from ..core.whole import atomic_write
 from ..reports.comparison import Comparison, compare_manifests
-from ..reports.formats import REPORT_FORMATS, ReportFormat
+from ..reports.report_formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
 from .recorded_run import load_manifest
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
-from ..reports.rows import REJECTED_PREFIX, Outcome, make_rows
+from ..reports.result_rows import REJECTED_PREFIX, Outcome, make_rows
 from ..reports.source_findings import TRACE_WARNING, find_source_lines
 from .project_faults import split_faults
 from .project_records import MeasureChange, ModelOutcome, Regression

@@ -11,8 +11,8 @@ from .. import __version__
 from ..core.errors import ModelcError
 from ..pipeline.report_files import check_own, write_document
 from ..reports.junit import add_properties, join_suites, make_case, make_suite
-from ..reports.rows import Outcome
-from ..reports.words import escape_control
+from ..reports.result_rows import Outcome
+from ..reports.text_format import escape_control
 from . import ci_markdown
 from .project_faults import split_faults
 from .project_records import MeasureChange

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..core.errors import ModelcError
-from ..reports.differences import Change
-from ..reports.markdown_text import (
+from ..reports.comparison import Change
+from ..reports.markdown import (
     MarkdownBlock,
     as_prose,
     code_span,
@@ -16,7 +16,7 @@ from ..reports.markdown_text import (
     fold_lines,
     markdown_table,
 )
-from ..reports.words import count_text, figure_text, seconds_text, size_text
+from ..reports.text_format import count_text, figure_text, seconds_text, size_text
 from .project_faults import split_faults
 from .project_records import MeasureChange, Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord

@@ -12,14 +12,14 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, artifact_names, step_of
 from ..pipeline.report_files import check_own, write_document, write_reports
-from ..reports.differences import Change
-from ..reports.formats import ReportFormat, find_format
+from ..reports.comparison import Change
 from ..reports.html_page import make_page
 from ..reports.html_verdicts import WORDS, pill
 from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
-from ..reports.rows import Outcome, make_rows
+from ..reports.report_formats import ReportFormat, find_format
+from ..reports.result_rows import Outcome, make_rows
 from ..reports.summary import SUMMARY_HEAD, WORST_FIRST, SummaryLine, summary_lines
-from ..reports.words import count_text, day_text, seconds_text
+from ..reports.text_format import count_text, day_text, seconds_text
 from .project_records import Regression
 from .project_results import ProjectResults, read_results
 from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged

@@ -15,8 +15,8 @@ from ..core.precision import Precision
 from ..core.records import Artifact, artifact_names
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
-from ..reports.differences import Change
-from ..reports.words import size_text
+from ..reports.comparison import Change
+from ..reports.text_format import size_text
 
 PROJECT_FILE = "modelc.toml"
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]

@@ -12,10 +12,9 @@ from ..core.records import artifact_names
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..pipeline.recorded_run import load_manifest
-from ..reports.comparison import ComparedRun, Comparison, compare_manifests
-from ..reports.differences import Change, Measure
-from ..reports.rows import Outcome
-from ..reports.words import count_text
+from ..reports.comparison import Change, ComparedRun, Comparison, Measure, compare_manifests
+from ..reports.result_rows import Outcome
+from ..reports.text_format import count_text
 from .model_orders import PlannedProject
 from .project_records import MeasureChange, ModelOrder, ModelOutcome, Regression
 from .run_record import RUN_FILE, RunRecord, make_record, read_record

@@ -20,7 +20,7 @@ from ..core.whole import atomic_write
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
-from ..reports.artifact_warnings import list_shared_warnings, list_warnings
+from ..reports.summary import list_shared_warnings, list_warnings
 from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
 
 if TYPE_CHECKING:

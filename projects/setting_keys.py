@@ -123,7 +123,7 @@ def check_report(text: str) -> None:
     Raises:
         UsageError: there is none of that name.
     """
-    from ..reports.formats import parse_formats
+    from ..reports.report_formats import parse_formats
 
     parse_formats([text])
 

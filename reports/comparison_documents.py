@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .comparison import ComparedRun, Comparison
-from .differences import Change, Measure
+from .comparison import Change, ComparedRun, Comparison, Measure
 from .html_page import make_page
 from .html_verdicts import pill
-from .markdown import REPORT_MARK
-from .markdown_text import (
+from .markdown import (
+    REPORT_MARK,
     MarkdownBlock,
     as_prose,
     code_span,
@@ -18,8 +17,8 @@ from .markdown_text import (
     markdown_table,
 )
 from .markup import Markup, join, table_tag, tag
-from .rows import Outcome
-from .words import count_text, day_text, digest_text
+from .result_rows import Outcome
+from .text_format import count_text, day_text, digest_text
 
 CHANGE_TITLES = {
     Change.WORSE: "Worse",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.manifest import Manifest
 from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, card_table, code_tag, details_tag, join, scroll_box, table_tag, tag
-from .rows import (
+from .result_rows import (
     FeedCase,
     Outcome,
     ResultRow,
@@ -20,7 +20,7 @@ from .rows import (
     sensitivity_lines,
 )
 from .summary import SUMMARY_HEAD, WORST_FIRST, deployment_answer, summary_lines
-from .words import (
+from .text_format import (
     count_text,
     decibel_text,
     digest_text,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from ..core.manifest import Manifest
-from .rows import FeedCase, Outcome, ResultRow, excuse_text, make_rows, sqnr_text
-from .words import day_text, decibel_text, escape_control, figure_text, one_line, ratio
+from .result_rows import FeedCase, Outcome, ResultRow, excuse_text, make_rows, sqnr_text
+from .text_format import day_text, decibel_text, escape_control, figure_text, one_line, ratio
 
 _ROOT_SUITE = "modelc"
 _WHOLE_CASE = "verdict"  # the case of what no single feed explains

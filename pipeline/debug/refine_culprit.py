@@ -15,7 +15,7 @@ from typing import Any
 from ...core.contract import Array
 from ...core.probe import Probe, ProbeNode
 from ...core.whole import flush_file
-from ...reports.words import one_line
+from ...reports.text_format import one_line
 from ...sources.activation_tape import TracedTensor
 from ..output_folder import refuse_links
 from .layer_anchors import Anchor, is_comparable

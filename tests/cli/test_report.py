@@ -17,7 +17,7 @@ import pytest
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest
-from modelc.reports.formats import REPORT_FORMATS
+from modelc.reports.report_formats import REPORT_FORMATS
 
 from ..reasons import because
 

@@ -103,7 +103,7 @@ trust = true
 
 def _manifest(data: bytes, folder: Path) -> None:
     from modelc.pipeline.manifest_file import read_manifest_file
-    from modelc.reports.formats import REPORT_FORMATS
+    from modelc.reports.report_formats import REPORT_FORMATS
 
     manifest = read_manifest_file(_placed(data, folder, "manifest.json"))
     for one in REPORT_FORMATS:

@@ -21,7 +21,7 @@ from modelc.pipeline.narrow_domain import SizeInterval
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.reports.rows import domain_lines
+from modelc.reports.result_rows import domain_lines
 
 CODE = '''
 import torch

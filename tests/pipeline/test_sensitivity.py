@@ -17,7 +17,7 @@ from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.reports.rows import sensitivity_lines
+from modelc.reports.result_rows import sensitivity_lines
 
 CODE = '''
 import torch

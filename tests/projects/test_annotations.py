@@ -13,7 +13,7 @@ from modelc.core.findings import BranchRecord
 from modelc.projects.annotations import Annotation, annotate_fault, annotate_run, path_within
 from modelc.projects.project_faults import ProjectError
 from modelc.projects.project_records import Breach, MeasureChange, ModelOutcome, Regression
-from modelc.reports.differences import Change
+from modelc.reports.comparison import Change
 
 PLACES = {"net": Place(file="conf/modelc.toml", line=12, key="[models.net]")}
 BREACH = Breach(artifact="onnx", gate="max-size", message="9 MB, and max-size is 8 MB",

@@ -23,7 +23,7 @@ from modelc.projects.ci_markdown import COMMENT_MARK, write_comment, write_summa
 from modelc.projects.project_faults import ProjectError
 from modelc.projects.project_records import Breach, MeasureChange, Regression
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
-from modelc.reports.differences import Change
+from modelc.reports.comparison import Change
 
 WORSE = MeasureChange(model="net", artifact="onnx", measure="size", change=Change.WORSE,
                 before="1 MB", after="2 MB")  # fmt: skip

@@ -24,9 +24,9 @@ from modelc.projects.index_page import (
 from modelc.projects.project_records import Breach, MeasureChange, ModelOutcome, Regression
 from modelc.projects.project_results import compare_projects, is_project_folder, read_results
 from modelc.projects.run_record import RunRecord, make_record, write_record
-from modelc.reports.differences import Change
-from modelc.reports.formats import find_format
-from modelc.reports.rows import Outcome
+from modelc.reports.comparison import Change
+from modelc.reports.report_formats import find_format
+from modelc.reports.result_rows import Outcome
 
 HTML = [find_format("html")]
 

@@ -18,7 +18,7 @@ from modelc.pipeline.manifest_file import write_manifest
 from modelc.projects.project_records import ModelOutcome, Regression
 from modelc.projects.project_results import BaseRun, RunScope, find_regression, read_base
 from modelc.projects.run_record import make_record, with_regression
-from modelc.reports.differences import Change
+from modelc.reports.comparison import Change
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from modelc.core.manifest import FeedPlan, Manifest
 from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Coverage
 from modelc.core.verdict import Limits
-from modelc.reports.artifact_warnings import list_notes, list_shared_warnings
+from modelc.reports.summary import list_notes, list_shared_warnings
 from modelc.validators.tolerance import TOLERANCES, override_limits
 
 USUAL = TOLERANCES[Precision.FP32]

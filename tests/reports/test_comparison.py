@@ -13,9 +13,8 @@ from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.records import Artifact, Coverage, Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
-from modelc.reports.comparison import Comparison, compare_manifests
+from modelc.reports.comparison import CEILING_DB, Change, Comparison, compare_manifests
 from modelc.reports.comparison_documents import comparison_markdown, comparison_page, headline
-from modelc.reports.differences import CEILING_DB, Change
 
 from ..reasons import because
 

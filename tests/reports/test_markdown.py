@@ -11,13 +11,7 @@ from markdown_it import MarkdownIt
 
 from modelc.core.manifest import Manifest
 from modelc.reports import markdown
-from modelc.reports.markdown_text import (
-    MARKDOWN_LIMIT,
-    MarkdownBlock,
-    as_prose,
-    code_span,
-    fit_blocks,
-)
+from modelc.reports.markdown import MARKDOWN_LIMIT, MarkdownBlock, as_prose, code_span, fit_blocks
 
 READER = MarkdownIt("gfm-like", {"linkify": False})
 

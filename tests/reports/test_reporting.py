@@ -15,7 +15,7 @@ from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
 from modelc.pipeline.report_files import compare_runs, load_run, remove_stale_reports, write_reports
-from modelc.reports.formats import REPORT_FORMATS, find_format, parse_formats
+from modelc.reports.report_formats import REPORT_FORMATS, find_format, parse_formats
 
 
 def test_every_document_can_be_written_and_written_again(
@@ -33,7 +33,7 @@ def test_every_document_can_be_written_and_written_again(
 def test_a_file_of_somebody_else_is_kept(
     made: Callable[[str], Manifest], tmp_path: Path, one: object
 ) -> None:
-    from modelc.reports.formats import ReportFormat
+    from modelc.reports.report_formats import ReportFormat
 
     assert isinstance(one, ReportFormat)
     (tmp_path / one.file).write_text("my own notes")

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from modelc.core.manifest import Manifest
-from modelc.reports import sarif
+from modelc.reports import source_findings
 
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text(
@@ -24,7 +24,7 @@ VALIDATOR = jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.FormatC
 
 
 def run_of(manifest: Manifest) -> dict[str, Any]:
-    (run,) = json.loads(sarif.render_sarif(manifest))["runs"]
+    (run,) = json.loads(source_findings.render_sarif(manifest))["runs"]
     found: dict[str, Any] = run
     return found
 
@@ -40,12 +40,12 @@ def places(manifest: Manifest) -> list[tuple[str, str, str, int | None]]:
 
 
 def test_every_document_is_valid_by_the_published_schema(any_manifest: Manifest) -> None:
-    document = json.loads(sarif.render_sarif(any_manifest))
+    document = json.loads(source_findings.render_sarif(any_manifest))
     assert [error.message for error in VALIDATOR.iter_errors(document)] == []
 
 
 def test_the_schema_refuses_what_is_wrong(full: Manifest) -> None:
-    document = json.loads(sarif.render_sarif(full))
+    document = json.loads(source_findings.render_sarif(full))
     document["runs"][0]["results"][0]["level"] = "bad"
     del document["runs"][0]["tool"]
     assert len(list(VALIDATOR.iter_errors(document))) == 2

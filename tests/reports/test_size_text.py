@@ -13,7 +13,7 @@ from modelc.cli.render_manifest import show_manifest
 from modelc.core.contract import Inspection, TensorInfo
 from modelc.core.manifest import Manifest
 from modelc.reports import html_page, markdown
-from modelc.reports.size_text import has_size_symbols, readable_dim, readable_sizes
+from modelc.reports.text_format import has_size_symbols, readable_dim, readable_sizes
 
 
 @pytest.mark.parametrize(

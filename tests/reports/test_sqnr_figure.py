@@ -18,7 +18,7 @@ from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import make_record
 from modelc.reports import html_page, junit, markdown
 from modelc.reports.comparison import compare_manifests
-from modelc.reports.rows import sqnr_text
+from modelc.reports.result_rows import sqnr_text
 
 
 @pytest.fixture

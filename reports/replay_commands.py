@@ -1,4 +1,4 @@
-"""The commands that do again what a manifest records, as far as it knows them."""
+"""Commands that repeat what a manifest records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shlex import quote
 
 from ..core.loading import is_loader_spec
 from ..core.manifest import Manifest
-from .words import escape_control
+from .text_format import escape_control
 
 EXAMPLE_FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
 _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
