@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from .core.pace import relax_gc
+from .core.process import relax_gc
 
 _INTERRUPTED = 130
 

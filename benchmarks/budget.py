@@ -24,7 +24,7 @@ from torch import nn
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.events import Event, Finished, ignore_events
 from modelc.core.findings import TradeOff
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.records import Artifact
 from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.run_order import run

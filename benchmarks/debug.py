@@ -42,8 +42,8 @@ from modelc.converters.registry import target_named
 from modelc.core.contract import Job
 from modelc.core.errors import ModelcError
 from modelc.core.events import ignore_events
-from modelc.core.precision import Precision
-from modelc.core.probe import Probed
+from modelc.core.kinds import Precision
+from modelc.core.target_extensions import Probed
 from modelc.pipeline.api import export
 from modelc.pipeline.debug.layer_comparer import finite_sqnr
 from modelc.pipeline.debug.locate_layer import SuspectArtifact, locate_layer

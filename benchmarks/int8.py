@@ -29,10 +29,9 @@ from modelc.benchmarks.int8_by_hand import make, quiet, ways
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, QuantizeJob
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, merge_inputs
 from modelc.sample_models import digits, encoder, resnet

@@ -18,8 +18,8 @@ from modelc.converters.registry import target_named
 from modelc.core.contract import Feed, Outputs, Runner
 from modelc.core.errors import RunnerError
 from modelc.core.events import ignore_events
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api

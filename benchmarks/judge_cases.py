@@ -16,8 +16,8 @@ from modelc.benchmarks.planting import Planted, plant
 from modelc.converters.registry import target_named
 from modelc.core.contract import Job, Outputs
 from modelc.core.errors import ModelcError
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.pipeline import api
 from modelc.pipeline.order import Lowering, Wanted

@@ -16,7 +16,7 @@ from torch import nn
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
-from modelc.core.torch_modes import intercept_calls
+from modelc.core.torch_tools import intercept_calls
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 

@@ -31,7 +31,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from modelc.converters.registry import target_named
-from modelc.core.capture import Capture
+from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import COMMIT_FOLDER, read_manifest
 from modelc.pipeline.order import Order, Source, Wanted

@@ -21,9 +21,8 @@ from modelc.benchmarks.faults import Fault
 from modelc.benchmarks.judge_bed import Bed
 from modelc.converters.registry import target_named
 from modelc.core.call import parameters_of
-from modelc.core.capture import Capture
 from modelc.core.contract import Array, Feed, Job, Outputs
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
 

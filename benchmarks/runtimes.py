@@ -122,7 +122,7 @@ def make(name: str, version: str, folder: Path) -> dict[str, str]:
 def order(name: str, precision: str, version: str, out: Path) -> Order:
     """What `modelc export --to onnx:PRECISION --for onnxruntime==VERSION` carries out."""
     from modelc.calibration.calibration_options import CalibrationOptions
-    from modelc.core.precision import Precision
+    from modelc.core.kinds import Precision
     from modelc.pipeline.order import Lowering, Order, Source, Wanted
 
     int8 = CalibrationOptions(source="random" if name != "digits" else str(CALIBRATION))

@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import Hint, Option, UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import Hint, Option, UsageError, unknown_name_error
 from .preprocess import Preprocess
 
 RANDOM = "random"  # the source that is no data at all

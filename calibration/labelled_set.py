@@ -16,7 +16,7 @@ from types import TracebackType
 
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError
-from ..core.loading import is_loader_spec, load_items, wrap_loader_errors
+from ..core.nested_values import is_loader_spec, load_items, wrap_loader_errors
 from ..core.signature import Signature
 from .calibration_options import LabelledOptions
 from .calibration_report import FINDING_HINTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed
 from ..core.errors import UsageError
-from ..core.tree import iterate_leaves
+from ..core.nested_values import iterate_leaves
 from .calibration_report import FindingKind
 from .sample_content import SampleContent, SampleError, is_array, make_content
 
@@ -108,7 +108,7 @@ def to_label_array(value: object) -> Array:
     """
     import numpy as np
 
-    from ..core.arrays import to_array
+    from ..core.torch_tools import to_array
 
     if is_array(value) and not isinstance(value, (np.ndarray, np.generic)):
         array = to_array(value)  # type: ignore[arg-type]  # a tensor of torch's: just asked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Array
 from ..core.errors import first_line
-from ..core.loading import name_parts
+from ..core.nested_values import name_parts
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, Preprocess
 
@@ -111,7 +111,7 @@ def _is_tensor(value: object) -> bool:
 def _content_array(name: str, value: object) -> Array:
     import numpy as np
 
-    from ..core.arrays import to_array
+    from ..core.torch_tools import to_array
 
     if _is_tensor(value):
         try:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import CheckpointError, UsageError
-from ..core.npz_file import read_array, read_npz
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
 from ..core.torch_file import read_torch_file
+from ..core.untrusted_files import read_array, read_npz
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, LAYOUTS, Preprocess
 from .sample_content import IMAGE_SUFFIXES as IMAGES

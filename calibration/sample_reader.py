@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import Feed
-from ..core.errors import UsageError
-from ..core.loading import is_loader_spec, load_items
-from ..core.names import refuse_pipe
+from ..core.errors import UsageError, refuse_pipe
+from ..core.nested_values import is_loader_spec, load_items
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
 from .feed_form import FeedForm

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from ..core.contract import Feed
 from ..core.errors import first_line
-from ..core.loading import wrap_loader_errors
+from ..core.nested_values import wrap_loader_errors
 from .calibration_report import FindingKind
 from .feed_form import FeedForm
 from .sample_content import SampleContent, SampleError, make_content

@@ -16,12 +16,9 @@ import typer
 from typer.exceptions import TyperException
 
 from .. import __version__
-from ..core.distribution import DISTRIBUTION
-from ..core.errors import ModelcError, UsageError
-from ..core.interrupts import handle_signals, is_from_user_code, signals_so_far
-from ..core.names import nearest_names, refuse_pipe
-from ..core.system_errors import as_usage_error
-from ..core.threads import sleep_while_waiting
+from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
+from ..core.installation import DISTRIBUTION
+from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
 from ..projects.project_faults import split_faults
 from ..projects.setting_keys import REPLACED_KEYS
 from . import build_commands, cache, debug, export, folder_commands, run, setup_commands, validate

@@ -9,7 +9,7 @@ import typer
 from .common_options import CaptureChoice, Panel
 
 if TYPE_CHECKING:
-    from ..core.precision import Precision
+    from ..core.kinds import Precision
 
 Fp16 = Annotated[
     bool,
@@ -119,7 +119,7 @@ MaxTrials = Annotated[
 def choose_precision(*, fp16: bool = False, bf16: bool = False, int8: bool = False) -> Precision:
     """The one precision that was asked for; FP32 without any."""
     from ..core.errors import UsageError
-    from ..core.precision import Precision
+    from ..core.kinds import Precision
 
     asked = [
         precision

@@ -92,7 +92,7 @@ def export(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Convert a checkpoint and validate every artifact against eager."""
-    from ..core.capture import Capture
+    from ..core.kinds import Capture
     from ..pipeline import make_order as asked
     from ..pipeline.order import Order, Wanted
     from .execute import execute

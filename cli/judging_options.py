@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ErrorCode, UsageError, first_line
-from ..core.names import unknown_name_error
+from ..core.errors import ErrorCode, UsageError, first_line, unknown_name_error
 from ..core.verdict import Limits
 from .common_options import Panel
 

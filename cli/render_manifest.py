@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.capture import TRACES
 from ..core.errors import LOGGED
+from ..core.kinds import TRACES, Precision
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict
 from ..pipeline.size_probe import describe_narrowed_values

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.diagnosis import Buildable, Check, CheckState, Diagnosis
+from ..core.installation import Buildable, Check, CheckState, Diagnosis
 from ..projects.model_orders import plan_project
 from ..projects.project_records import KeyPath, Setting, SettingLayer, Settings, Value
 from ..projects.project_template import NewProject

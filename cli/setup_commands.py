@@ -131,7 +131,7 @@ def config(
     A flag goes before a MODELC_ variable, that before the model's table, that before the table
     of defaults, that before what is built in.
     """
-    from ..core.names import unknown_name_error
+    from ..core.errors import unknown_name_error
     from ..projects.project_reader import read_project
     from ..projects.schema import SCHEMA_FILE
     from ..projects.setting_layers import resolve_settings

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -29,11 +28,11 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.digest import sha256_of
 from ..core.errors import Hint, MissingError, Option, RunnerError
-from ..core.precision import Precision
+from ..core.kinds import Capture, Precision
+from ..core.records import sha256_of
 from ..core.signature import Signature
-from ..core.zip_archive import zip_members
+from ..core.untrusted_files import zip_members
 from . import aoti_compiler, archive_records, exported_program
 from .archive_records import (
     build_call_record,

@@ -10,8 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ..core.archive_guard import refuse_archive_code
-from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -24,10 +22,11 @@ from ..core.contract import (
     Runner,
 )
 from ..core.errors import CheckpointError, ModelcError, RunnerError
-from ..core.precision import Precision
-from ..core.runtime_contract import FaultKind, PlantedFault
+from ..core.kinds import Capture, Precision
 from ..core.signature import Signature
-from ..core.zip_archive import find_archive_fault, zip_members
+from ..core.target_extensions import FaultKind, PlantedFault
+from ..core.torch_file import refuse_archive_code
+from ..core.untrusted_files import find_archive_fault, zip_members
 from .archive_records import (
     build_call_record,
     count_operators,

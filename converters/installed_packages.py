@@ -9,8 +9,7 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from ..core.diagnosis import Check, CheckState
-from ..core.distribution import DISTRIBUTION
+from ..core.installation import DISTRIBUTION, Check, CheckState
 
 # All of them write the folder `onnxruntime`.
 _RUNTIMES = (

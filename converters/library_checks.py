@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..core.diagnosis import Check, CheckState
+from ..core.installation import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
 from .library_probe import LibraryReport, probe_libraries
 from .trt import trt_installation

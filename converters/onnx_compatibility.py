@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConversionError, Hint, Option, UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import ConversionError, Hint, Option, UsageError, unknown_name_error
 from .framework_errors import call_framework
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
-from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
+from ..core.target_extensions import FaultKind, PlantedFault
 from .onnx_guard import all_tensors, read_graph
 from .onnx_origins import all_nodes
 from .planted_faults import (

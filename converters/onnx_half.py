@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Job
 from ..core.errors import ConversionError, Hint, Option
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from .framework_errors import call_framework
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins

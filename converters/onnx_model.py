@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     Array,
@@ -26,11 +25,10 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import ConversionError, Hint, Option, UsageError
-from ..core.precision import Precision
-from ..core.probe import Probe
+from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
-from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
+from ..core.target_extensions import OpenedByDefault, Probe
 from . import onnx_coverage, onnx_faults, onnx_probe
 from .capture.captured_program import ExportCapture, ScriptCapture, model_of
 from .framework_errors import call_framework

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError
-from ..core.probe import ProbeNode
+from ..core.target_extensions import ProbeNode
 from .framework_errors import call_framework
 
 if TYPE_CHECKING:

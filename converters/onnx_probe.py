@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
-from ..core.probe import ProbeNode, QuantizedRange, TensorForm
+from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from .onnx_files import detach_weights
 from .onnx_guard import read_graph
 from .onnx_half_emulation import emulate_half, has_half, has_half_io

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Outputs
 from ..core.errors import Hint, MissingError, Option, RunnerError
-from ..core.runtime_contract import OpenedByDefault
-from ..core.threads import thread_limit
+from ..core.process import thread_limit
+from ..core.target_extensions import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_half_emulation import (
     computes_in_half,

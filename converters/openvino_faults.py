@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
-from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
+from ..core.target_extensions import FaultKind, PlantedFault
 from .openvino_precision import signature_name
 from .openvino_reader import read_openvino
 from .planted_faults import (

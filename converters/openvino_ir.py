@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.capture import Capture
 from ..core.contract import (
     Array,
     Converted,
@@ -26,12 +25,11 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import Hint, MissingError, Option, RunnerError
-from ..core.precision import Precision
-from ..core.probe import Probe
+from ..core.kinds import Capture, Precision
+from ..core.process import thread_limit
 from ..core.records import Coverage
-from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
-from ..core.threads import thread_limit
+from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision, openvino_probe
 from .framework_errors import call_framework
 from .installed_packages import package_versions

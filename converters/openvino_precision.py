@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Job
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.records import Coverage
 from .framework_errors import call_framework
 from .onnx_half_ranges import weight_overflows

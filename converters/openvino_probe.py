@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
-from ..core.probe import ProbeNode, QuantizedRange, TensorForm
+from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from .onnx_origins import NodeOrigin, assign_absorbed_layers, read_origins
 from .runner_base import runner_error, text_lines
 

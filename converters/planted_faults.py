@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.contract import Array
-from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
+from ..core.target_extensions import FaultKind, PlantedFault
 
 if TYPE_CHECKING:
     import torch

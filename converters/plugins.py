@@ -9,7 +9,6 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
-from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     Converted,
@@ -21,7 +20,7 @@ from ..core.contract import (
     Target,
 )
 from ..core.errors import MissingError, ModelcError, first_line
-from ..core.precision import Precision
+from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
 

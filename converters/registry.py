@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ..core.contract import Deferred, Target
-from ..core.errors import UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import UsageError, unknown_name_error
 from . import (
     aoti_package,
     exported_program,

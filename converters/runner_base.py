@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs
 from ..core.dims import Dim
 from ..core.errors import LOGGED, Hint, MissingError, Option, RunnerError, first_line
+from ..core.nested_values import name_leaves
 from ..core.signature import InputSpec
-from ..core.tree import name_leaves
+from ..core.torch_tools import to_array
 
 if TYPE_CHECKING:
     import torch

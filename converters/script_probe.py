@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Runner
 from ..core.errors import Hint, Option, RunnerError, UsageError
-from ..core.probe import TensorForm
+from ..core.target_extensions import TensorForm
 from .probing_operators import compute
 from .torchscript_probe import FlatGraph, TorchScriptProbe
 

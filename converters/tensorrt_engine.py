@@ -12,12 +12,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import Capture
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.digest import record_of
 from ..core.errors import Hint, MissingError, Option, RunnerError, UsageError
-from ..core.precision import Precision
-from ..core.records import Coverage
+from ..core.kinds import Capture, Precision
+from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec

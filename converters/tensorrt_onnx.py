@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.capture import Capture
 from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
 from ..core.errors import ConversionError
-from ..core.precision import Precision
-from ..core.probe import Probe
+from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
+from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
 from .framework_errors import call_framework
 from .installed_packages import package_versions

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from ..core.atomic_write import require_room
 from ..core.call import bind_inputs, parameters_of_schema
-from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -24,12 +24,10 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.precision import Precision
-from ..core.probe import Probe
-from ..core.runtime_contract import FaultKind, PlantedFault
+from ..core.kinds import Capture, Precision
 from ..core.signature import Signature
-from ..core.whole import require_room
-from ..core.zip_archive import zip_members
+from ..core.target_extensions import FaultKind, PlantedFault, Probe
+from ..core.untrusted_files import zip_members
 from . import script_probe, torchscript_probe
 from .archive_records import (
     build_call_record,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs, Runner
 from ..core.errors import UsageError
-from ..core.probe import ProbeNode, QuantizedRange, TensorForm
+from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
+from ..core.torch_tools import to_array
 from .probing_operators import WITH_RESULT, compute, is_changing
 from .runner_base import order_inputs
 

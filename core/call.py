@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from .errors import Hint, Option, UsageError
-from .tree import ValuePath, nest_leaves
+from .nested_values import ValuePath, nest_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

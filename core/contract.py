@@ -8,9 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from .capture import Capture
 from .findings import Warned
-from .precision import Precision
+from .kinds import Capture, Precision
 from .records import CalibrationRecord, Coverage
 from .signature import Signature
 

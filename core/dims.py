@@ -1,11 +1,18 @@
-"""Dims: sizes that are fixed, that vary in a range, or that follow from another dim."""
+"""Dims: fixed, in a range, or following from another dim; how they are resolved and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from .errors import UsageError
+from .errors import UsageError, unknown_name_error
+
+if TYPE_CHECKING:
+    from .signature import InputSpec, Signature, ValueRange
 
 # Sizes of a dim given by name alone until `pipeline/domain_search.py` chooses its bounds.
 UNBOUNDED = (1, 4, 8)
@@ -138,3 +145,182 @@ class Dim:
 def default_opt(low: int, high: int) -> int:
     """The middle of a range: the size to capture at where the user named none. It is never 0."""
     return max((low + high) // 2, 1)
+
+
+def settle_dims(dims: Iterable[Dim]) -> list[Dim]:
+    """The dims in order, each with its range: one given once holds wherever the name stands.
+
+    Raises:
+        UsageError: a relation leads back to itself, or below a size of 1.
+    """
+    dims = list(dims)
+    known = _collect_known(dims)
+    plain: dict[str | None, Dim] = {}
+    for dim in dims:
+        if dim.relation is None and not (dim.name in plain and plain[dim.name].bounded):
+            plain[dim.name] = dim
+    return [_settle_dim(dim, known, plain) for dim in dims]
+
+
+def _collect_known(dims: Iterable[Dim]) -> dict[str, Dim]:
+    """What says most of each name: a relation, then a range, then the largest sample."""
+    known: dict[str, Dim] = {}
+    for dim in dims:
+        if dim.name is not None:
+            _keep_strongest(known, dim)
+    for dim in dims:
+        if dim.relation is not None and known.get(dim.relation.base, dim.free).relation is None:
+            _keep_strongest(known, dim.free)
+    return known
+
+
+def _keep_strongest(known: dict[str, Dim], dim: Dim) -> None:
+    name = dim.name or ""
+    if name not in known or _definition_rank(dim) > _definition_rank(known[name]):
+        known[name] = dim
+
+
+def _definition_rank(dim: Dim) -> tuple[bool, bool, int]:
+    return dim.relation is not None, dim.bounded, dim.high
+
+
+def _settle_dim(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, Dim]) -> Dim:
+    chosen = known.get(dim.name or "", dim)
+    if dim.name is None or (dim.relation is None and dim.bounded):
+        return dim
+    if dim.relation is None and chosen.relation is None:
+        return chosen
+    relation = dim.relation or chosen.relation
+    if relation is None:
+        raise RuntimeError(f"dim {dim.name} has neither range nor relation")
+    root = _root_relation(relation, known, (dim.name,))
+    base = known[root.base]
+    relation = replace(root, stated=root.base not in plain)
+    if dim.relation is not None and dim.relation.stated and dim.bounded:
+        given = plain.get(root.base, base)
+        _check_one_range(dim.free, given if given.bounded else base)
+    return Dim.follow(dim.name, relation, base)
+
+
+def _root_relation(relation: Relation, known: Mapping[str, Dim], seen: tuple[str, ...]) -> Relation:
+    """The relation to a dim that has none itself: `a=2*b` with `b=3*c` is `a=6*c`."""
+    if relation.base in seen:
+        raise UsageError(
+            f"dims follow from each other in a circle: {' from '.join((*seen, relation.base))}",
+            hint="give one of them a range, as batch=1..8",
+        )
+    further = known[relation.base].relation
+    if further is None:
+        return relation
+    composed = Relation(
+        base=further.base,
+        times=relation.times * further.times,
+        plus=relation.times * further.plus + relation.plus,
+    )
+    return _root_relation(composed, known, (*seen, relation.base))
+
+
+def _check_one_range(given: Dim, base: Dim) -> None:
+    if given != base:
+        raise UsageError(
+            f"dim {given.name!r} has two ranges: {base} and {given}",
+            hint=f"give the range once and write plain '{given.name}' elsewhere",
+        )
+
+
+def resolve_bounds(signature: Signature) -> Signature:
+    """The same with the least and the greatest of every value that follows a dim.
+
+    Raises:
+        UsageError: no input has the dim, or no value is left at some of its sizes.
+    """
+    dims = {
+        **signature.free_dims,
+        **{dim.name: dim for dim in signature.dims_with_names() if dim.name},
+    }
+    return replace(signature, inputs=tuple(_resolve_spec(spec, dims) for spec in signature.inputs))
+
+
+def _resolve_spec(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
+    values = spec.values
+    if values is None or not values.follows:
+        return spec
+    for base in values.bases:
+        if base not in dims:
+            raise unknown_name_error(
+                f"dim in the values of {spec.name}:", base, list(dims) or ["(none)"]
+            )
+    _check_not_empty(spec, values, dims)
+    low, high = values.low_dim, values.high_dim
+    return replace(
+        spec,
+        values=replace(
+            values,
+            low=values.low if low is None else low.size(dims[low.base].low),
+            high=values.high if high is None else high.size(dims[high.base].high),
+        ),
+    )
+
+
+def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim]) -> None:
+    """Both ends are lines in the sizes: what holds at all corners holds between."""
+    free = {dims[base].free.name or "": dims[base].free for base in values.bases}
+    for sizes in itertools.product(*((dim.low, dim.high) for dim in free.values())):
+        roots = dict(zip(free, sizes, strict=True))
+        at = {base: dims[base].size(roots) for base in dict.fromkeys(values.bases)}
+        found = values.at(at)
+        if found.low > found.high:
+            where = ", ".join(f"{name} is {size}" for name, size in at.items())
+            raise UsageError(
+                f"input {spec.name!r} has no values {values} where {where}",
+                hint="let the dim begin at a larger size, or widen the values",
+            )
+
+
+_MIN_LETTERS = 3  # of a name: shorter ones are near by chance
+
+
+def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
+    """Look at dims as they were written, ranges and relations not settled.
+
+    Args:
+        dims: those of all that was written.
+        known: names that a sample or the checkpoint gives.
+
+    Raises:
+        UsageError: a name that stands once and has no range has the letters of another name, or
+            one more or less.
+    """
+    dims = list(dims)
+    bases = [dim.free for dim in dims if dim.relation is not None]
+    plain = [dim for dim in dims if dim.relation is None and dim.name]
+    said = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
+    count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
+    names = list(dict.fromkeys((*said, *count)))
+    for dim in (*plain, *bases):
+        name = dim.name or ""
+        if count[name] > 1 or dim.bounded or name in said:
+            continue
+        near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
+        if near:
+            raise UsageError(
+                f"dim {name!r} stands once and has no range: did you mean {near[0]!r}?",
+                hint=f"write {near[0]}, or give it a range, as {name}=1..8",
+            )
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Whether one may be the other with letters swapped, or with one too many or too few.
+
+    Another letter or digit in its place is most often meant: `q_len` and `k_len`, `seq1` and `seq`.
+    """
+    if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
+        return False
+    short, long = sorted((name, other), key=len)
+    if len(short) == len(long):
+        return sorted(name) == sorted(other)
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+def _letters_of(name: str) -> str:
+    return "".join(sign for sign in name if not sign.isdigit())

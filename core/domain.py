@@ -1,11 +1,15 @@
-"""The domain of an artifact: what its verdict is a statement about, and nothing else."""
+"""The domain that a verdict holds for, and fitting dims to a condition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
-from .dims import Dim
+from .dims import Dim, Relation
 from .signature import InputSpec, Signature
 
 
@@ -80,3 +84,222 @@ def _describe_dim(dim: Dim, known: Mapping[str | None, Dim]) -> str:
         return str(relation) if dim.name == str(relation) else f"{dim.name}={relation}"
     step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
     return f"{dim.name} {dim.low}..{dim.high}{step}"
+
+
+Sizes: TypeAlias = Mapping[str, int]
+Holds: TypeAlias = Callable[[Sizes], bool]
+
+_ALL_SIZES = 128  # sizes of one dim that are all looked at; of a longer range some
+_END_SIZES = 16  # sizes at each end of a longer range that are looked at one by one
+_SPREAD_SIZES = 48  # sizes between these ends
+_FAR_SIZE = 1 << 12  # how far a dim without bounds is looked at
+_MAX_PAIRS = 12  # sizes of each of two dims that are looked at together
+
+
+@dataclass(frozen=True, kw_only=True)
+class DimFit:
+    """What must be said of the dims: a sentence, and what to write.
+
+    `interval` is the free dim with its lowest and highest size, where the sizes are an interval.
+    """
+
+    said: str
+    write: str
+    interval: tuple[str, int, int] | None = None
+
+
+def sample_sizes(dim: Dim) -> list[int]:
+    """The sizes of a dim to look at: all of a short range, both ends and some between of others."""
+    high = dim.high if dim.bounded else max(dim.high, _FAR_SIZE)
+    if high - dim.low < _ALL_SIZES:
+        return list(range(dim.low, high + 1))
+    step = (high - dim.low) / _SPREAD_SIZES
+    between = (dim.low + int(step * number) for number in range(_SPREAD_SIZES))
+    odd = (dim.low + int(step * number) | 1 for number in range(_SPREAD_SIZES))
+    powers = (1 << bit for bit in range(high.bit_length()))
+    ends = (*range(dim.low, dim.low + _END_SIZES), *range(high - _END_SIZES, high + 1))
+    found = {*between, *odd, *powers, *ends, dim.opt}
+    return sorted(size for size in found if dim.low <= size <= high)
+
+
+def sample_points(signature: Signature, base: Sizes) -> Iterator[dict[str, int]]:
+    """Sizes of the free dims to look at: each varied alone, every two together, all at an end."""
+    dims = signature.free_dims
+    for name, dim in dims.items():
+        for size in sample_sizes(dim):
+            yield {**base, name: size}
+    for one, other in _dim_pairs(dims):
+        for size in _few_sizes(dims[one]):
+            for second in _few_sizes(dims[other]):
+                yield {**base, one: size, other: second}
+    yield {name: dim.low for name, dim in dims.items()}
+    yield {name: dim.high for name, dim in dims.items()}
+
+
+def _dim_pairs(dims: Mapping[str, Dim]) -> list[tuple[str, str]]:
+    names = list(dims)
+    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+
+
+def _few_sizes(dim: Dim) -> list[int]:
+    sizes = sample_sizes(dim)
+    step = max(len(sizes) // _MAX_PAIRS, 1)
+    return sorted({*sizes[::step], *sizes[:3], *sizes[-2:]})
+
+
+def fit_dims(holds: Holds, signature: Signature, base: Sizes) -> DimFit | None:
+    """What the dims must be for `holds`, which it does at `base`; None if it cannot be said."""
+    dims = signature.free_dims
+    for name, dim in dims.items():
+        sizes = sample_sizes(dim)
+        good = [size for size in sizes if holds({**base, name: size})]
+        if len(good) < len(sizes):
+            found = (
+                _fit_relation(holds, signature, base, name)
+                or _fit_alone(signature, dim, good, sizes)
+                or _fit_around(holds, signature, base, name)
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def _fit_around(holds: Holds, signature: Signature, base: Sizes, name: str) -> DimFit | None:
+    """The sizes of a dim around the base's up to the next that does not hold, whatever others are.
+
+    Sizes that are left out one by one have no other interval.
+    """
+    dim, size = signature.free_dims[name], base[name]
+    most = dim.high if dim.bounded else max(dim.high, _FAR_SIZE)
+    good = partial(_holds_at, holds, base, name)
+    low = size - sum(1 for _ in itertools.takewhile(good, range(size - 1, dim.low - 1, -1)))
+    high = size + sum(1 for _ in itertools.takewhile(good, range(size + 1, most + 1)))
+    inside = (one for one in sample_points(signature, base) if low <= one[name] <= high)
+    if low == high or not all(map(holds, inside)):
+        return None
+    said = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
+    return replace(range_fit(signature, dim, low, high), said=said)
+
+
+def _holds_at(holds: Holds, base: Sizes, name: str, size: int) -> bool:
+    return holds({**base, name: size})
+
+
+def _fit_relation(holds: Holds, signature: Signature, base: Sizes, name: str) -> DimFit | None:
+    """Whether this dim's size follows from another's, or the other's from it."""
+    for other in signature.free_dims:
+        if other == name:
+            continue
+        for first, second in ((name, other), (other, name)):
+            relation = _find_relation(holds, signature, base, (first, second))
+            if relation is not None:
+                return relation_fit(signature, second, relation)
+    return None
+
+
+def _find_relation(
+    holds: Holds, signature: Signature, base: Sizes, names: tuple[str, str]
+) -> Relation | None:
+    """The relation of the second dim to the first, if each size of the first has just one."""
+    first, second = names
+    dims = signature.free_dims
+    found: list[tuple[int, int]] = []
+    for size in _few_sizes(dims[first]):
+        near = {size, 2 * size, size + 1, size - 1, *sample_sizes(dims[second])}
+        good = [s for s in sorted(near) if s > 0 and holds({**base, first: size, second: s})]
+        if len(good) > 1:
+            return None
+        found += [(size, good[0])] if good else []
+    if len(found) < 3:  # noqa: PLR2004 - any two points are on a line
+        return None
+    (x, y), (x_end, y_end) = found[0], found[-1]
+    times, rest = divmod(y_end - y, x_end - x)
+    relation = Relation(base=first, times=times, plus=y - times * x)
+    fits = times >= 1 and not rest and all(relation.size(a) == b for a, b in found)
+    return relation if fits else None
+
+
+def relation_fit(signature: Signature, name: str, relation: Relation) -> DimFit:
+    """A dim whose size follows from another's."""
+    places = [
+        spec.name
+        for spec in signature.inputs
+        if any(dim.name and dim.free.name == name for dim in spec.dims)
+    ]
+    where = ", ".join(places)
+    return DimFit(
+        said=f"dim {name!r} of {where} must be {relation}",
+        write=f"write {name}={relation} in --input of {where}",
+    )
+
+
+def _fit_alone(
+    signature: Signature, dim: Dim, good: Sequence[int], sizes: Sequence[int]
+) -> DimFit | None:
+    """What can be said of the sizes of one dim: one, a range, or every so manieth."""
+    name = dim.name or ""
+    if not good:
+        return None
+    if len(good) == 1:
+        return single_size_fit(name, good[0])
+    between = [size for size in sizes if good[0] <= size <= good[-1]]
+    if between == list(good):
+        return range_fit(signature, dim, good[0], good[-1])
+    step = math.gcd(*(size - good[0] for size in good))
+    if step > 1 and [s for s in between if (s - good[0]) % step == 0] == list(good):
+        return multiples_fit(signature, dim, step=step, ends=(good[0], good[-1]))
+    return None
+
+
+def single_size_fit(name: str, size: int) -> DimFit:
+    """A dim that has one size only."""
+    return DimFit(
+        said=f"dim {name!r} is fixed at {size} by the model's code", write=f"--static {name}"
+    )
+
+
+def range_fit(signature: Signature, dim: Dim, low: int, high: int) -> DimFit:
+    """A dim that has fewer sizes than were asked for."""
+    relation, asked = f"{low}..{high}", f"{dim.low}..{dim.high}"
+    names = ", ".join(_dim_names(signature, dim))
+    text = f"write {dim.name}={relation}" if dim.name in signature.dynamic_dims else (
+        f"write {dim.name}={relation} in the relation of {names}"
+    )  # fmt: skip
+    return DimFit(
+        said=f"dim {dim.name!r} holds in {relation} only, not in {asked}",
+        write=text,
+        interval=(dim.name or "", low, high),
+    )
+
+
+def _dim_names(signature: Signature, dim: Dim) -> list[str]:
+    """The inputs' dims that are this one or follow from it."""
+    return [name for name, one in signature.dynamic_dims.items() if one.free.name == dim.name]
+
+
+def multiples_fit(
+    signature: Signature, dim: Dim, *, step: int, ends: tuple[int, int], number: int = 0
+) -> DimFit:
+    """A dim of which every `step`-th size holds, from the first of `ends` to the second.
+
+    Dims of one model that say so get the numbers 0, 1, 2: each has a factor of its own.
+    """
+    rest = ends[0] % step
+    low, high = ((end - rest) // step for end in ends)
+    low = max(low, 1)
+    factor = _free_name(signature, number)
+    parts = []
+    for one in (signature.dynamic_dims[name] for name in _dim_names(signature, dim)):
+        own = one.relation or Relation(base=factor)
+        base = f"({factor}={low}..{high})" if dim.bounded and low < high else factor
+        relation = Relation(base=factor, times=own.times * step, plus=own.times * rest + own.plus)
+        parts.append(f"{one.name}={relation.of(base)}")
+    what = f"a multiple of {step}" if not rest else f"{step}*{factor}+{rest}"
+    return DimFit(said=f"dim {dim.name!r} must be {what}", write=f"write {', '.join(parts)}")
+
+
+def _free_name(signature: Signature, number: int) -> str:
+    """`k`, `k2`, `k3` and so on, as far as no dim is called so."""
+    known = {*signature.dynamic_dims, *signature.free_dims}
+    free = (name for name in ("k", *(f"k{i}" for i in range(2, 99))) if name not in known)
+    return next(itertools.islice(free, number, None))

@@ -1,20 +1,15 @@
-"""Everything that can stop the work, by the party who can act on it.
-
-ModelcError
-├── UsageError        2   the person at the command line
-├── CheckpointError   3   whoever made the checkpoint or the model code
-│   └── ConsentError  2   the person at the command line, who may trust that maker
-├── MissingError      4   whoever installs packages, drivers and devices
-├── ConversionError   5   a converter refused or broke
-└── RunnerError       6   a runtime would not open or run an artifact
-
-A failed verdict is a result, not an exception: it exits with 1. A bug of ours exits with 70.
-"""
+"""The errors that users see, by the party who can act; errors of names and of the system."""
 
 from __future__ import annotations
 
+import difflib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import ClassVar, Self
 
 LOGGED = "the whole text is in the log"  # the hint, or its last part, where nothing better is known
@@ -177,3 +172,90 @@ def first_line(error: BaseException, *, limit: int = 240) -> str:
     telling = [line for line in lines if not line.endswith(":")]
     text = (telling or lines or [type(error).__name__])[0]
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_MAX_NAME_BYTES = 255  # bytes of a file's name
+
+
+def is_file_name(name: str) -> bool:
+    """Whether the system can have a file of that name, which is one part of a path."""
+    return len(name.encode(errors="surrogatepass")) <= _MAX_NAME_BYTES and "\0" not in name
+
+
+def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+    """The names that are most like `name`, whatever the case of the letters; may be none."""
+    spelt = {one.casefold(): one for one in names}
+    return [spelt[one] for one in difflib.get_close_matches(name.casefold(), spelt, n=count)]
+
+
+def refuse_pipe(path: Path) -> None:
+    """Refuse a named pipe or a socket: to open one waits for whoever is at its other end.
+
+    Raises:
+        UsageError: it is one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says what is wrong
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise UsageError(
+            f"{path} is a named pipe or a socket, and no file", hint="save it as a file, give that"
+        )
+
+
+def unknown_name_error(noun: str, name: str, names: Sequence[str]) -> UsageError:
+    """An error for a name that is not one of `names`, with the nearest one as its hint."""
+    near = nearest_names(name, names)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
+    return UsageError(f"unknown {noun} {name!r}", hint=hint)
+
+
+_MAX_PATH_SHOWN = 120  # characters of a path
+_PATH_ERRORS = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
+_ERRNO_HINTS = {
+    **dict.fromkeys(_PATH_ERRORS, "give a path that you may read and write"),
+    errno.ENOSPC: "free space on the disk, or give another folder",
+    errno.EDQUOT: "free space in your quota, or give another folder",
+    errno.EIO: "see whether the disk is sound, or give another folder",
+    errno.EFBIG: "raise the limit on the size of files: ulimit -f unlimited",
+    errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
+    errno.ENFILE: "end other programs: the system has no more files to open",
+}
+_SYMLINK_LOOP = "Symlink loop from "  # pathlib before Python 3.13 has no class for it
+
+
+def is_user_error(error: OSError) -> bool:
+    """Whether the user can act on an error of the system."""
+    return error.errno in _ERRNO_HINTS
+
+
+def system_error_hint(error: OSError) -> str:
+    """What to do about an error that is the user's."""
+    return _ERRNO_HINTS[error.errno or 0]
+
+
+def as_usage_error(error: BaseException) -> UsageError | None:
+    """The error as one of the user's, with its path; None where it may be a bug of modelc."""
+    if isinstance(error, RuntimeError) and str(error).startswith(_SYMLINK_LOOP):
+        path = str(error).removeprefix(_SYMLINK_LOOP)
+        return UsageError(f"cannot use {path}: it is a link to itself", hint="give another path")
+    if isinstance(error, FileNotFoundError) and _is_working_folder_lost():
+        return UsageError("the current folder was removed", hint="cd to another folder")
+    if not isinstance(error, OSError) or error.errno is None or not is_user_error(error):
+        return None
+    path = "" if error.filename is None else os.fsdecode(error.filename)
+    shown = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
+    what = f"cannot use {shown}" if shown else "the system refused"
+    return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
+
+
+def _is_working_folder_lost() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - as pathlib does
+    except FileNotFoundError:
+        return True
+    return False

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
-from .errors import Hint, Option, UsageError
-from .names import nearest_names
+from .errors import Hint, Option, UsageError, nearest_names
 from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
 _INPUT_NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")

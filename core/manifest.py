@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from .errors import MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
-from .precision import Precision
+from .kinds import Precision
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
 from .verdict import State, Verdict

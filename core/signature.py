@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .bounds import resolve_bounds
-from .dims import UNBOUNDED, Dim, Relation, default_opt
-from .errors import Hint, Option, UsageError
-from .names import unknown_name_error
-from .relations import settle_dims
+from .dims import UNBOUNDED, Dim, Relation, default_opt, resolve_bounds, settle_dims
+from .errors import Hint, Option, UsageError, unknown_name_error
 
 if TYPE_CHECKING:
     from .contract import Array

@@ -14,8 +14,8 @@ from ..converters.registry import is_stage
 from ..core.contract import Feed, Runner, Target
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.precision import Precision
 from ..core.records import Artifact, Latency
 from ..core.signature import Signature
 from ..core.verdict import ReasonCode, State, Verdict

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions, LabelledOptions
 from ..converters.registry import TARGETS
-from ..core.capture import Capture
 from ..core.contract import Readiness, Target
-from ..core.errors import Hint, ModelcError, Option, UsageError
+from ..core.errors import Hint, ModelcError, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.findings import Localisation
+from ..core.kinds import Capture, Precision
 from ..core.manifest import Manifest
-from ..core.names import unknown_name_error
-from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
 from .debug.localise_file import DebugOptions, localise_file
 from .debug.locate_layer import DEFAULT_MEMORY

@@ -11,13 +11,12 @@ from shutil import rmtree
 from ..converters.capture.captured_program import ScriptCapture
 from ..converters.capture.refusals import find_numpy_use
 from ..converters.quantizers.layer_switches import can_switch
-from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
-from ..core.digest import record_of
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
-from ..core.records import Coverage, FileRecord, Latency
+from ..core.kinds import TRACES, Capture
+from ..core.records import Coverage, FileRecord, Latency, record_of
 from ..core.verdict import Reason, ReasonCode, Verdict
 from ..sources.rewrites.model_copy import PATCH
 from ..sources.rewrites.rewrite_table import apply_rewrites

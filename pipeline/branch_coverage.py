@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import TRACES, Capture
 from ..core.errors import UsageError
 from ..core.findings import BranchRecord
+from ..core.kinds import TRACES, Capture
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import ReasonCode, Verdict

@@ -8,14 +8,13 @@ from shutil import rmtree
 
 from ..converters.capture.refusals import can_strict_help, is_redundant, most_specific
 from ..converters.capture.size_constraints import NarrowError
-from ..core.capture import Capture
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
-from ..core.precision import Precision
+from ..core.kinds import Capture, Precision
 from ..core.records import REJECTED_FOLDER, Artifact, Attempt, CalibrationRecord
-from ..core.runtime_contract import runtime_settings
 from ..core.signature import InputSpec
+from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
 from ..sources.data_branches import shorten_path
 from ..sources.rewrites.model_copy import PATCH

@@ -17,8 +17,7 @@ from ..converters.library_checks import LibraryHost, check_libraries, inspect_ho
 from ..converters.quantizers.quantizer_registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
-from ..core.diagnosis import Buildable, Check, CheckState, Diagnosis
-from ..core.distribution import DISTRIBUTION
+from ..core.installation import DISTRIBUTION, Buildable, Check, CheckState, Diagnosis
 
 _CPUINFO = Path("/proc/cpuinfo")
 _PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout

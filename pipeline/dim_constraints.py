@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ..core.contract import Feed
 from ..core.dims import Relation
+from ..core.domain import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.errors import CheckpointError, ErrorCode
-from ..core.fitting import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer

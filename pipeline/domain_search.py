@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..core.bounds import resolve_bounds
 from ..core.contract import Feed
-from ..core.dims import Dim, Relation
+from ..core.dims import Dim, Relation, resolve_bounds
 from ..core.signature import Signature, ValueRange
 from ..sources.eager_model import Eager
 from ..validators.edge_case_feeds import find_batch_dim

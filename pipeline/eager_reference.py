@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.dims import check_typos
+from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
-from ..core.names import unknown_name_error
 from ..core.records import Checkpoint
 from ..core.signature import Signature, ValueRange, merge_inputs
-from ..core.typos import check_typos
 from ..sources.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
 from ..sources.checkpoint_loader import load_checkpoint
 from ..sources.eager_model import Eager, open_eager

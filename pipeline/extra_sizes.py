@@ -15,11 +15,11 @@ from ..converters.capture.size_branches import branch_sizes
 from ..converters.capture.size_checks import resize_sizes
 from ..converters.capture.torch_export import AS_TEXT
 from ..converters.onnx_exporters import GENERATED_AXIS
-from ..core.capture import Capture
 from ..core.contract import Job, Outputs, Runner
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import SIZED
+from ..core.kinds import Capture
 from ..core.signature import FLOATS, InputSpec, Signature
 from ..sources.eager_probes import DiscreteOrigin
 from ..sources.run_limits import flops_exceed

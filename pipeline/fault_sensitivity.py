@@ -15,8 +15,8 @@ from ..converters.framework_errors import call_framework
 from ..core.contract import Array, Outputs, Runner
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
-from ..core.precision import Precision
-from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
+from ..core.kinds import Precision
+from ..core.target_extensions import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
 from ..sources.run_limits import flops_exceed
 from ..validators.feeds import FeedDrawer, NamedFeed

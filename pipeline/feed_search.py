@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feed_values import make_generator

@@ -11,7 +11,7 @@ from ..converters.registry import TARGETS
 from ..core.contract import Target
 from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.pace import relax_gc
+from ..core.process import relax_gc
 from ..core.records import Artifact
 from .branch_coverage import accept_recorded, update_branches
 from .eager_reference import open_subject, read_checkpoint

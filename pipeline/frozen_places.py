@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import Capture
+from ..core.kinds import Capture
 from ..sources.data_branches import are_library_shortcuts, shorten_path, symbol_places
 from ..sources.taint import watch_capture
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
-from ..core.npz_file import read_npz
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
+from ..core.untrusted_files import read_npz
 from ..core.verdict import Verdict
 from ..validators.feed_values import distribution_of
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed

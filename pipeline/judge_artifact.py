@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, no_progress
 from ..core.findings import SIZED
-from ..core.precision import Precision
-from ..core.runtime_contract import SelfTuned
+from ..core.kinds import Precision
 from ..core.signature import Signature
+from ..core.target_extensions import SelfTuned
 from ..core.verdict import DefaultRun, ReasonCode, State, Tolerance, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
 from ..core.contract import Advance, Array, Outputs, Runner, no_progress
-from ..core.errors import Hint, Option, RunnerError, UsageError
+from ..core.errors import Hint, Option, RunnerError, UsageError, unknown_name_error
 from ..core.findings import Accuracy, Answer
-from ..core.names import unknown_name_error
 from ..core.signature import Signature
 from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text

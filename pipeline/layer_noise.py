@@ -15,10 +15,10 @@ from typing import TypeVar
 from ..converters.quantizers.layer_switches import Switchboard, can_switch, open_switchboard
 from ..converters.quantizers.quantized_layers import QuantizedLayer
 from ..converters.quantizers.quantizer_registry import quantizers_for
+from ..core.atomic_write import atomic_write
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
-from ..core.digest import sha256_of
 from ..core.errors import ConversionError
-from ..core.whole import atomic_write
+from ..core.records import sha256_of
 from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import is_numeric, measure_arrays
 from .attempt import Recipe, Trial

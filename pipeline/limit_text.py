@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from ..calibration.calibration_options import LabelledOptions
-from ..core.errors import UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import UsageError, unknown_name_error
 
 LIMIT_FIELDS = {
     "atol": "atol",

@@ -11,7 +11,7 @@ from ..calibration.preprocess import Preprocess
 from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.verdict import Limits
 from .branch_coverage import accept_recorded
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..core.errors import UsageError, first_line
+from ..core.atomic_write import atomic_write, flush_file, flush_folder
+from ..core.errors import UsageError, first_line, is_file_name
 from ..core.manifest import SCHEMA_VERSION, Manifest
-from ..core.names import is_file_name
-from ..core.whole import atomic_write, flush_file, flush_folder
 from .provenance.seals import bind_manifest, seal_document
 
 MANIFEST_FILE = "manifest.json"

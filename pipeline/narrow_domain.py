@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..converters.capture.size_constraints import NarrowError
-from ..core.bounds import resolve_bounds
 from ..core.contract import Feed, Runner
-from ..core.dims import Dim
+from ..core.dims import Dim, resolve_bounds
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED

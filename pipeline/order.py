@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions
-from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT, Target
-from ..core.errors import Hint, Option, UsageError
+from ..core.errors import Hint, Option, UsageError, unknown_name_error
+from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure
-from ..core.names import unknown_name_error
-from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS

@@ -9,8 +9,8 @@ from shutil import rmtree
 from ..core.contract import EAGER
 from ..core.domain import Domain
 from ..core.errors import ConversionError, RunnerError
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.precision import Precision
 from ..core.records import Artifact
 from .attempt import Recipe, Trial, try_recipe
 from .build_step import settle_trial

@@ -11,14 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.digest import record_of
-from ..core.errors import UsageError
-from ..core.interrupts import defer_signals
+from ..core.atomic_write import find_drafts
+from ..core.errors import UsageError, is_file_name, is_user_error, system_error_hint
 from ..core.manifest import Manifest
-from ..core.names import is_file_name
-from ..core.records import REJECTED_FOLDER, FileRecord
-from ..core.system_errors import is_user_error, system_error_hint
-from ..core.whole import find_drafts
+from ..core.process import defer_signals
+from ..core.records import REJECTED_FOLDER, FileRecord, record_of
 from .manifest_file import (
     COMMIT_FOLDER,
     MANIFEST_FILE,

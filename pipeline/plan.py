@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING
 from ..converters.capture.refusals import hint_for
 from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, as_deferred, target_for, target_named
-from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
-from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
+from ..core.errors import (
+    ErrorCode,
+    Hint,
+    MissingError,
+    Option,
+    UsageError,
+    encodable,
+    unknown_name_error,
+)
 from ..core.grammar import parse_input
+from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.names import unknown_name_error
-from ..core.precision import Precision
 from ..core.records import REJECTED_FOLDER
-from ..core.runtime_contract import FloatEnds
+from ..core.target_extensions import FloatEnds
 from .order import Order, Wanted
 
 if TYPE_CHECKING:

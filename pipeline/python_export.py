@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT
-from ..core.errors import UsageError
+from ..core.errors import UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
+from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.names import unknown_name_error
-from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .isolation.watchdog import ProcessLimits
 from .limit_text import Measuring

@@ -19,12 +19,11 @@ from ..calibration.sample_reader import LoaderHooks
 from ..converters.onnx_guard import list_model_files
 from ..converters.onnx_origins import debug_sidecar_path, match_nodes
 from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJob, Quantizer
-from ..core.digest import record_of, sha256_of
 from ..core.errors import ConversionError, Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
-from ..core.precision import Precision
-from ..core.records import Coverage
+from ..core.kinds import Precision
+from ..core.records import Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
 from ..sources.factory import import_object
 from ..sources.sample_inputs import infer_specs

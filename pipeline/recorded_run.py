@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from ..core.capture import Capture
 from ..core.contract import Program, Target
-from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
-from ..core.loading import is_loader_spec
+from ..core.kinds import Capture
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint
+from ..core.nested_values import is_loader_spec
+from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
 from ..sources.sniff import PT2, TORCHSCRIPT
 from .limit_text import Measuring

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Runner
 from ..core.errors import RunnerError
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.verdict import OutputVerdict, Reason, ReasonCode, State, Verdict
 from ..validators.edge_case_feeds import REPEATED
 from ..validators.edge_case_values import EMPTY_MASK

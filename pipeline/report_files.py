@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import UsageError
+from ..core.atomic_write import atomic_write
+from ..core.errors import UsageError, is_user_error, system_error_hint
 from ..core.manifest import Manifest
-from ..core.system_errors import is_user_error, system_error_hint
-from ..core.whole import atomic_write
 from ..reports.comparison import Comparison, compare_manifests
 from ..reports.report_formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.verdict import Verdict
 from ..validators.edge_case_values import EMPTY_MASK
 from ..validators.masked_rows import count_padded_positions, drop_masked_row

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.contract import CalibrationFeeds
-from ..core.digest import is_as_recorded
 from ..core.domain import Domain
 from ..core.errors import UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
-from ..core.loading import is_loader_spec
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.nested_values import is_loader_spec
 from ..core.records import (
     REJECTED_FOLDER,
     Artifact,
@@ -25,6 +24,7 @@ from ..core.records import (
     Checkpoint,
     Dependencies,
     FileRecord,
+    is_as_recorded,
     step_of,
 )
 from ..core.verdict import Verdict

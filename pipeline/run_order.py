@@ -11,13 +11,12 @@ from pathlib import Path
 from .. import __version__
 from ..converters.registry import TARGETS, as_deferred
 from ..core.contract import EAGER, Readiness, Target
-from ..core.digest import sha256_of
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.events import Entered, Tell, ignore_events
+from ..core.kinds import Precision
 from ..core.manifest import Manifest, Pending
-from ..core.pace import relax_gc
-from ..core.precision import Precision
-from ..core.records import REJECTED_FOLDER, Artifact
+from ..core.process import relax_gc
+from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
 from .attempt import make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step

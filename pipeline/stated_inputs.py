@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..core.contract import Feed
-from ..core.errors import UsageError
+from ..core.dims import check_typos
+from ..core.errors import UsageError, unknown_name_error
 from ..core.grammar import parse_input
-from ..core.names import unknown_name_error
 from ..core.signature import FLOATS, InputSpec, Signature
-from ..core.typos import check_typos
 from ..sources.factory import import_object
 from .order import Source
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array, Feed
-from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError, first_line
 from ..core.grammar import parse_input
-from ..core.loading import is_loader_spec
+from ..core.nested_values import is_loader_spec
+from ..core.records import sha256_of
 from ..core.signature import Signature
 from ..sources.loaded_module import LoadedModule
 from ..sources.sample_inputs import read_loader, read_samples

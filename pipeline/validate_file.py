@@ -9,16 +9,14 @@ from pathlib import Path
 
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
-from ..core.digest import sha256_of
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.names import unknown_name_error
-from ..core.precision import Precision
-from ..core.records import REJECTED_FOLDER, Artifact, step_of
-from ..core.runtime_contract import runtime_settings
+from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
+from ..core.target_extensions import runtime_settings
 from ..core.verdict import ReasonCode, State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
 from ..validators.judge import ReferenceOutputs

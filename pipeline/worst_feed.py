@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.atomic_write import draft_file
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError, first_line
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
-from ..core.npz_file import read_npz
 from ..core.records import Artifact
+from ..core.untrusted_files import read_npz
 from ..core.verdict import OutputVerdict, Verdict
-from ..core.whole import draft_file
 from ..validators.feed_values import check_samples
 from ..validators.feeds import NamedFeed
 from ..validators.hill_climb import SEARCH

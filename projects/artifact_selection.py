@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Target
 from ..core.errors import UsageError
-from ..core.precision import Precision
-from ..core.runtime_contract import FloatEnds
+from ..core.kinds import Precision
+from ..core.target_extensions import FloatEnds
 from ..pipeline.order import Lowering, Order, Wanted
 from ..pipeline.plan import make_plan
 from .project_records import ModelOrder

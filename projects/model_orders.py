@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
-from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT, Deferred, Native, Target
-from ..core.errors import ErrorCode, ModelcError, Place, UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
+from ..core.kinds import Capture
 from ..core.verdict import Limits
 from ..pipeline import make_order as asked
 from ..pipeline.order import Judging, Order, Source, Wanted

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..core.errors import Hint, MissingError, ModelcError, Option, Place, UsageError
-from ..core.loading import is_loader_spec
+from ..core.nested_values import is_loader_spec
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
 from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES, Key, KeyKind
 

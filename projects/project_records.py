@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..core.errors import ModelcError, Place
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.precision import Precision
 from ..core.records import Artifact, artifact_names
 from ..pipeline.order import Order
 from ..pipeline.plan import Step

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..converters.registry import TARGETS, is_stage
+from ..core.atomic_write import draft_file
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
-from ..core.whole import draft_file
 from ..pipeline.make_order import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
 from ..sources.checkpoint_description import (

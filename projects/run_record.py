@@ -10,13 +10,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..core.digest import joint_digest
-from ..core.errors import UsageError, first_line
+from ..core.atomic_write import atomic_write
+from ..core.errors import UsageError, first_line, is_file_name
 from ..core.manifest import Manifest
-from ..core.names import is_file_name
-from ..core.records import REJECTED_FOLDER, Artifact
+from ..core.records import REJECTED_FOLDER, Artifact, joint_digest
 from ..core.verdict import State
-from ..core.whole import atomic_write
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record

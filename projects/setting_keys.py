@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.errors import UsageError
-from ..core.precision import Precision
+from ..core.kinds import Capture, Precision
 
 _SPEC_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 

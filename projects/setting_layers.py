@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..core.errors import Place, UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import Place, UsageError, unknown_name_error
 from .project_faults import Faults
 from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
 from .project_records import (

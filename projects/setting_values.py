@@ -7,9 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from ..core.errors import UsageError
-from ..core.loading import is_loader_spec
-from ..core.names import unknown_name_error
+from ..core.errors import UsageError, unknown_name_error
+from ..core.nested_values import is_loader_spec
 from .project_records import Value
 from .setting_keys import Key, KeyKind
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ..core.findings import Accuracy
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.precision import Precision
 from ..core.records import Coverage, Latency
 from ..core.verdict import Verdict
 from .result_rows import REJECTED_PREFIX, Outcome, ResultRow, make_rows

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ..core.loading import is_loader_spec
 from ..core.manifest import Manifest
+from ..core.nested_values import is_loader_spec
 from .text_format import escape_control
 
 EXAMPLE_FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know

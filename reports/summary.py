@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..calibration.calibration_options import RANDOM
 from ..core.findings import Accuracy
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord, Coverage
 from ..core.verdict import Tolerance, Verdict
 from ..validators.tolerance import TOLERANCES

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..core.arrays import to_array
 from ..core.contract import Array
-from ..core.probe import is_discrete_dtype
+from ..core.target_extensions import is_discrete_dtype
+from ..core.torch_tools import to_array
 from .eager_perturbations import perturb_feed, perturb_weights
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _dense_tensors(value: object) -> Iterator[torch.Tensor]:
     """The dense tensors of a result, in order."""
     import torch
 
-    from ..core.tree import iterate_leaves
+    from ..core.nested_values import iterate_leaves
 
     for _, leaf in iterate_leaves(value, lambda one: isinstance(one, torch.Tensor)):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:

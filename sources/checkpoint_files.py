@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ..core.digest import joint_digest, record_of
-from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
-from ..core.names import nearest_names, refuse_pipe
-from ..core.records import Checkpoint, FileRecord
+from ..core.errors import (
+    CheckpointError,
+    ConsentError,
+    Hint,
+    Option,
+    UsageError,
+    nearest_names,
+    refuse_pipe,
+)
+from ..core.records import Checkpoint, FileRecord, joint_digest, record_of
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:

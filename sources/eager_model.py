@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from ..core.arrays import to_array
 from ..core.call import Binding, bind_inputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
-from ..core.interrupts import end_forked_copies
-from ..core.names import unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line, unknown_name_error
+from ..core.process import end_forked_copies
+from ..core.torch_tools import to_array
 from .checkpoint_loader import modules_in_training
 from .data_branches import QuietShapes
 from .eager_runs import EagerWatched, describe_feed, find_raise_place

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import intercept_operators
+from ..core.torch_tools import intercept_operators
 from .mapped_weights import FileMappings, preserve_tensor
 
 if TYPE_CHECKING:

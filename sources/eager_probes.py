@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import intercept_operators
+from ..core.torch_tools import intercept_operators
 
 if TYPE_CHECKING:
     import torch

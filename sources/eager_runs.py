@@ -10,8 +10,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.arrays import to_array
 from ..core.errors import CheckpointError
+from ..core.torch_tools import to_array
 from .branch_coverage import Place, trace_lines
 from .data_branches import (
     BranchReport,

@@ -15,8 +15,15 @@ from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from ..core.call import ParameterKind, parameters_of
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
-from ..core.names import nearest_names
+from ..core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    Option,
+    UsageError,
+    first_line,
+    nearest_names,
+)
 from ..core.signature import Dim, InputSpec
 from .loaded_module import HyperParameters, LoadedModule, Module
 from .user_code import code_folders, make_user_code_importable

@@ -7,10 +7,9 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..core.arrays import to_array
 from ..core.call import Binding
 from ..core.errors import first_line
-from ..core.torch_modes import intercept_calls
+from ..core.torch_tools import intercept_calls, to_array
 from .module_outputs import split_outputs
 from .weight_casting import UncastWeightError, cast_weights_on_use, share_parameters
 

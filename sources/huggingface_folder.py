@@ -13,7 +13,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
-from ..core.distribution import hint_for_extra
 from ..core.errors import (
     CheckpointError,
     ErrorCode,
@@ -23,6 +22,7 @@ from ..core.errors import (
     UsageError,
     first_line,
 )
+from ..core.installation import hint_for_extra
 from ..core.torch_file import check_torch_file
 from .checkpoint_files import weight_files
 from .factory import use_fixed_seed

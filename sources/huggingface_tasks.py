@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
-from ..core.names import unknown_name_error
+from ..core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    Option,
+    UsageError,
+    first_line,
+    unknown_name_error,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

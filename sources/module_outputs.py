@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.tree import ValuePath, iterate_leaves, name_parts_of
+from ..core.nested_values import ValuePath, iterate_leaves, name_parts_of
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.arrays import to_array
+from ..core.torch_tools import to_array
 
 if TYPE_CHECKING:
     from ..core.contract import Array

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
-from ..core.interrupts import StopCallError
-from ..core.torch_modes import intercept_operators
+from ..core.process import StopCallError
+from ..core.torch_tools import intercept_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

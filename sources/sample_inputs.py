@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..core.arrays import to_array
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array
 from ..core.errors import Hint, Option, UsageError, first_line
-from ..core.loading import NamedItem, load_items, name_parts, wrap_loader_errors
-from ..core.npz_file import read_npz
-from ..core.safetensors_header import read_safetensors_header
+from ..core.nested_values import (
+    NamedItem,
+    iterate_leaves,
+    load_items,
+    name_parts,
+    wrap_loader_errors,
+)
 from ..core.signature import DTYPES, Dim, InputSpec
 from ..core.torch_file import read_torch_file
-from ..core.tree import iterate_leaves
+from ..core.torch_tools import to_array
+from ..core.untrusted_files import read_npz, read_safetensors_header
 from .factory import import_object, use_fixed_seed
 
 if TYPE_CHECKING:

@@ -8,9 +8,14 @@ import zlib
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, first_line
-from ..core.safetensors_header import HEADER_LIMIT, TruncatedFileError, read_safetensors_header
 from ..core.torch_sizes import PICKLES
-from ..core.zip_archive import find_archive_fault, is_zip_archive
+from ..core.untrusted_files import (
+    HEADER_LIMIT,
+    TruncatedFileError,
+    find_archive_fault,
+    is_zip_archive,
+    read_safetensors_header,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

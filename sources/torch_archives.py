@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ..core.archive_guard import refuse_archive_code
 from ..core.call import Parameter, ParameterKind, parameters_of_schema
 from ..core.errors import CheckpointError, first_line
+from ..core.nested_values import iterate_leaves
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
-from ..core.tree import iterate_leaves
+from ..core.torch_file import refuse_archive_code
 from .checkpoint_files import weight_files
 from .loaded_module import LoadedModule, read_recorded_inputs
 from .sniff import PT2, TORCHSCRIPT

@@ -10,7 +10,7 @@ import copy
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_modes import intercept_calls, intercept_operators
+from ..core.torch_tools import intercept_calls, intercept_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, Hint, Option, first_line
-from ..core.torch_modes import intercept_calls
+from ..core.torch_tools import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, Hint, Option
-from ..core.names import unknown_name_error
+from ..core.errors import CheckpointError, Hint, Option, unknown_name_error
 from ..core.torch_file import read_torch_file
 from .weight_loading import find_renaming
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("modelc.testing.contract")
+pytest.register_assert_rewrite("modelc.testing.target_contract")
 
-from .case import Case, case_of  # noqa: E402 - what is rewritten must not be loaded before
-from .contract import TargetContract  # noqa: E402 - the same
+from .target_contract import (  # noqa: E402 - what is rewritten must not be loaded before
+    Case,
+    TargetContract,
+    case_of,
+)
 
 __all__ = ["Case", "TargetContract", "case_of"]

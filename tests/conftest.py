@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelc.converters.registry import TARGETS, target_named
-from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Target
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.pipeline import fault_sensitivity
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.distribution import DISTRIBUTION, EXTRAS, hint_for_extra
+from modelc.core.installation import DISTRIBUTION, EXTRAS, hint_for_extra
 from modelc.pipeline.diagnose import own_requirements
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from ..core.errors import UsageError
-from ..core.names import unknown_name_error
+from ..core.errors import UsageError, unknown_name_error
 from .confidence_intervals import (
     ConfidenceInterval,
     bootstrap_interval,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.errors import UsageError
-from ..core.precision import Precision
+from ..core.kinds import Precision
 from ..core.verdict import Limits, Tolerance
 
 _LIMIT_RANGES = {

@@ -14,9 +14,9 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, sample_sizes
+from ...core.domain import Sizes, sample_sizes
 from ...core.signature import Dim
-from ...core.torch_modes import intercept_calls
+from ...core.torch_tools import intercept_calls
 from .captured_program import model_of
 from .refusals import is_user_file
 from .size_checks import feed_sizes, resize_example

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import UsageError
+from ...core.kinds import Capture
 from .captured_program import (
     CapturedProgram,
     ExportCapture,

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ...core.capture import Capture
 from ...core.contract import Branch, EagerModel, Job
 from ...core.findings import Warned
+from ...core.kinds import Capture
 from .refusals import RefusedError
 from .size_constraints import SizeConstraintError
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, sample_points, sample_sizes
+from ...core.domain import Sizes, sample_points, sample_sizes
 from ...core.signature import Signature
 from .captured_program import Export
 from .refusals import is_user_file

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from ...core.capture import Capture
 from ...core.errors import ConversionError, Hint, ModelcError, text_of
 from ...core.findings import Warned
+from ...core.kinds import Capture
 from .size_constraints import SizeConstraintError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Job
-from ...core.fitting import Sizes, sample_points, sample_sizes
+from ...core.domain import Sizes, sample_points, sample_sizes
 from .call_recording import find_branch_sizes, reads_storage
 from .captured_program import model_of
 from .size_checks import OUTSIDE, feed_sizes, first_mismatch, resize_example

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Feed, Job
-from ...core.fitting import Sizes
+from ...core.domain import Sizes
 from ...core.signature import Signature
-from ...core.torch_modes import intercept_calls
+from ...core.torch_tools import intercept_calls
 from .captured_program import model_of
 
 if TYPE_CHECKING:

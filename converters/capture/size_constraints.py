@@ -11,8 +11,8 @@ from functools import partial
 from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING
 
+from ...core.domain import DimFit, Sizes, fit_dims, sample_points
 from ...core.errors import ConversionError, Hint, Option
-from ...core.fitting import DimFit, Sizes, fit_dims, sample_points
 from ...core.signature import Signature
 
 if TYPE_CHECKING:

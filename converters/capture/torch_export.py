@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...core.contract import EagerModel, Job
+from ...core.domain import Sizes
 from ...core.errors import ConversionError, Hint, Option
-from ...core.fitting import Sizes
 from ...core.signature import Dim, Signature
 from ..framework_errors import call_framework
 from .captured_program import ExportCapture, example_tensors, model_of

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import Hint, ModelcError, Option
+from ...core.kinds import Capture
 from ..framework_errors import call_framework
 from .captured_program import ScriptCapture, capture_once, model_of
 from .refusals import REDUNDANT, RefusedError, most_specific

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.contract import Quantizer
-from ...core.names import unknown_name_error
+from ...core.errors import unknown_name_error
 from . import modelopt_ptq, nncf_ptq, onnxruntime_static
 
 QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
-from ...core.errors import ConversionError, Hint, ModelcError, Option, UsageError
-from ...core.names import unknown_name_error
+from ...core.errors import (
+    ConversionError,
+    Hint,
+    ModelcError,
+    Option,
+    UsageError,
+    unknown_name_error,
+)
 from ..framework_errors import call_framework
 from ..onnx_guard import copy_external_weights
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from ...core.errors import Hint, Option, UsageError
-from ...core.names import unknown_name_error
+from ...core.errors import Hint, Option, UsageError, unknown_name_error
 from ...core.signature import InputSpec, Signature
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
-from ...core.digest import sha256_of
 from ...core.errors import ConversionError, RunnerError
-from ...core.records import Coverage, FileRecord
-from ...core.whole import atomic_write
+from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
 
 Read = TypeVar("Read")

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.arrays import to_array
 from ...core.contract import Feed, Outputs
-from ...core.digest import sha256_of
 from ...core.errors import ConversionError, RunnerError
+from ...core.records import sha256_of
 from ...core.signature import Signature
+from ...core.torch_tools import to_array
 from ..runner_base import RunnerBase, order_inputs
 from .engine_build import TRT_DTYPES, load_plugin_libraries
 from .engine_options import EngineOptions, Profile, ShapeRange, profile_text, select_profile

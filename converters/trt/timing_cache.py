@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.whole import atomic_write
+from ...core.atomic_write import atomic_write
 from .engine_options import EngineOptions
 from .trt_installation import CudaDevice
 

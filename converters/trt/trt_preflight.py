@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Job, Preflight
-from ...core.precision import Precision
+from ...core.kinds import Precision
 from ...core.signature import Dim, Signature
 from ..framework_errors import call_framework
 from ..onnx_origins import NodeOrigin, read_origins

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from modelc.core.capture import Capture
 from modelc.core.contract import (
     Converted,
     Feed,
@@ -21,7 +20,7 @@ from modelc.core.contract import (
     TensorInfo,
 )
 from modelc.core.errors import ConversionError, MissingError, RunnerError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.core.records import Coverage
 from modelc.core.signature import Signature
 

@@ -19,9 +19,8 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from ...core.digest import sha256_of
 from ...core.errors import UsageError
-from ...core.records import Dependencies
+from ...core.records import Dependencies, sha256_of
 from .environment import describe_installed, is_installed_code, list_loaded_packages
 from .file_digests import FileDigests, is_own_code
 

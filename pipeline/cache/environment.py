@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...converters.installed_packages import package_versions
 from ...converters.trt.trt_installation import query_driver
-from ...core.digest import sha256_of
+from ...core.records import sha256_of
 
 _TOOL_PREFIXES = ("__editable__", "_virtualenv")  # what installers put beside packages
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ...core.digest import sha256_of
+from ...core.records import sha256_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...core.digest import sha256_of
 from ...core.events import ignore_events
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord, sha256_of
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
 from ..held_out import relocate_record

@@ -12,11 +12,10 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import BinaryIO
 
-from ...core.digest import sha256_of
+from ...core.atomic_write import flush_folder
 from ...core.errors import UsageError, first_line
 from ...core.events import Noted, Tell, ignore_events
-from ...core.records import FileRecord
-from ...core.whole import flush_folder
+from ...core.records import FileRecord, sha256_of
 from .store_layout import (
     CacheEntry,
     CorruptEntryError,

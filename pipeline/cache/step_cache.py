@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.digest import record_of, sha256_of
-from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError, first_line
 from ...core.events import Noted, Tell, ignore_events
+from ...core.installation import hint_for_extra
 from ...core.manifest import Manifest
-from ...core.records import Artifact, FileRecord
+from ...core.records import Artifact, FileRecord, record_of, sha256_of
 from ...core.verdict import State, Verdict
 from .result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore, StoredEntry
 from .store_layout import CacheEntry, CorruptEntryError, decode_entry, encode_entry, entry_name

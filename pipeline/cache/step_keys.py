@@ -17,8 +17,8 @@ from ...calibration.calibration_options import RANDOM
 from ...calibration.label_files import find_companion_files
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
-from ...core.loading import is_loader_spec
-from ...core.precision import Precision
+from ...core.kinds import Precision
+from ...core.nested_values import is_loader_spec
 from ...sources.checkpoint_files import find_contents
 from ..order import Order
 from ..plan import Step

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ...core.probe import Probe, ProbeNode, TensorForm
+from ...core.target_extensions import Probe, ProbeNode, TensorForm
 from ...sources.activation_tape import TracedTensor
 
 

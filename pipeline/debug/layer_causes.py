@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...core.contract import Array
-from ...core.precision import Precision
-from ...core.probe import Probe, ProbeNode
+from ...core.kinds import Precision
+from ...core.target_extensions import Probe, ProbeNode
 from ...sources.activation_tape import TracedCall, TracedTensor, state_of
 from ...sources.operation_variants import make_variants
 from .layer_comparer import LayerComparer, finite_sqnr

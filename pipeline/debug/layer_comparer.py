@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...core.contract import Array, Feed
 from ...core.errors import CheckpointError
-from ...core.precision import Precision
-from ...core.probe import Probe, ProbeNode
+from ...core.kinds import Precision
+from ...core.target_extensions import Probe, ProbeNode
 from ...sources.activation_tape import (
     ActivationTape,
     TracedTensor,

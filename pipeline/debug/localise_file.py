@@ -8,15 +8,14 @@ from pathlib import Path
 
 from ...converters.registry import TARGETS, target_for
 from ...core.contract import EAGER, Target
-from ...core.errors import Hint, Option, UsageError
+from ...core.errors import Hint, Option, UsageError, unknown_name_error
 from ...core.events import Tell, ignore_events
 from ...core.findings import Localisation, WorstFeed
+from ...core.kinds import Precision
 from ...core.manifest import Manifest
-from ...core.names import unknown_name_error
-from ...core.precision import Precision
-from ...core.probe import Probed
 from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint
 from ...core.signature import Signature
+from ...core.target_extensions import Probed
 from ...validators.feeds import NamedFeed
 from ...validators.judge import ReferenceOutputs
 from ...validators.tolerance import tolerance_for

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median
 
 from ...core.contract import Array, Outputs, Runner
+from ...core.errors import unknown_name_error
 from ...core.findings import Layer, Localisation
-from ...core.names import unknown_name_error
-from ...core.precision import Precision
-from ...core.probe import Probed
+from ...core.kinds import Precision
+from ...core.target_extensions import Probed
 from ...sources.activation_tape import TracedTensor
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..eager_reference import EagerReference

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...core.contract import Array, Outputs
-from ...core.precision import Precision
+from ...core.kinds import Precision
 from ...sources.activation_tape import TracedTensor
 from ...validators.tolerance import tolerance_for
 from .layer_comparer import WORST_DB, LayerComparer, finite_sqnr, is_below, worse_sqnr

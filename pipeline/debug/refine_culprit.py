@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...core.atomic_write import flush_file
 from ...core.contract import Array
-from ...core.probe import Probe, ProbeNode
-from ...core.whole import flush_file
+from ...core.target_extensions import Probe, ProbeNode
 from ...reports.text_format import one_line
 from ...sources.activation_tape import TracedTensor
 from ..output_folder import refuse_links

@@ -13,8 +13,8 @@ from ...core.contract import Target
 from ...core.errors import ModelcError, UsageError
 from ...core.findings import Layer, Localisation
 from ...core.manifest import Manifest
-from ...core.probe import Probed
 from ...core.records import Artifact
+from ...core.target_extensions import Probed
 from ...core.verdict import OutputVerdict, State, Verdict
 from ...sources.data_branches import shorten_path
 from ...validators.judge import ReferenceOutputs

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core import errors
-from ...core.errors import ErrorCode, Hint, ModelcError, Option, Place, encodable
+from ...core.errors import ErrorCode, Hint, ModelcError, Option, Place, as_usage_error, encodable
 from ...core.events import Advanced, Entered, Finished, Noted, Started
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
-from ...core.system_errors import as_usage_error
 from ...core.verdict import Verdict
 from ..inspection import ApiCall, CallValue, CheckpointContents, InspectedFile
 from ..recorded_run import AnyRequest

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import UsageError
-from ...core.interrupts import defer_signals
+from ...core.process import defer_signals
 
 if TYPE_CHECKING:
     import psutil

@@ -15,8 +15,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
-from ...core import threads
-from ...core.interrupts import handle_signals
+from ...core import process
+from ...core.process import handle_signals
 from ...sources.user_code import register_folders
 from ..inspection import ApiCall, perform_call
 from ..recorded_run import FinishRequest
@@ -84,10 +84,10 @@ def _perform(request: ChildRequest, told: _Channel) -> FinalManifest | CallResul
     register_folders(request.code_folders)
     absent: Mapping[str, None] = dict.fromkeys(request.absent)
     sys.modules.update(absent)  # type: ignore[arg-type]  # None makes their import fail
-    threads.sleep_while_waiting()
+    process.sleep_while_waiting()
     if request.threads is not None:
-        os.environ.update(threads.thread_environment(request.threads))
-        threads.limit_threads(request.threads)
+        os.environ.update(process.thread_environment(request.threads))
+        process.limit_threads(request.threads)
     order = request.work
     if isinstance(order, ApiCall):
         return CallResult.of(perform_call(order, told.send))

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.registry import target_named
-from ...core.carrying import Carrying
 from ...core.contract import Target
-from ...core.digest import sha256_of
 from ...core.errors import RunnerError, UsageError
+from ...core.kinds import Precision
 from ...core.manifest import Manifest
-from ...core.precision import Precision
-from ...core.records import Artifact, FileRecord
+from ...core.records import Artifact, FileRecord, sha256_of
+from ...core.target_extensions import Carrying
 from .seals import (
     CAPTURE_KEY,
     CHECKPOINT_KEY,

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
+from ...core.atomic_write import atomic_write
 from ...core.contract import EAGER
-from ...core.distribution import DISTRIBUTION, hint_for_extra
 from ...core.errors import MissingError, UsageError
+from ...core.installation import DISTRIBUTION, hint_for_extra
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
-from ...core.whole import atomic_write
 from ..recorded_run import load_manifest
 from .artifact_checks import list_failed_checks
 from .seals import capture_method, signature_digest, verdict_digest

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...core.distribution import hint_for_extra
+from ...core.atomic_write import atomic_write
 from ...core.errors import MissingError, UsageError
 from ...core.events import Noted, Tell
-from ...core.whole import atomic_write
+from ...core.installation import hint_for_extra
 from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest, signature_path
 from ..output_folder import check_output_path, open_folder, settle_commit
 from .artifact_checks import CheckOutcome, ProvenanceCheck

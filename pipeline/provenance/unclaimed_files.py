@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...converters.registry import BUILT_IN, TARGETS
-from ...core.digest import sha256_of
+from ...core.records import sha256_of
 from ..manifest_file import MANIFEST_FILE
 from ..plan import MODEL_STEM
 from .artifact_checks import CheckOutcome, ProvenanceCheck, resolve_links

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...converters.registry import TARGETS
 from ...core.contract import Target
-from ...core.digest import joint_digest, sha256_of
 from ...core.errors import UsageError
-from ...core.loading import is_loader_spec
 from ...core.manifest import Manifest
+from ...core.nested_values import is_loader_spec
+from ...core.records import joint_digest, sha256_of
 from ..manifest_file import COMMIT_FOLDER, MANIFEST_FILE, decode_manifest
 from ..output_folder import REPLACED_FOLDER
 from .artifact_checks import (

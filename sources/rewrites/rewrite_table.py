@@ -7,8 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ...core.errors import CheckpointError, ConversionError, Hint, Option, first_line
-from ...core.names import unknown_name_error
+from ...core.errors import (
+    CheckpointError,
+    ConversionError,
+    Hint,
+    Option,
+    first_line,
+    unknown_name_error,
+)
 from ..eager_model import Eager
 from . import (
     numeric_rewrites,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelc.cli.app import run_cli
-from modelc.core.digest import record_of
+from modelc.core.records import record_of
 from modelc.pipeline.cache.result_store import RESULTS_FOLDER, ResultStore
 from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry
 

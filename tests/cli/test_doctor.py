@@ -10,7 +10,7 @@ import pytest
 
 from modelc.cli.render_setup import show_diagnosis
 from modelc.converters.registry import TARGETS
-from modelc.core.diagnosis import Buildable, Check, CheckState, Diagnosis
+from modelc.core.installation import Buildable, Check, CheckState, Diagnosis
 
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
 GOOD = Check(name="torch", state=CheckState.OK, told="2.13.0", mend="not to be shown")

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from modelc.cli.render_accuracy import select_pareto, show_tradeoffs
 from modelc.core.findings import TradeOff
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.records import Artifact, FileRecord
 
 

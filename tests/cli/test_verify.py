@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from modelc.core.digest import sha256_of
+from modelc.core.records import sha256_of
 from modelc.pipeline.manifest_file import encode_json
 from modelc.pipeline.order import Source
 from modelc.pipeline.provenance.seals import seal_document

@@ -10,10 +10,9 @@ import pytest
 
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.converters.onnx_origins import NodeOrigin, assign_absorbed_layers
-from modelc.core.probe import ProbeNode
+from modelc.core.target_extensions import ProbeNode
 
 ORIGINS = {
     "add": NodeOrigin(module="block", operator="Add"),

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from modelc.converters import aoti_compiler, aoti_package, exported_program
 from modelc.converters.registry import target_for
-from modelc.core.archive_guard import refuse_archive_code
 from modelc.core.contract import Job, Native, Runner
 from modelc.core.errors import CheckpointError, ConversionError, RunnerError
+from modelc.core.torch_file import refuse_archive_code
 
 JobOf = Callable[..., Job]
 MARK = np.float32(1234.5678)
@@ -43,9 +43,8 @@ class Sums(nn.Module):
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A conversion of `Sums`, made once; its example is known by its mark."""
     from modelc.core.call import bind_inputs, parameters_of
-    from modelc.core.capture import Capture
     from modelc.core.grammar import parse_input
-    from modelc.core.precision import Precision
+    from modelc.core.kinds import Capture, Precision
     from modelc.core.signature import merge_inputs
     from modelc.sources.eager_model import Eager
 

@@ -11,10 +11,10 @@ import pytest
 from modelc.converters import archive_records, onnx_files, openvino_reader, tensorrt_engine
 from modelc.converters.registry import TARGETS, target_named
 from modelc.converters.trt.engine_records import EngineSidecar, write_sidecar
-from modelc.core.carrying import Carrying
 from modelc.core.contract import RECORD
-from modelc.core.digest import record_of
 from modelc.core.errors import RunnerError
+from modelc.core.records import record_of
+from modelc.core.target_extensions import Carrying
 from modelc.pipeline.manifest_file import read_manifest
 
 NAMES = [target.NAME for target in TARGETS]

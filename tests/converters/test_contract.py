@@ -13,7 +13,7 @@ import pytest
 from modelc.converters.registry import TARGETS, target_for, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.errors import UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.order import Source, Wanted
 from modelc.testing import Case, TargetContract, case_of

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import exported_program, torchscript_module
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import RunnerError
+from modelc.core.kinds import Capture
 from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint
 

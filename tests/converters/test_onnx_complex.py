@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.capture.refusals import RefusedError
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 pytestmark = [

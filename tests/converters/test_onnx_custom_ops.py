@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from modelc.converters import onnx_model
 from modelc.converters.capture.refusals import RefusedError
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import UsageError
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_model
-from modelc.core.capture import Capture
 from modelc.core.contract import Converted, Job
 from modelc.core.errors import ConversionError, UsageError
+from modelc.core.kinds import Capture
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.sample_models import encoder
 from modelc.sample_models.gate import gate

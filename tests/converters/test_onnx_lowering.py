@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_compatibility import LOADS_IN, choose_opset, lower_model
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 
 JobOf = Callable[..., Job]
 OLD = ("onnxruntime==1.17",)  # opset 20, IR 9

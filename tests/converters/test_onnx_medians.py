@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_model
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]

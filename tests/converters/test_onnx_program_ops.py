@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from modelc.converters import onnx_model, openvino_ir
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 pytestmark = [

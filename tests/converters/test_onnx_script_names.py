@@ -14,8 +14,8 @@ from torch import nn
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_torchscript_ops import TORCHSCRIPT_OPS
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 pytestmark = [

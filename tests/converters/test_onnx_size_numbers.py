@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_size_numbers import _decimal_value
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]

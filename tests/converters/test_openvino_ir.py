@@ -11,9 +11,8 @@ import pytest
 from torch import Tensor, nn
 
 from modelc.converters import onnx_model, openvino_ir
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.pipeline.manifest_file import read_manifest
 
 pytestmark = [

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from modelc.core.contract import Outputs, Target
-from modelc.core.digest import sha256_of
 from modelc.core.errors import RunnerError
-from modelc.core.runtime_contract import FaultKind, Plantable, PlantedFault
+from modelc.core.records import sha256_of
+from modelc.core.target_extensions import FaultKind, Plantable, PlantedFault
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.validators.feeds import FeedDrawer
 

@@ -18,7 +18,7 @@ from modelc.core.errors import MissingError
 
 GOOD = """\
 from modelc.core.contract import Readiness
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 NAME, SUMMARY, SUFFIX = "mine", "a format of mine", ".mine"
 MADE_FROM, CAPTURES, DEVICES = {Precision.FP32: "onnx"}, (), ("cpu",)
 def readiness(): return Readiness(ready=True, version="7.7")

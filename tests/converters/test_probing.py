@@ -9,8 +9,8 @@ import pytest
 
 from modelc.converters.registry import TARGETS
 from modelc.core.contract import Feed
-from modelc.core.probe import Probe, Probed
 from modelc.core.signature import Signature
+from modelc.core.target_extensions import Probe, Probed
 from modelc.pipeline.manifest_file import read_manifest
 
 from ..conftest import made_here

@@ -16,7 +16,7 @@ from modelc.converters.registry import target_for
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 
 pytestmark = [

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from modelc.core.arrays import to_array
+from modelc.core.torch_tools import to_array
 
 ONES = torch.ones(2, 2)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from modelc.core.fitting import DimFit, fit_dims, sample_points
+from modelc.core.domain import DimFit, fit_dims, sample_points
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from modelc.core.npz_file import read_npz
+from modelc.core.untrusted_files import read_npz
 
 
 def with_header(header: str) -> io.BytesIO:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.safetensors_header import TruncatedFileError, read_safetensors_header
+from modelc.core.untrusted_files import TruncatedFileError, read_safetensors_header
 
 A = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from modelc.core.torch_modes import intercept_operators
+from modelc.core.torch_tools import intercept_operators
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.compile's own
 

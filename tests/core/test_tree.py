@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.tree import ValuePath, iterate_leaves, name_leaves, nest_leaves
+from modelc.core.nested_values import ValuePath, iterate_leaves, name_leaves, nest_leaves
 
 
 class Pair(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from modelc.core.dims import check_typos
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.typos import check_typos
 
 
 def check(*texts: str, known: tuple[str, ...] = ()) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from modelc.core.errors import CheckpointError
 from modelc.core.torch_file import read_torch_file
-from modelc.core.zip_archive import find_archive_fault, is_zip_archive, zip_members
+from modelc.core.untrusted_files import find_archive_fault, is_zip_archive, zip_members
 
 
 def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:

@@ -302,7 +302,7 @@ def _onnx_models() -> Iterator[onnx.ModelProto]:
 
 def _archive(data: bytes, folder: Path) -> None:
     from modelc.converters.registry import target_for
-    from modelc.core.archive_guard import refuse_archive_code
+    from modelc.core.torch_file import refuse_archive_code
 
     path = _placed(data, folder, "m.pt2")
     target = target_for(path)

@@ -16,8 +16,8 @@ import torch
 
 from modelc.calibration import sample_formats
 from modelc.calibration.sample_content import SampleError
-from modelc.core.archive_guard import refuse_archive_code
 from modelc.core.errors import ModelcError
+from modelc.core.torch_file import refuse_archive_code
 from modelc.pipeline.worst_feed import read_feed
 from modelc.sources.checkpoint_description import describe_checkpoint
 from modelc.sources.checkpoint_files import identify

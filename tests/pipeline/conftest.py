@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from modelc.converters.runner_base import RunnerBase
-from modelc.core.capture import Capture
 from modelc.core.contract import (
     EAGER,
     Branch,
@@ -22,7 +21,7 @@ from modelc.core.contract import (
     Readiness,
     Runner,
 )
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.core.records import Coverage
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict

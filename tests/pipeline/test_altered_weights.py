@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from modelc.converters.registry import target_named
 from modelc.core.contract import Weighted
 from modelc.core.events import ignore_events
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.eager_reference import open_subject, read_checkpoint
 from modelc.pipeline.judge_artifact import Candidate, judge_candidate

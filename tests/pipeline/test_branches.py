@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from modelc.core.capture import Capture
 from modelc.core.errors import UsageError
 from modelc.core.findings import BranchRecord
+from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.pipeline.make_order import build_order
 from modelc.pipeline.manifest_file import read_manifest, write_manifest

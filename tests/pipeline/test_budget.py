@@ -17,8 +17,8 @@ from modelc.calibration.calibration_options import CalibrationOptions, LabelledO
 from modelc.converters.registry import target_named
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted, ignore_events
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.core.verdict import State
 from modelc.pipeline.limit_text import Measuring

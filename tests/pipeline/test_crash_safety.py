@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.atomic_write import atomic_write, draft_file
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
-from modelc.core.whole import atomic_write, draft_file
 from modelc.pipeline.manifest_file import (
     COMMIT_FOLDER,
     MANIFEST_FILE,

@@ -12,8 +12,8 @@ import pytest
 
 from modelc.converters import openvino_ir
 from modelc.core.contract import Feed, Outputs, Target
-from modelc.core.runtime_contract import OpenedByDefault, SelfTuned, Settled
 from modelc.core.signature import Signature
+from modelc.core.target_extensions import OpenedByDefault, SelfTuned, Settled
 from modelc.core.verdict import DefaultRun, State
 from modelc.pipeline.order import Order
 from modelc.pipeline.run_order import run

@@ -17,7 +17,7 @@ from modelc.converters.library_probe import LibraryReport, ProbeResult, probe_li
 from modelc.converters.registry import TARGETS
 from modelc.converters.trt import trt_installation
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver
-from modelc.core.diagnosis import Check, CheckState, Diagnosis
+from modelc.core.installation import Check, CheckState, Diagnosis
 from modelc.pipeline.diagnose import Surroundings, collect_surroundings, examine, own_requirements
 
 VERSIONS = {

@@ -15,8 +15,8 @@ from modelc.calibration.preprocess import Preprocess
 from modelc.converters.registry import target_named
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.records import Artifact
 from modelc.pipeline.api import build
 from modelc.pipeline.held_out import load_samples

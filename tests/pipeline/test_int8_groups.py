@@ -12,8 +12,8 @@ import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.registry import target_named
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.atomic_write import atomic_write, draft_file, find_drafts
 from modelc.core.contract import Target
 from modelc.core.errors import UsageError
-from modelc.core.whole import atomic_write, draft_file, find_drafts
 from modelc.pipeline.manifest_file import COMMIT_FOLDER, finish_commit
 from modelc.pipeline.order import Order
 from modelc.pipeline.output_folder import open_folder

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import sha256_of
 from modelc.core.errors import UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
+from modelc.core.records import sha256_of
 from modelc.pipeline.api import build
 from modelc.pipeline.make_order import build_order
 from modelc.pipeline.order import Order, Source, Wanted

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence

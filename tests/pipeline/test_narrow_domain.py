@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 import torch
 
-from modelc.core.capture import Capture
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
+from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.dim_constraints import RejectedSizesError

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from modelc.core.capture import Capture
 from modelc.core.contract import Converted, Feed, Job, Outputs, Runner
 from modelc.core.errors import RunnerError
+from modelc.core.kinds import Capture, Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Order
 from modelc.pipeline.run_order import run

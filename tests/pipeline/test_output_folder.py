@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.contract import Target
-from modelc.core.digest import record_of
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.events import Event, Noted
+from modelc.core.records import record_of
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run

@@ -12,8 +12,8 @@ import pytest
 from modelc.core.contract import Job, Preflight, Readiness, Runner, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.pipeline.finish_pending import finish_pending
 from modelc.pipeline.manifest_file import read_manifest

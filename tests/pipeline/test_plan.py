@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
-from modelc.core.capture import Capture
 from modelc.core.contract import Readiness, Target
 from modelc.core.errors import MissingError, UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 

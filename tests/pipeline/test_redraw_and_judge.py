@@ -11,7 +11,7 @@ import torch
 
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import reply_evidence

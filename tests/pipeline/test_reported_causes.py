@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from modelc.converters.onnx_model import inspect as inspect_onnx
-from modelc.core.capture import Capture
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted
+from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.pipeline.api import inspect
 from modelc.pipeline.order import Order, Source

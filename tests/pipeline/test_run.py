@@ -11,9 +11,8 @@ import pytest
 from modelc import __version__
 from modelc.converters.registry import TARGETS
 from modelc.core.contract import EAGER
-from modelc.core.digest import sha256_of
 from modelc.core.manifest import Manifest
-from modelc.core.records import Artifact
+from modelc.core.records import Artifact, sha256_of
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest
 from modelc.pipeline.order import Source

@@ -13,10 +13,10 @@ import pytest
 
 from modelc.converters.capture.refusals import REDUNDANT, RefusedError, find_cause
 from modelc.converters.capture.size_constraints import NarrowError
-from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
+from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
 from modelc.pipeline import build_step

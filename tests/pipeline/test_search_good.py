@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 

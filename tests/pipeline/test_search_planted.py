@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import Signature, merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.dim_constraints import RejectedSizesError

@@ -11,8 +11,8 @@ import torch
 
 from modelc.core.errors import UsageError
 from modelc.core.findings import FaultOutcome, Sensitivity
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.core.precision import Precision
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file

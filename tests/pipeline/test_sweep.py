@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as in every tutorial
 
 from modelc.core.call import parameters_of
-from modelc.core.capture import Capture
 from modelc.core.contract import Array
 from modelc.core.grammar import parse_input
+from modelc.core.kinds import Capture
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted

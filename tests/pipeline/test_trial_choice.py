@@ -11,7 +11,7 @@ import pytest
 
 from modelc.converters.quantizers.quantizer_registry import QUANTIZERS
 from modelc.core.contract import Converted
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.accuracy_gate import ratio_noise

@@ -11,7 +11,7 @@ from torch import nn
 
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.rounding_ties import mark_undecided_replies
 from modelc.sources.eager_model import open_eager

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run

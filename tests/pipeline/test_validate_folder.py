@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import record_of
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.events import Event, Started
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Failure, Manifest
-from modelc.core.precision import Precision
+from modelc.core.records import record_of
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order
@@ -189,7 +189,7 @@ def test_tighter_tolerances_may_reject_what_passed(digits_copy: Path) -> None:
 
 
 def test_the_recorded_tolerances_hold_where_none_are_given(order: Orders, tmp_path: Path) -> None:
-    from modelc.core.capture import Capture
+    from modelc.core.kinds import Capture
 
     loose = Judging(atol=9.0, min_sqnr=-99.0)
     run(order("torchscript", capture=Capture.TRACE, judging=loose))

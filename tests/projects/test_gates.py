@@ -10,8 +10,8 @@ import pytest
 from modelc.converters.registry import target_named
 from modelc.core.errors import Place
 from modelc.core.findings import Accuracy
+from modelc.core.kinds import Precision
 from modelc.core.manifest import FeedPlan, Manifest
-from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Checkpoint, FileRecord, Latency
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Order, Source, Wanted

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from modelc.cli.app import app
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
 from modelc.projects.setting_keys import (

@@ -6,7 +6,7 @@ import pytest
 
 from modelc.converters.registry import TARGETS
 from modelc.core.errors import UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.projects.artifact_selection import cross_formats
 
 

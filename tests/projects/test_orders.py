@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import CheckpointError, MissingError, ModelcError, Place, UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.pipeline.order import Order, Wanted
 from modelc.projects.model_orders import PlannedProject, make_model_order, plan_project
 from modelc.projects.project_faults import split_faults

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from modelc.core.errors import CheckpointError, ConversionError, UsageError
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Failure, Manifest, Pending
-from modelc.core.precision import Precision
 from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from modelc.core.digest import sha256_of
-from modelc.core.records import FileRecord
+from modelc.core.records import FileRecord, sha256_of
 from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted

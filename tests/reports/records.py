@@ -18,8 +18,8 @@ from modelc.core.findings import (
     Warned,
     WorstFeed,
 )
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Failure, FeedPlan, Manifest, Pending
-from modelc.core.precision import Precision
 from modelc.core.records import (
     Artifact,
     Attempt,

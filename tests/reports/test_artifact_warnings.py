@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from modelc.core.findings import SIZED, FeedRecord
+from modelc.core.kinds import Precision
 from modelc.core.manifest import FeedPlan, Manifest
-from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Coverage
 from modelc.core.verdict import Limits
 from modelc.reports.summary import list_notes, list_shared_warnings

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from modelc.core.capture import Capture
 from modelc.core.findings import BranchRecord
+from modelc.core.kinds import Capture
 from modelc.pipeline.branch_coverage import BranchCoverage
 from modelc.pipeline.frozen_places import RepeatableCapture, find_frozen_places
 from modelc.sources.branch_coverage import Place

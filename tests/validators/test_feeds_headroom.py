@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.core.verdict import Verdict
 from modelc.validators.feeds import NamedFeed

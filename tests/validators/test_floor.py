@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.verdict import Excuse, Limits, State, Verdict
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.validators.apply_tolerance import apply_tolerance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.verdict import State
 
 if TYPE_CHECKING:

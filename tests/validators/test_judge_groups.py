@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Limits
 from modelc.validators.apply_tolerance import apply_tolerance

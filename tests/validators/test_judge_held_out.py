@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.core.errors import RunnerError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
 from modelc.validators.feeds import NamedFeed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.masked_rows import differs_behind_masks, drop_masked_row

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.verdict import Tolerance
 from modelc.validators.tolerance import TOLERANCES, tolerance_for
 

@@ -20,9 +20,9 @@ from modelc.converters.capture.refusals import (
 from modelc.converters.capture.torch_export import capture_export, capture_export_strict
 from modelc.converters.capture.torch_script import capture_script
 from modelc.converters.framework_errors import reason_of
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, ModelcError, RunnerError
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"

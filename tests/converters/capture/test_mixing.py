@@ -16,8 +16,8 @@ from modelc.converters.capture.refusals import RefusedError, is_redundant
 from modelc.converters.capture.size_constraints import NarrowError
 from modelc.converters.capture.torch_script import capture_hybrid
 from modelc.converters.capture.torch_trace import capture_trace
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.capture.torch_trace import capture_trace
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from modelc.converters.capture.torch_export import capture_export
 from modelc.converters.capture.torch_script import capture_script
 from modelc.converters.capture.torch_trace import capture_trace, find_frozen_branches
-from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job
 from modelc.core.errors import ConversionError
+from modelc.core.kinds import Capture
 from modelc.sample_models.gate import Gate, gate
 
 JobOf = Callable[..., Job]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from modelc.converters.capture.capture_strategies import STRATEGIES, capture_program
 from modelc.converters.capture.refusals import RefusedError
-from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.kinds import Capture
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"

@@ -14,7 +14,7 @@ import pytest
 
 from modelc.converters import onnx_model
 from modelc.core.contract import Array, Converted, Feed, Job, Outputs
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import Signature
 
 if TYPE_CHECKING:

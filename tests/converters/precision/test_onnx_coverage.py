@@ -12,7 +12,7 @@ import pytest
 from modelc.converters import onnx_model
 from modelc.converters.onnx_coverage import measure_coverage, node_flops
 from modelc.core.contract import Converted
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 from .conftest import OnnxFile
 

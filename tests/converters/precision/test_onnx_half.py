@@ -12,7 +12,7 @@ from modelc.converters import onnx_model
 from modelc.converters.onnx_half import run_autocast, write_draft
 from modelc.core.contract import Converted, Feed
 from modelc.core.errors import ConversionError, UsageError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 from .conftest import JobFor, OnnxFile, dtype_of, load, nodes_of, run, sqnr
 

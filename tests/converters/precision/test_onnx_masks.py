@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from modelc.core.contract import Array, Converted, Feed
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 from .conftest import OnnxFile, dtype_of, run, sqnr
 

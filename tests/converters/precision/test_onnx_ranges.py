@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.converters.onnx_half_ranges import forecast_overflows, measure_ranges
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 from .conftest import OnnxFile, load
 

@@ -12,7 +12,7 @@ from modelc.converters import openvino_ir
 from modelc.core.contract import Array, Converted, Feed, Job
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 
 from .conftest import JobFor, OnnxFile, sqnr

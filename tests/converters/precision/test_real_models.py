@@ -10,7 +10,7 @@ import pytest
 
 from modelc.converters.onnx_half_ranges import forecast_overflows
 from modelc.core.contract import Converted, Feed
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 from .conftest import run, sqnr
 

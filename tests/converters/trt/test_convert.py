@@ -16,7 +16,7 @@ from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, Tenso
 from modelc.core.contract import Job
 from modelc.core.errors import MissingError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 
 Children = Callable[..., tuple[str, ...]]

@@ -18,7 +18,7 @@ from modelc.converters import tensorrt_engine
 from modelc.core.contract import Job
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.sample_models import digits
 

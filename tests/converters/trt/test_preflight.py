@@ -15,7 +15,7 @@ from modelc.converters.trt.trt_preflight import run_preflight
 from modelc.core.contract import Job, Preflight
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.grammar import parse_input
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 
 X = "x:float32[n=1..4,8]"

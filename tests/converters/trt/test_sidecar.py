@@ -16,9 +16,8 @@ from modelc.converters.trt.engine_records import (
     write_sidecar,
 )
 from modelc.core.contract import TensorInfo
-from modelc.core.digest import record_of
 from modelc.core.errors import RunnerError
-from modelc.core.records import FileRecord
+from modelc.core.records import FileRecord, record_of
 
 
 @pytest.fixture

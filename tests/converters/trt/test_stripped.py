@@ -12,8 +12,8 @@ from modelc.converters.trt.engine_options import EngineOptions
 from modelc.converters.trt.engine_records import EngineSidecar, write_sidecar
 from modelc.converters.trt.engine_runner import load_engine
 from modelc.converters.trt.trt_callbacks import make_error_log
-from modelc.core.digest import record_of
 from modelc.core.errors import RunnerError
+from modelc.core.records import record_of
 
 Doubles = Callable[..., Any]
 

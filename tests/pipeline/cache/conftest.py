@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import record_of
 from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
+from modelc.core.kinds import Precision
 from modelc.core.manifest import FeedPlan, Manifest
-from modelc.core.precision import Precision
-from modelc.core.records import Artifact, Checkpoint, Dependencies
+from modelc.core.records import Artifact, Checkpoint, Dependencies, record_of
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Tolerance, Verdict
 from modelc.pipeline.cache.result_store import ResultStore

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from modelc.core.digest import record_of
 from modelc.core.events import Event, Noted
+from modelc.core.records import record_of
 from modelc.pipeline.cache.result_store import ResultStore, collect_garbage
 from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import sha256_of
 from modelc.core.errors import UsageError
-from modelc.core.records import Dependencies
+from modelc.core.records import Dependencies, sha256_of
 from modelc.pipeline.cache.dependencies import (
     ABSENT,
     UNSURE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import sha256_of
+from modelc.core.records import sha256_of
 from modelc.pipeline.cache.file_digests import DIGEST_FILE, FileDigests, first_changed
 
 LATER = 10 * 10**9

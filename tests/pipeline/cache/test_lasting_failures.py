@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modelc.core.contract import EAGER
 from modelc.core.errors import ConversionError
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.core.records import Dependencies
 from modelc.pipeline.cache.reuse import UpToDate
 from modelc.pipeline.manifest_file import read_manifest, write_manifest

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions, LabelledOptions
-from modelc.core.capture import Capture
-from modelc.core.precision import Precision
+from modelc.core.kinds import Capture, Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.cache import step_keys as subject
 from modelc.pipeline.cache.environment import describe_machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.core.probe import ProbeNode
+from modelc.core.target_extensions import ProbeNode
 from modelc.pipeline.debug.layer_anchors import resolve_scopes
 
 CALLED = ["", "conv1", "layer1", "layer1.0", "layer1.0.conv1", "layer1.0.relu", "blocks.0",

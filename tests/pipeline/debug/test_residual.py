@@ -18,7 +18,7 @@ from modelc.benchmarks.zoo import build, checkpoint
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.contract import Array
 from modelc.core.findings import Localisation
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 from modelc.pipeline.api import export
 from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Lowering, Source

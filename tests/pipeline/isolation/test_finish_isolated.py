@@ -19,7 +19,7 @@ PACKAGE = '''\
 import os, signal
 from modelc.converters import onnx_graph
 from modelc.core.contract import Converted, Preflight, Readiness
-from modelc.core.precision import Precision
+from modelc.core.kinds import Precision
 
 class Engine:
     SUMMARY, CAPTURES, DEVICES = "an engine", (), ("cpu",)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.core import threads
+from modelc.core import process
 from modelc.core.errors import CheckpointError
 from modelc.core.events import Event, Finished, Started
 from modelc.core.manifest import Failure
@@ -130,8 +130,8 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
     ordered: Ordered, said: str | None, found: str
 ) -> None:
     """Threads that spin make two runs on one machine wait for each other."""
-    environment = {name: text for name, text in os.environ.items() if name != threads.WAIT_VARIABLE}
-    given = {} if said is None else {threads.WAIT_VARIABLE: said}
+    environment = {name: text for name, text in os.environ.items() if name != process.WAIT_VARIABLE}
+    given = {} if said is None else {process.WAIT_VARIABLE: said}
     order = ordered("torchscript", model="tells_how_threads_wait")
     with pytest.raises(CheckpointError, match=f"threads wait: {found}"):
         run_isolated(order, environment={**environment, **given})

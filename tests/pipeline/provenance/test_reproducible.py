@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import sha256_of
+from modelc.core.records import sha256_of
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Source
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from modelc.core.digest import record_of
 from modelc.core.errors import UsageError
+from modelc.core.records import record_of
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import MANIFEST_FILE, encode_json, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted

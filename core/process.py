@@ -1,10 +1,11 @@
-"""Signals that tell this process to end, told apart from a KeyboardInterrupt of the user's code."""
+"""State of this process: signals, threads of runtimes, and garbage collection."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -72,3 +73,52 @@ def _on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
     _signals.append(number)
     if not _signal_state["held"] and len(_signals) <= _MAX_SIGNALS:
         raise KeyboardInterrupt
+
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "TBB_NUM_THREADS", "RAYON_NUM_THREADS",
+)  # fmt: skip
+WAIT_VARIABLE = "OMP_WAIT_POLICY"
+_thread_limits: list[int] = []
+
+
+def sleep_while_waiting() -> None:
+    """Have threads of OpenMP sleep where they wait, unless the user's environment says how.
+
+    As a rule they spin, and two processes on the same cores then wait for each other: several times
+    the seconds of both. To be called before torch is loaded.
+    """
+    os.environ.setdefault(WAIT_VARIABLE, "PASSIVE")
+
+
+def thread_environment(threads: int) -> Mapping[str, str]:
+    """What to set in the environment of a process before its libraries are loaded."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def limit_threads(threads: int) -> None:
+    """Hold the runtimes that are opened in this process from now on to so many threads."""
+    _thread_limits[:] = [threads]
+
+
+def thread_limit() -> int | None:
+    """How many threads a runtime may start; None leaves that to it."""
+    return _thread_limits[0] if _thread_limits else None
+
+
+# Young objects before a collection, and the rarity of the older generations. Python's own
+# (700, 10, 10) costs an eighth of a ResNet-50 export (benchmarks/export.py); never collecting
+# gains no more than this.
+_GC_THRESHOLD = (100_000, 50, 50)
+
+
+@contextmanager
+def relax_gc() -> Iterator[None]:
+    """Raise the collector's thresholds for the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_GC_THRESHOLD)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

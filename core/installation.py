@@ -1,4 +1,4 @@
-"""What `modelc doctor` found out about the environment: checks, and what can be built in it."""
+"""The installed package: its name and extras, and what `modelc doctor` finds."""
 
 from __future__ import annotations
 
@@ -59,3 +59,19 @@ class Diagnosis:
     def failures(self) -> tuple[Check, ...]:
         """What is installed and cannot work."""
         return tuple(check for check in self.checks if check.state is CheckState.BROKEN)
+
+
+DISTRIBUTION = "modelc-toolchain"
+
+# One package each. A hint installs the package itself: that works however modelc was installed.
+EXTRAS = {
+    "hf": "transformers>=5.0",
+    "remote": "fsspec>=2024.6",
+    "sign": "cryptography>=44.0",
+    "sbom": "cyclonedx-python-lib>=9.0",
+}
+
+
+def hint_for_extra(extra: str) -> str:
+    """The command that installs what an extra of modelc brings."""
+    return f"pip install '{EXTRAS[extra]}'"

@@ -1,8 +1,4 @@
-"""Files that are there whole or not at all: written aside, flushed to the disk, then renamed.
-
-Every file that modelc leaves behind goes through here. A rename replaces a name at once, and the
-flush before it keeps the disk from holding the name without the bytes after a loss of power.
-"""
+"""Writes files completely or not at all: a draft, a flush, then a rename."""
 
 from __future__ import annotations
 
