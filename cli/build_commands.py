@@ -199,7 +199,6 @@ def build_trt(
     will take, leaves the engine pending (exit 4), and prints the command that finishes it.
     """
     from ..pipeline import make_order as asked
-    from ..pipeline.make_order import build_order
     from ..pipeline.order import Order, Wanted
     from ..pipeline.recorded_run import FinishRequest
     from .execute import execute, execute_finish
@@ -230,11 +229,8 @@ def build_trt(
         execute_finish(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
                    sign_key=sign_key, bounds=bounds)  # fmt: skip
     if checkpoint is not None:
-        raise UsageError(
-            "--checkpoint is for a folder to finish",
-            hint=f"give {checkpoint} alone",
-            option="checkpoint",
-        )
+        text, hint = "--checkpoint is for a folder to finish", f"give {checkpoint} alone"
+        raise UsageError(text, hint=hint, option="checkpoint")
     source = asked.make_source(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
@@ -245,10 +241,10 @@ def build_trt(
         quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, max_trials=max_trials,
     )  # fmt: skip
     order = Order(
-        source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
-        out=out, judging=judging, overwrite=overwrite, lowering=lowering,
+        source=source, wanted=(Wanted(target="tensorrt", precision=precision),), out=out,
+        judging=judging, overwrite=overwrite, lowering=lowering, settings=settings, cache=cache,
         patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
-        settings=settings, cache=cache, measuring=measuring,
+        measuring=measuring,
     )  # fmt: skip
-    execute(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-              prepare_only=prepare_only, sign_key=sign_key, bounds=bounds)  # fmt: skip
+    execute(asked.build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+            prepare_only=prepare_only, sign_key=sign_key, bounds=bounds)  # fmt: skip

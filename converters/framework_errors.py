@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
-from .capture.refusals import BY_SCRIPT, COMPILED, RefusedError, find_cause, user_place
+from .capture.refusals import COMPILED, RefusedError, find_cause, user_place
 
 Made = TypeVar("Made")
 
@@ -74,7 +74,7 @@ def _refusal(
     reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
     if found is not None:
         reason = found[0].says.format(**names) or reason
-        hint = Hint(f"{found[0].hint.format(**names)}{BY_SCRIPT if found[0].scripts else ''}")
+        hint = Hint(found[0].full_hint(**names))
     if found is not None and found[0].name == "dims" and not names["dim"]:
         hint = Hint(LOGGED)
     if signature is not None:

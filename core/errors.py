@@ -101,6 +101,12 @@ class ModelcError(Exception):
         return other
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """The names of options that it is about: its own, then those of the hint."""
+        hinted = (part.name for part in self.advice.parts if isinstance(part, Option))
+        return (self.option, *hinted) if self.option else tuple(hinted)
+
+    @property
     def hint(self) -> str:
         """The hint as one types it on the command line."""
         return encodable(str(self.advice))

@@ -1,4 +1,4 @@
-"""Closed sets of names: precisions of artifacts and capture strategies."""
+"""Closed sets of names: precisions of artifacts, capture strategies, reasons of verdicts."""
 
 from __future__ import annotations
 
@@ -29,3 +29,28 @@ class Capture(StrEnum):
 
 
 TRACES = (Capture.TRACE, Capture.MIXED)  # at least a part of the model is traced
+
+
+class ReasonCode(StrEnum):
+    """Which rule a reason comes from; programs compare these, people read the text."""
+
+    NOT_RUN = "not-run"
+    NOT_MEASURED = "not-measured"
+    CHANGED_FILE = "changed-file"
+    FEED_REFUSED = "feed-refused"
+    OUTPUT_NAMES = "output-names"
+    INPUT_IGNORED = "input-ignored"
+    OUTPUT_CONSTANT = "output-constant"
+    OUTPUT_DIFFERS = "output-differs"
+    CHANNEL_DIFFERS = "channel-differs"
+    GROUP_DIFFERS = "group-differs"
+    ROWS_DISAGREE = "rows-disagree"
+    EQUAL_ROWS_DIFFER = "equal-rows-differ"
+    BESIDE_MASK = "beside-mask"
+    WIDE_VALUES = "wide-values"
+    WEIGHT_ALTERED = "weight-altered"
+    BRANCH_UNCOVERED = "branch-uncovered"
+    BRANCH_FROZEN = "branch-frozen"
+    OUTSIDE_TORCH = "outside-torch"
+    ACCURACY = "accuracy"
+    BUDGET = "budget"

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from .domain import Domain
 from .findings import Histogram, Sensitivity, WorstFeed
+from .kinds import ReasonCode
 
 _FLOAT_PREFIXES = ("float", "complex", "bfloat")
 
@@ -28,31 +29,6 @@ class Excuse(StrEnum):
 
     USUAL_SCALE = "usual scale"
     ILL_CONDITIONED = "ill conditioned"
-
-
-class ReasonCode(StrEnum):
-    """Which rule a reason comes from; programs compare these, people read the text."""
-
-    NOT_RUN = "not-run"
-    NOT_MEASURED = "not-measured"
-    CHANGED_FILE = "changed-file"
-    FEED_REFUSED = "feed-refused"
-    OUTPUT_NAMES = "output-names"
-    INPUT_IGNORED = "input-ignored"
-    OUTPUT_CONSTANT = "output-constant"
-    OUTPUT_DIFFERS = "output-differs"
-    CHANNEL_DIFFERS = "channel-differs"
-    GROUP_DIFFERS = "group-differs"
-    ROWS_DISAGREE = "rows-disagree"
-    EQUAL_ROWS_DIFFER = "equal-rows-differ"
-    BESIDE_MASK = "beside-mask"
-    WIDE_VALUES = "wide-values"
-    WEIGHT_ALTERED = "weight-altered"
-    BRANCH_UNCOVERED = "branch-uncovered"
-    BRANCH_FROZEN = "branch-frozen"
-    OUTSIDE_TORCH = "outside-torch"
-    ACCURACY = "accuracy"
-    BUDGET = "budget"
 
 
 @dataclass(frozen=True, kw_only=True)

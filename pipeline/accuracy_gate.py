@@ -14,11 +14,11 @@ from ..converters.registry import is_stage
 from ..core.contract import Feed, Runner, Target
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
-from ..core.kinds import Precision
+from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Latency
 from ..core.signature import Signature
-from ..core.verdict import ReasonCode, State, Verdict
+from ..core.verdict import State, Verdict
 from ..validators.accuracy_text import (
     describe_accuracy,
     drop_text,

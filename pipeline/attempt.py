@@ -15,9 +15,9 @@ from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
-from ..core.kinds import TRACES, Capture
+from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.records import Coverage, FileRecord, Latency, record_of
-from ..core.verdict import Reason, ReasonCode, Verdict
+from ..core.verdict import Reason, Verdict
 from ..sources.rewrites.model_copy import PATCH
 from ..sources.rewrites.rewrite_table import apply_rewrites
 from ..validators.edge_case_feeds import NONFINITE

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.findings import BranchRecord
-from ..core.kinds import TRACES, Capture
+from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..core.verdict import ReasonCode, Verdict
+from ..core.verdict import Verdict
 from ..sources.data_branches import (
     BranchReport,
     DataBranch,

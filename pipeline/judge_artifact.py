@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, no_progress
 from ..core.findings import SIZED
-from ..core.kinds import Precision
+from ..core.kinds import Precision, ReasonCode
 from ..core.signature import Signature
 from ..core.target_extensions import SelfTuned
-from ..core.verdict import DefaultRun, ReasonCode, State, Tolerance, Verdict
+from ..core.verdict import DefaultRun, State, Tolerance, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights

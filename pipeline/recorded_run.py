@@ -209,7 +209,7 @@ def apply_exported_tolerances(judging: Judging, then: Tolerance | None) -> Judgi
     return replace(judging, recorded=then if judging.trusts_record else None)
 
 
-TRUST_HINT = "add --trust, only if you trust its maker"
+TRUST_HINT = Hint("add ", Option("trust"), ", only if you trust its maker")
 _PROGRAMS = {TORCHSCRIPT: "a TorchScript program", PT2: "an exported program"}
 
 
@@ -253,7 +253,9 @@ def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
 
 def _trust_error(path: Path, what: str) -> ConsentError:
     return ConsentError(
-        f"{path} is {what}, and opening it runs code of whoever made it", hint=TRUST_HINT
+        f"{path} is {what}, and opening it runs code of whoever made it",
+        hint=TRUST_HINT,
+        option="trust",
     )
 
 

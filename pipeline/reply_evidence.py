@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Runner
 from ..core.errors import RunnerError
-from ..core.kinds import Precision
-from ..core.verdict import OutputVerdict, Reason, ReasonCode, State, Verdict
+from ..core.kinds import Precision, ReasonCode
+from ..core.verdict import OutputVerdict, Reason, State, Verdict
 from ..validators.edge_case_feeds import REPEATED
 from ..validators.edge_case_values import EMPTY_MASK
 from ..validators.feeds import describe_named_feed

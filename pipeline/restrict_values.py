@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Runner, no_progress
 from ..core.errors import CheckpointError
+from ..core.kinds import ReasonCode
 from ..core.signature import InputSpec, Signature, ValueRange
-from ..core.verdict import ReasonCode, State, Verdict
+from ..core.verdict import State, Verdict
 from ..validators.edge_case_feeds import draw_few_rows
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.output_pairs import find_sample

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
-from ..core.verdict import Reason, ReasonCode, State
+from ..core.kinds import ReasonCode
+from ..core.verdict import Reason, State
 from .attempt import Recipe, Trial, try_recipe
 from .held_out import FEW_SAMPLES, plain_samples
 from .layer_noise import (

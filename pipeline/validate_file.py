@@ -13,11 +13,11 @@ from ..core.domain import Domain
 from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
-from ..core.kinds import Precision
+from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
 from ..core.target_extensions import runtime_settings
-from ..core.verdict import ReasonCode, State, Tolerance, Verdict
+from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
 from ..validators.judge import ReferenceOutputs
 from .accuracy_gate import (

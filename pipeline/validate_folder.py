@@ -12,9 +12,10 @@ from ..core.contract import Native, Target
 from ..core.errors import CheckpointError, MissingError, RunnerError
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
+from ..core.kinds import ReasonCode
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
-from ..core.verdict import Reason, ReasonCode, State, Verdict
+from ..core.verdict import Reason, State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy_gate import (
     apply_recorded_accuracy,

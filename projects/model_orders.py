@@ -17,7 +17,14 @@ from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_kind_trust
 from ..sources.checkpoint_files import check_openable
 from .artifact_selection import cross_formats
-from .project_faults import Faults, check_gates, check_paths, check_shared_gates, read_gates
+from .project_faults import (
+    Faults,
+    check_gates,
+    check_paths,
+    check_shared_gates,
+    place_for,
+    read_gates,
+)
 from .project_reader import read_project_leniently
 from .project_records import (
     PROJECT_FILE,
@@ -159,9 +166,9 @@ class _OrderMaker:
         try:
             made = self._make()
         except ModelcError as error:
-            if not error.option or not self._is_refused(error.option, faults):
+            if not any(self._is_refused(name, faults) for name in error.options):
                 places = self._places()
-                faults.keep(error, places.get(error.option, places[""]))
+                faults.keep(error, place_for(error, places))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
         measures = made.order.measuring is not None or self._is_refused("data", faults)

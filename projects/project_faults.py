@@ -100,7 +100,12 @@ def place_error(error: ModelcError, places: Mapping[str, Place]) -> ModelcError:
 
     `places` is where each key was said; under "" is where the model is.
     """
-    return error.at(places.get(error.option, places[""]), hint=key_hint(error.advice))
+    return error.at(place_for(error, places), hint=key_hint(error.advice))
+
+
+def place_for(error: ModelcError, places: Mapping[str, Place]) -> Place:
+    """Where the first of the keys was said that an error is about; else where the model is."""
+    return next((places[name] for name in error.options if name in places), places[""])
 
 
 def key_hint(hint: Hint) -> Hint:

@@ -242,7 +242,9 @@ def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict
             dims=_series_dims(batch, past, width),
             values=ValueRange(low=1, high=1),
         ),
-        "future_values": _float_spec("future_values", _series_dims(batch, Dim.of_size(ahead), width)),
+        "future_values": _float_spec(
+            "future_values", _series_dims(batch, Dim.of_size(ahead), width)
+        ),
         "future_time_features": _float_spec(
             "future_time_features", (batch, Dim.of_size(ahead), _time_feature_dim(config))
         ),

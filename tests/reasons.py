@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modelc.core.verdict import Reason, ReasonCode
+from modelc.core.kinds import ReasonCode
+from modelc.core.verdict import Reason
 
 
 def because(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
     Excuse,
@@ -13,7 +14,6 @@ from ..core.verdict import (
     GroupVerdict,
     OutputVerdict,
     Reason,
-    ReasonCode,
     State,
     Tolerance,
     Verdict,

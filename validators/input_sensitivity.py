@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.verdict import Reason, ReasonCode
+from ..core.kinds import ReasonCode
+from ..core.verdict import Reason
 from .feeds import OPT, VARY
 from .metrics import Measures, is_numeric, measure_with_fill
 

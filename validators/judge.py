@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.findings import Histogram
+from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
     Excuse,
     GroupVerdict,
     OutputVerdict,
     Reason,
-    ReasonCode,
     State,
     Tolerance,
     Verdict,

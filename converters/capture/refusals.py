@@ -38,6 +38,10 @@ class RefusalCause:
     lasting: bool = True
     scripts: bool = False
 
+    def full_hint(self, **names: str) -> str:
+        """The hint with the names that the pattern found, and scripting where that is a way."""
+        return f"{self.hint.format(**names)}{BY_SCRIPT if self.scripts else ''}"
+
 
 class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.

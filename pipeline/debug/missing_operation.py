@@ -15,7 +15,7 @@ from .layer_comparer import WORST_DB, LayerComparer, finite_sqnr, is_below, wors
 from .refine_culprit import NEARLY, Culprit
 
 if TYPE_CHECKING:
-    from .locate_layer import LayerErrors
+    from .layer_errors import LayerErrors
 
 _MAX_PART_RUNS = 48  # runs of the part
 _MIN_PART_GAIN = 20.0  # dB by which the result must come nearer to eager's

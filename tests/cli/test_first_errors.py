@@ -206,7 +206,7 @@ def test_with_json_an_error_is_a_document_on_stdout(
     assert found["exit_code"] == code
     assert f"error: {found['error']['message']}" in ran.stderr
     assert f"hint:  {found['error']['hint']}" in ran.stderr
-    assert set(found["error"]) == {"kind", "message", "hint"}
+    assert set(found["error"]) == {"kind", "message", "hint", "code", "option", "place"}
     assert door(*order).stdout == ""
 
 

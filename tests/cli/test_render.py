@@ -17,8 +17,8 @@ from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
+from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure, Manifest
-from modelc.core.verdict import ReasonCode
 from modelc.pipeline.trial_choice import CHOICE_RULE
 
 

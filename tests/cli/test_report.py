@@ -146,7 +146,7 @@ def test_what_cannot_be_reported_is_refused(
 
 
 def test_a_broken_manifest_is_refused(refuse: Callable[..., str], full: Path) -> None:
-    (full / "manifest.json").write_text('{"schema_version": 1, "verdicts": 3}')
+    (full / "manifest.json").write_text('{"schema_version": 2, "verdicts": 3}')
     assert "is not a manifest" in refuse("report", "full", code=2)
 
 

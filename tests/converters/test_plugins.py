@@ -155,14 +155,14 @@ def test_the_version_of_the_package_is_in_the_key_of_a_step(
     code = """\
 import pathlib, sys
 from modelc.converters.registry import TARGETS
-from modelc.pipeline.cache.digests import Digests
+from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.keys import step_keys
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 pathlib.Path("net.safetensors").write_bytes(b"\\x02\\0\\0\\0\\0\\0\\0\\0{}")
 order = Order(source=Source(checkpoint=pathlib.Path("net.safetensors"), model="m:f"),
               wanted=(Wanted(target="mine"),), out=pathlib.Path("out"))
-with Digests(pathlib.Path("c")) as digests:
+with FileDigests(pathlib.Path("c")) as digests:
     keys = step_keys(order, make_plan(order), root=pathlib.Path.cwd(), digests=digests)
 print(keys["onnx"], keys["mine"])
 """

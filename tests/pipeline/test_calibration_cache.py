@@ -136,7 +136,7 @@ def test_every_part_of_the_work_is_in_the_key(work: QuantizationTask) -> None:
     assert len(keys) == 7
 
 
-@pytest.mark.parametrize("part", ["digest_of_code", "machine", "packages"])
+@pytest.mark.parametrize("part", ["digest_of_code", "describe_machine", "packages"])
 def test_another_modelc_machine_or_library_is_another_key(
     work: QuantizationTask, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.core.call import parameters_of
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
@@ -226,7 +226,7 @@ def test_eager_is_not_run_without_end() -> None:
     trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
     before = trials.left
     with pytest.raises(CheckpointError), explain_rejection(trials, dict.fromkeys("abcde", 3)):
-        raise CheckpointError("eager rejects it", hint="none")
+        raise CheckpointError("it raised", hint="none", code=ErrorCode.FEED_REJECTED)
     assert trials.left >= 0
     assert trials.left < before
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelc.core.errors import UsageError
+from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure
-from modelc.core.verdict import Limits, ReasonCode, State
+from modelc.core.verdict import Limits, State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder

@@ -196,7 +196,7 @@ def refusing(**reasons: str) -> Callable[[Job], None]:
         if text is not None:
             found = find_cause(text)
             assert found is not None
-            raise RefusedError(f"no: {text}", hint=found[0].hint, cause=found[0])
+            raise RefusedError(f"no: {text}", hint=found[0].full_hint(), cause=found[0])
 
     return refuse
 

@@ -44,8 +44,9 @@ def test_a_model_that_stopped_is_an_error_on_the_line_that_names_it() -> None:
 
 
 def test_a_model_that_a_key_stopped_is_an_error_on_the_line_of_the_key() -> None:
-    message = "conf/modelc.toml:18 [models.net] model: --model nets:TwoHead: nets has no 'TwoHead'"
-    (note,) = of(ModelOutcome(name="net", folder="out/net", error=UsageError(message, hint="look")))
+    place = Place(file="conf/modelc.toml", line=18, key="[models.net] model")
+    error = UsageError("--model nets:TwoHead: nets has no 'TwoHead'", hint="look", place=place)
+    (note,) = of(ModelOutcome(name="net", folder="out/net", error=error))
     assert (note.file, note.line, note.title) == ("conf/modelc.toml", 18, "net")
 
 
@@ -93,8 +94,9 @@ def test_what_got_worse_is_an_error_on_the_line_of_the_model() -> None:
 
 
 def test_each_fault_of_a_project_is_on_its_own_line() -> None:
-    first = UsageError("modelc.toml:4: unknown key 'sed'", hint="did you mean seed?")
-    second = UsageError("modelc.toml:17 [models.net] feeds: it cannot be 2", hint="give 5")
+    places = [Place(file="modelc.toml", line=line) for line in (4, 17)]
+    first = UsageError("unknown key 'sed'", hint="did you mean seed?", place=places[0])
+    second = UsageError("it cannot be 2", hint="give 5", place=places[1])
     notes = annotate_fault(ProjectError([first, second]))
     assert [(note.file, note.line) for note in notes] == [("modelc.toml", 4), ("modelc.toml", 17)]
     assert all("hint" in note.message for note in notes)

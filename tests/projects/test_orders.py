@@ -204,7 +204,7 @@ def test_a_limit_for_all_models_that_cannot_hold_is_a_fault(
     (option,) = faults(f"[defaults]\nmax-drop = '1%'\n{ONNX}")
     (gate,) = faults(f"[defaults.gates]\nmax-drop = '1%'\n{ONNX}")
     assert "--max-drop has no effect without --data" in option.message
-    assert "gates.max-drop: nothing is measured without data" in gate.message
+    assert "gates.max-drop: nothing is measured without data" in gate.text
 
 
 def test_a_gate_for_no_artifact_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:

@@ -18,7 +18,7 @@ from modelc.core.findings import (
     Warned,
     WorstFeed,
 )
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Failure, FeedPlan, Manifest, Pending
 from modelc.core.records import (
     Artifact,
@@ -30,7 +30,7 @@ from modelc.core.records import (
     Latency,
 )
 from modelc.core.signature import Dim, InputSpec, Signature
-from modelc.core.verdict import OutputVerdict, Reason, ReasonCode, State, Tolerance, Verdict
+from modelc.core.verdict import OutputVerdict, Reason, State, Tolerance, Verdict
 
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0)
 WEIGHTS = "8f4a1010d25defe922fd7b21e20251a92c46695b8dbe53e26eca86fde61919bb"

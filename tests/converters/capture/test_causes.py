@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.capture.refusals import (
+    BY_SCRIPT,
     CAUSES,
     RefusedError,
     can_strict_help,
@@ -95,7 +96,8 @@ def test_export_says_the_cause_and_the_line(
     assert error.cause is not None
     assert error.cause.name == name
     assert error.cause.says in error.message
-    assert error.hint == error.cause.hint
+    assert error.hint.startswith(error.cause.hint)
+    assert (BY_SCRIPT in error.hint) == error.cause.scripts
     if line is not None:
         first = inspect.getsourcelines(function)[1]
         assert f"(at {__file__}:{first + line})" in error.message

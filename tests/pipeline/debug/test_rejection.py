@@ -21,9 +21,9 @@ from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import Converted, Job, Target
 from modelc.core.errors import RunnerError
 from modelc.core.events import Event, Noted
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
-from modelc.core.verdict import OutputVerdict, ReasonCode, State, Verdict
+from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.debug.localise_file import DebugOptions, localise_file
 from modelc.pipeline.debug.rejection import (
     RejectionScene,

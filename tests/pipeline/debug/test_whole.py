@@ -12,7 +12,7 @@ from modelc.converters.onnx_probe import OnnxProbe
 from modelc.core.contract import Feed, Outputs
 from modelc.pipeline.debug.localise_file import localise_file
 
-from ..debug.conftest import Conversions
+from .conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 

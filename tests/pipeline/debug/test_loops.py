@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from modelc.converters.onnx_origins import all_nodes
 from modelc.pipeline.debug.localise_file import localise_file
 
-from ..debug.conftest import Conversions, Spoiled
+from .conftest import Conversions, Spoiled
 
 pytestmark = pytest.mark.needs("onnx")
 NETS = ("looped", "stacked")

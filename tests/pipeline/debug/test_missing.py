@@ -12,7 +12,7 @@ import torch
 from modelc.core.findings import Localisation
 from modelc.pipeline.debug.localise_file import localise_file
 
-from ..debug.conftest import Conversions
+from .conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 STYLES = ("scopes", "weights", "values")

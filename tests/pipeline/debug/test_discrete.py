@@ -11,7 +11,7 @@ from onnx import helper
 
 from modelc.pipeline.debug.localise_file import localise_file
 
-from ..debug.conftest import Conversions, Spoiled
+from .conftest import Conversions, Spoiled
 
 pytestmark = pytest.mark.needs("onnx")
 

@@ -10,7 +10,7 @@ import torch
 
 from modelc.pipeline.debug.localise_file import localise_file
 
-from ..debug.conftest import Conversions
+from .conftest import Conversions
 
 
 @pytest.fixture(scope="module")

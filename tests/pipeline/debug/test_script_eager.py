@@ -16,7 +16,7 @@ from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 
-from ..debug.conftest import Conversions
+from .conftest import Conversions
 
 pytestmark = pytest.mark.needs("onnx")
 

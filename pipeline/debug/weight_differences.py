@@ -1,0 +1,144 @@
+"""Which weight of a layer differs between eager and the artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...core.contract import Array
+from ...core.target_extensions import Probe
+from .refine_culprit import Culprit
+
+_HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
+_MATRIX = 2  # dims
+_EXACT_TOLERANCE = 2.0**-20  # folding of one constant into another rounds twice or thrice
+_MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it is that weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WeightPair:
+    """A constant and the weight of eager's that it comes from."""
+
+    constant: str
+    name: str
+    found: Array
+    wanted: Array
+
+
+def find_differing_weight(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array], *, half: bool
+) -> str:
+    """Names the weight that differs most, the number of elements and the largest difference.
+
+    Empty where no weight differs beyond its precision.
+    """
+    rounding = 2.0**-7 if half else _EXACT_TOLERANCE
+    told: list[tuple[float, str]] = []
+    for pair in _pair_weights(culprit, probe, state):
+        size, text = _describe_difference(pair, rounding)
+        if text:
+            told.append((size, text))
+    return max(told, default=(0.0, ""))[1]
+
+
+def _pair_weights(
+    culprit: Culprit, probe: Probe, state: Mapping[str, Array]
+) -> Iterator[_WeightPair]:
+    near = _nearby_weights(culprit, state)
+    constants = [name for node in culprit.nodes for name in node.constants]
+    arrays = {name: probe.constant(name) for name in dict.fromkeys(constants)}
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or array.size == 1:
+            continue
+        title = name.split("::")[0]
+        named = [key for key in near if title == key or title.endswith(f".{key}")]
+        fitting = named or list(near)
+        best = max(
+            (one for key in fitting for one in _orient_weights(array, key, near[key])),
+            key=lambda one: (_likeness(array, one[1]), one[2]),
+            default=None,
+        )
+        if best is not None and (named or _likeness(array, best[1]) >= _MIN_LIKENESS):
+            yield _WeightPair(constant=name, name=best[0], found=array, wanted=best[1])
+
+
+def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of the modules that the culprit's nodes come from, norms folded into them."""
+    owners = {culprit.module, culprit.value.module, *(node.module for node in culprit.nodes)}
+    owners |= {node.owner for node in culprit.nodes if node.owner}
+    owners |= {module for node in culprit.nodes for module in node.inside or ()}
+    parents = {owner.rpartition(".")[0] for owner in owners}
+    mine = {
+        key: array
+        for key, array in state.items()
+        if key.rpartition(".")[0] in owners and array.dtype.kind == "f"
+    }
+    siblings = {
+        key: array
+        for key, array in state.items()
+        if key.rpartition(".")[0].rpartition(".")[0] in parents
+        and array.dtype.kind == "f"
+        and array.ndim > 1
+    }
+    return {**mine, **_fold_norms(mine, siblings)}
+
+
+def _fold_norms(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of a convolution after a batch norm, whose scale the exporter multiplies in."""
+    import numpy as np
+
+    found: dict[str, Array] = {}
+    for key, variance in mine.items():
+        if not key.endswith("running_var"):
+            continue
+        norm = key.removesuffix("running_var")
+        scale = mine.get(f"{norm}weight", np.ones_like(variance))
+        for name, weight in siblings.items():
+            if weight.shape[0] == variance.size:
+                factor = scale / np.sqrt(variance + np.float32(1e-5))
+                shape = (-1, *[1] * (weight.ndim - 1))
+                found[name] = weight * factor.reshape(shape)
+    return found
+
+
+def _orient_weights(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, bool]]:
+    """The weight as it is and turned over, where the shape is the constant's."""
+    fits = []
+    if weight.shape == array.shape:
+        fits.append((key, weight, True))
+    if weight.ndim == _MATRIX and weight.T.shape == array.shape:
+        fits.append((key, weight.T, False))
+    elif weight.size == array.size and weight.shape != array.shape:
+        fits.append((key, weight.reshape(array.shape), False))
+    return fits
+
+
+def _likeness(one: Array, two: Array) -> float:
+    """The larger of the share of equal elements and the correlation."""
+    import numpy as np
+
+    same = float(np.mean(np.isclose(one, two, rtol=1e-3, atol=0)))
+    size = float(np.linalg.norm(one.astype(np.float64)) * np.linalg.norm(two.astype(np.float64)))
+    turned = float(np.vdot(one.astype(np.float64), two.astype(np.float64))) / size if size else 0.0
+    return max(same, turned)
+
+
+def _describe_difference(pair: _WeightPair, rounding: float) -> tuple[float, str]:
+    import numpy as np
+
+    gap = np.abs(pair.found.astype(np.float64) - pair.wanted.astype(np.float64))
+    peak = float(np.abs(pair.wanted).max(initial=0.0))
+    # a weight folded into another is rounded at the scale of its own row, not of each element
+    off = gap > rounding * np.maximum(np.abs(pair.wanted), peak * rounding)
+    off &= gap > _EXACT_TOLERANCE * np.abs(pair.wanted)
+    count = int(np.count_nonzero(off & (gap > rounding * np.abs(pair.wanted) * 4)))
+    if not count:
+        return 0.0, ""
+    where = np.unravel_index(int(gap.argmax()), gap.shape)
+    largest = float(gap[where])
+    if not np.any(pair.found):
+        return largest, f"the weight {pair.name} is all 0 in the artifact ({pair.constant})"
+    return largest / (peak or 1.0), (
+        f"the weight {pair.name} differs in {count} of {gap.size} elements, by up to {largest:.3g}"
+        f" ({float(pair.found[where]):.6g} instead of {float(pair.wanted[where]):.6g})"
+    )
