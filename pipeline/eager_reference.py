@@ -264,10 +264,19 @@ def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) 
 
 
 def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
-    """A warning on each integer input of which nothing says the values."""
-    return tuple(
-        f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
-        for name in find_unranged(signature, samples)
+    """A warning on each integer input of which nothing says the values, or a sample alone."""
+    unknown = find_unranged(signature, samples)
+    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
+    return (
+        *(
+            f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
+            for name in unknown
+        ),
+        *(
+            f"{name} is verified on values as in the sample alone: state its range, as in "
+            f"--input '{name}{{0..999}}'"
+            for name in sampled
+        ),
     )
 
 

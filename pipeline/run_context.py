@@ -213,6 +213,8 @@ def continue_manifest(
         return fresh
     still = (one for one in known.replaced if is_as_recorded(folder.path / one.name, one))
     fresh = replace(fresh, replaced=tuple(still))
+    if not known.artifacts and not known.pending:
+        return fresh  # an earlier run that made nothing has nothing to lose
     difference = _model_difference(known, fresh)
     if not difference:
         return replace(
@@ -247,8 +249,10 @@ def _model_difference(known: Manifest, now: Manifest) -> str:
     """Why the record's artifacts are not of today's model; empty when they are."""
     if not _same_model(known.checkpoint, now.checkpoint):
         return _describe_other_model(known.checkpoint, now.checkpoint)
-    if known.signature != now.signature:
+    if known.signature.inputs != now.signature.inputs:
         return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
+    if known.signature != now.signature:
+        return f"with other outputs: {', '.join(known.signature.outputs)}"
     if known.fingerprint and not is_same_model(known.fingerprint, now.fingerprint):
         return "of other model code: the same weights and inputs give other outputs now"
     return ""

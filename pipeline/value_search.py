@@ -57,14 +57,26 @@ def choose_values(
     found: dict[str, ValueRange] = {}
     first = FeedDrawer.of(signature, seed, samples).corners()["opt"]
     with preserve_state(eager, first.arrays if samples is None else samples):
-        for spec in signature.inputs:
-            if spec.values is not None or spec.dtype not in LARGEST:
-                continue
-            search = _RangeSearch(eager, signature, spec, seed=seed, samples=samples)
-            values = search.values()
-            if values is not None:
-                found[spec.name] = values
+        for _ in range(2):  # what is found of one input lets eager take values of the others
+            known, before = _with_ranges(signature, found), len(found)
+            for spec in known.inputs:
+                if spec.values is not None or spec.dtype not in LARGEST:
+                    continue
+                search = _RangeSearch(eager, known, spec, seed=seed, samples=samples)
+                values = search.values()
+                if values is not None:
+                    found[spec.name] = values
+            if len(found) == before:
+                break
         return _keep_runnable(eager, signature, found, seed=seed, samples=samples)
+
+
+def _with_ranges(signature: Signature, ranges: Mapping[str, ValueRange]) -> Signature:
+    specs = (
+        replace(spec, values=ranges[spec.name]) if spec.name in ranges else spec
+        for spec in signature.inputs
+    )
+    return replace(signature, inputs=tuple(specs))
 
 
 def choose_and_report_values(
@@ -298,23 +310,16 @@ def _keep_runnable(
     samples: Feed | None,
 ) -> Signature:
     """The signature with the ranges from which eager takes what is drawn, as many as there are."""
-
-    def with_ranges(ranges: Mapping[str, ValueRange]) -> Signature:
-        specs = (
-            replace(spec, values=ranges[spec.name]) if spec.name in ranges else spec
-            for spec in signature.inputs
-        )
-        return replace(signature, inputs=tuple(specs))
-
-    if not found or _accepts_drawn(eager, with_ranges(found), seed, samples):
-        return with_ranges(found)
+    if not found or _accepts_drawn(eager, _with_ranges(signature, found), seed, samples):
+        return _with_ranges(signature, found)
     kept: dict[str, ValueRange] = {}
     for name, values in found.items():
         for one in (values, *(_as_sorted(values, order) for order in RowOrder if order)):
-            if _accepts_drawn(eager, with_ranges({**kept, name: one}), seed, samples):
+            trial = _with_ranges(signature, {**kept, name: one})
+            if _accepts_drawn(eager, trial, seed, samples):
                 kept[name] = one
                 break
-    return with_ranges(kept)
+    return _with_ranges(signature, kept)
 
 
 def _as_sorted(values: ValueRange, order: RowOrder) -> ValueRange:

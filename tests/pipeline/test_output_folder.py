@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.contract import Target
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.contract import Job, Target
+from modelc.core.errors import CheckpointError, ConversionError, UsageError
 from modelc.core.events import Event, Noted
 from modelc.core.records import record_of
 from modelc.pipeline.manifest_file import read_manifest
@@ -20,6 +20,7 @@ from modelc.sample_models import gate
 NESTED = "modelc.sample_models.nested:detector"
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]
+Fakes = Callable[..., Target]
 
 
 @pytest.fixture
@@ -63,6 +64,16 @@ def test_another_checkpoint_is_refused(
         run(order("second", source=other), targets=targets)
     assert "--overwrite" in caught.value.hint
     assert read_manifest(tmp_path / "out") == before
+
+
+def test_a_run_that_made_nothing_has_nothing_to_lose(
+    order: Orders, fake: Fakes, other: Source
+) -> None:
+    def refuse(_: Job) -> None:
+        raise ConversionError("no", hint="none")
+
+    assert run(order("fake"), targets=(fake(on_convert=refuse),)).failures
+    assert run(order("fake", source=other), targets=(fake(),)).passed
 
 
 def test_other_factory_arguments_are_another_model(

@@ -105,6 +105,18 @@ class Ordered(nn.Module):
         return ids * 2
 
 
+class Columns(nn.Module):
+    """Looks two columns up in tables of two sizes, beside whole numbers of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(12, 4), nn.Embedding(100, 4)])
+
+    def forward(self, columns: Tensor, seconds: Tensor) -> Tensor:
+        looked = torch.cat([table(columns[:, n]) for n, table in enumerate(self.tables)], 1)
+        return looked * (seconds % 24)[:, None]
+
+
 def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
     """The signature with what is chosen."""
     signature = merge_inputs([parse_input(text) for text in inputs], {})
@@ -117,6 +129,14 @@ def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
 def test_a_table_ends_the_range() -> None:
     spec = chosen(Embedded(), "ids:int64[batch=1..4,seq=1..9]").inputs[0]
     assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+def test_a_range_is_looked_for_among_values_that_eager_takes_of_the_others() -> None:
+    columns = np.array([[row % 12, 40 + row] for row in range(16)])
+    samples = {"columns": columns, "seconds": np.arange(16)}
+    found = chosen(Columns(), "columns:int64[n=1..64,2]", "seconds:int64[n]", **samples)
+    assert found.inputs[0].values == ValueRange(low=0, high=11, chosen=True)
+    assert found.inputs[1].values is not None
 
 
 def test_a_table_that_is_indexed_from_its_end() -> None:
