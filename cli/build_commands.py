@@ -246,5 +246,5 @@ def build_trt(
         patches=tuple(patch or ()), custom_ops=asked.parse_custom_ops(custom_op),
         measuring=measuring,
     )  # fmt: skip
-    execute(asked.build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-            prepare_only=prepare_only, sign_key=sign_key, bounds=bounds)  # fmt: skip
+    execute(asked.build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, bounds=bounds,
+            reports=reports, prepare_only=prepare_only, sign_key=sign_key)  # fmt: skip

@@ -73,16 +73,12 @@ def picture() -> str:
         for (upper, lower), count in sorted(counts.items())
         if upper in places and lower in places
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-            f'aria-labelledby="title" font-family="{FONT}">',
-            f'<title id="title">{TITLE}</title>',
-            *lines,
-            *(_box(name, place) for name, place in places.items()),
-            "</svg>\n",
-        ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-labelledby="title" font-family="{FONT}">'
     )
+    boxes = (_box(name, place) for name, place in places.items())
+    return "\n".join([head, f'<title id="title">{TITLE}</title>', *lines, *boxes, "</svg>\n"])
 
 
 def _left(row: list[str], number: int) -> int:

@@ -130,13 +130,18 @@ def read_known_record(
     known = read_manifest(folder.path)
     folder.reads(input_files(order, checkpoint))
     folder.own(file.name for file in (known.files if known else ()))
-    may = order.overwrite or order.discards
+    may = order.overwrite or order.discards or (known is not None and not _has_results(known))
     if known is None or may or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
         f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
         hint=_OTHER_FOLDER_HINT,
     )
+
+
+def _has_results(known: Manifest) -> bool:
+    """Whether there is something to lose; a run that made nothing leaves its record alone."""
+    return bool(known.artifacts or known.pending)
 
 
 def input_files(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
@@ -213,8 +218,8 @@ def continue_manifest(
         return fresh
     still = (one for one in known.replaced if is_as_recorded(folder.path / one.name, one))
     fresh = replace(fresh, replaced=tuple(still))
-    if not known.artifacts and not known.pending:
-        return fresh  # an earlier run that made nothing has nothing to lose
+    if not _has_results(known):
+        return fresh
     difference = _model_difference(known, fresh)
     if not difference:
         return replace(
