@@ -18,7 +18,7 @@ INPUT = ("--input", "x:float32[batch=1..8,1,8,8]")
 PEAK = """
 import resource, sys
 from modelc.cli.app import run_cli
-code = door(sys.argv[1:])
+code = run_cli(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 sys.exit(code)
 """

@@ -108,7 +108,7 @@ import resource, sys
 from modelc.cli.app import run_cli
 kind = getattr(resource, sys.argv[1])
 resource.setrlimit(kind, (int(sys.argv[2]), resource.getrlimit(kind)[1]))
-sys.exit(door(sys.argv[3:]))
+sys.exit(run_cli(sys.argv[3:]))
 """
 
 

@@ -28,7 +28,7 @@ NAMES = ",".join(one.name for one in REPORT_FORMATS)
 ALONE = """
 import json, sys
 from modelc.cli.app import run_cli
-code = door(sys.argv[1:])
+code = run_cli(sys.argv[1:])
 heavy = {"torch", "numpy", "onnx", "onnxruntime", "openvino", "nncf", "transformers"}
 print(json.dumps(sorted(heavy & set(sys.modules))), file=sys.stderr)
 sys.exit(code)

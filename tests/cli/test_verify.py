@@ -25,7 +25,7 @@ FRAMEWORKS = ("torch", "onnxruntime", "openvino", "nncf", "transformers", "tenso
 ALONE = f"""
 import sys
 from modelc.cli.app import run_cli
-code = door(sys.argv[1:])
+code = run_cli(sys.argv[1:])
 print(sorted(set({FRAMEWORKS!r}) & set(sys.modules)), file=sys.stderr)
 sys.exit(code)
 """

@@ -156,7 +156,7 @@ def test_the_version_of_the_package_is_in_the_key_of_a_step(
 import pathlib, sys
 from modelc.converters.registry import TARGETS
 from modelc.pipeline.cache.file_digests import FileDigests
-from modelc.pipeline.cache.keys import step_keys
+from modelc.pipeline.cache.step_keys import step_keys
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 pathlib.Path("net.safetensors").write_bytes(b"\\x02\\0\\0\\0\\0\\0\\0\\0{}")

@@ -12,17 +12,17 @@ import pytest
 COUNT = """
 import json, os, sys, threading
 from pathlib import Path
-from modelc.core import threads
+from modelc.core.process import limit_threads, thread_environment
 allowed = json.loads(sys.argv[2])
 if allowed:
-    os.environ.update(threads.variables(allowed))
-    threads.allow(allowed)
+    os.environ.update(thread_environment(allowed))
+    limit_threads(allowed)
 import numpy as np
-from modelc.converters.registry import target_of
+from modelc.converters.registry import target_for
 from modelc.pipeline.manifest_file import read_manifest
 path = Path(sys.argv[1])
 before = len(os.listdir("/proc/self/task"))
-with target_of(path).open_runner(path, "cpu", read_manifest(path.parent).signature) as runner:
+with target_for(path).open_runner(path, "cpu", read_manifest(path.parent).signature) as runner:
     runner.run({"x": np.zeros((2, 1, 8, 8), np.float32)})
     compiled = getattr(runner, "_compiled", None)
     print(len(os.listdir("/proc/self/task")) - before)

@@ -17,7 +17,7 @@ from modelc.converters.plugins import GROUP
 PACKAGE = '''\
 """Two engines for a host that has HOST_BUILDS set; one kills the process that builds it."""
 import os, signal
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.contract import Converted, Preflight, Readiness
 from modelc.core.kinds import Precision
 
@@ -38,7 +38,7 @@ class Engine:
         file.write_bytes(job.parent.read_bytes())
         return Converted(files=((file.name, "model"),), versions={})
     def open_runner(self, path, device, signature, settings=None):
-        return onnx_graph.open_runner(path, device, signature)
+        return onnx_model.open_runner(path, device, signature)
     def inspect(self, path): raise NotImplementedError
     def coverage(self, path, example, device): return None
 
