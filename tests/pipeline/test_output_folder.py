@@ -20,7 +20,6 @@ from modelc.sample_models import gate
 NESTED = "modelc.sample_models.nested:detector"
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]
-Fakes = Callable[..., Target]
 
 
 @pytest.fixture
