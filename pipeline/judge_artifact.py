@@ -8,9 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, no_progress
+from ..core.contract import (
+    Advance,
+    Deferred,
+    Feed,
+    Native,
+    Outputs,
+    Runner,
+    Target,
+    Weighted,
+    no_progress,
+)
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode
 from ..core.signature import Signature
@@ -43,7 +54,8 @@ class Candidate:
     """A model file to be judged, under the name its verdict will carry.
 
     `precision` says within what; `settings` are options that only its format has. `aside` is a
-    folder for its worst feed; None keeps none.
+    folder for its worst feed; None keeps none. `outputs` are eager's names for those of a file that
+    has other ones, in its order.
     """
 
     name: str
@@ -52,6 +64,7 @@ class Candidate:
     path: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     aside: Path | None = None
+    outputs: tuple[str, ...] = ()
 
     @property
     def log(self) -> str:
@@ -62,8 +75,35 @@ class Candidate:
         """Open it in its format's runtime."""
         target = self.target
         if isinstance(target, Deferred | Native):
-            return target.open_runner(self.path, device, signature, self.settings)
-        return target.open_runner(self.path, device, signature)
+            runner = target.open_runner(self.path, device, signature, self.settings)
+        else:
+            runner = target.open_runner(self.path, device, signature)
+        return _RenamingRunner(runner, self.outputs) if self.outputs else runner
+
+
+class _RenamingRunner:
+    """Runs a file under eager's names for its outputs."""
+
+    def __init__(self, runner: Runner, names: tuple[str, ...]) -> None:
+        self.inputs = runner.inputs
+        self._runner, self._names = runner, names
+
+    def run(self, feed: Feed) -> Outputs:
+        """One feed, as the file's own runner gives it."""
+        outputs = self._runner.run(feed)
+        return dict(zip(self._names, outputs.values(), strict=True))
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.__exit__(kind, error, trace)
 
 
 def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
+from modelc.core.events import Event, Noted
 from modelc.core.kinds import Precision
 from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
@@ -44,6 +45,34 @@ def test_a_file_passes_against_its_checkpoint(
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_passes_against_the_manifest_beside_it(exported_digits: Path, file: str) -> None:
     assert validate_file(exported_digits / file).passed
+
+
+def _rename_output(path: Path, name: str, factor: float = 1.0) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    (output,) = model.graph.output
+    for node in model.graph.node:
+        node.output[:] = [name if one == output.name else one for one in node.output]
+    output.name = name
+    weight = next(one for one in model.graph.initializer if len(one.dims) > 1)
+    scaled = numpy_helper.to_array(weight) * factor
+    weight.CopyFrom(numpy_helper.from_array(scaled.astype("float32"), weight.name))
+    onnx.save(model, path)
+
+
+def test_a_file_of_another_tool_may_call_its_outputs_otherwise(
+    alone: Path, digits_source: Source
+) -> None:
+    events: list[Event] = []
+    _rename_output(alone / "model.onnx", "logits")
+    verdict = validate_file(alone / "model.onnx", digits_source, events.append)
+    assert verdict.passed
+    assert [o.output for o in verdict.outputs if o.feed == "opt"] == ["output"]
+    assert any("logits as output" in one.text for one in events if isinstance(one, Noted))
+    _rename_output(alone / "model.onnx", "logits", 1.01)
+    assert not validate_file(alone / "model.onnx", digits_source).passed
 
 
 def test_nothing_is_written_or_moved(alone: Path, gate_source: Source) -> None:
