@@ -246,7 +246,8 @@ def test_another_models_folder_is_refused_as_a_run_refuses_it(project: Project) 
     manifest = project.run().manifest
     assert manifest is not None
     checkpoint = replace(manifest.checkpoint, digest="9" * 64)
-    write_manifest(replace(manifest, checkpoint=checkpoint, artifacts=()), project.order.out)
+    stale = tuple(replace(artifact, key="") for artifact in manifest.artifacts)
+    write_manifest(replace(manifest, checkpoint=checkpoint, artifacts=stale), project.order.out)
     with pytest.raises(UsageError, match="of another checkpoint"):
         project.take_up()
 
