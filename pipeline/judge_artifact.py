@@ -5,6 +5,7 @@ Also as its runtime runs it by default.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from ..core.contract import (
     Weighted,
     no_progress,
 )
+from ..core.errors import ModelcError
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode
 from ..core.signature import Signature
-from ..core.target_extensions import SelfTuned
+from ..core.target_extensions import Carrying, SelfTuned
 from ..core.verdict import DefaultRun, State, Tolerance, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from .attempt import Trial
     from .plan import Step
     from .run_context import RunContext
+
+
+_POSITION = re.compile(r"output(\.\d+)*")  # what modelc calls outputs that have no name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +109,28 @@ class _RenamingRunner:
         trace: TracebackType | None,
     ) -> None:
         self._runner.__exit__(kind, error, trace)
+
+
+def match_outputs(candidate: Candidate, signature: Signature, progress: Progress) -> Candidate:
+    """The file of another tool under eager's names, where these are only positions.
+
+    A module that returns a tensor or a tuple names no output: `output.0` is modelc's name, and a
+    file that modelc made has it.
+    """
+    target, ours = candidate.target, signature.outputs
+    if not all(map(_POSITION.fullmatch, ours)):
+        return candidate
+    try:
+        if isinstance(target, Carrying) and target.read_metadata(candidate.path):
+            return candidate
+        found = target.inspect(candidate.path).outputs
+    except ModelcError:
+        return candidate  # running it says what is wrong with it
+    theirs = tuple(one.name for one in found)
+    if len(theirs) != len(ours) or {*theirs} & {*ours}:
+        return candidate
+    progress.note(f"outputs are compared in their order: {', '.join(theirs)} as {', '.join(ours)}")
+    return replace(candidate, outputs=ours)
 
 
 def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,13 +10,12 @@ from pathlib import Path
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, Hint, ModelcError, Option, UsageError, unknown_name_error
+from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
-from ..core.signature import Signature
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
@@ -34,7 +32,7 @@ from .eager_reference import EagerReference, open_subject, read_checkpoint
 from .extra_sizes import add_recorded_sizes
 from .fault_sensitivity import measure_sensitivity
 from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate
+from .judge_artifact import Candidate, judge_candidate, match_outputs
 from .labelled_accuracy import LabelledFeeds, enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
@@ -68,8 +66,6 @@ from .worst_feed import (
     read_feed,
     show_feed,
 )
-
-_POSITION = re.compile(r"output(\.\d+)*")  # what modelc calls outputs that have no name
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -240,7 +236,7 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
                 )
                 return replace(verdict, domain=recorded.artifact.domain)
             watch_branches(eager, judging.accept, progress)
-            candidate = _match_outputs(candidate, eager.signature, progress)
+            candidate = match_outputs(candidate, eager.signature, progress)
             verdict = _judge_feeds(candidate, eager, judging, progress, feed=feed, restrict=True)
             verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
             inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
@@ -250,22 +246,6 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
             verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
             settings = runtime_settings(candidate.target, verdict.device)
             return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
-
-
-def _match_outputs(candidate: Candidate, signature: Signature, progress: Progress) -> Candidate:
-    """The file of another tool under eager's names, where these are only positions.
-
-    A module that returns a tensor or a tuple names no output: `output.0` is modelc's name.
-    """
-    try:
-        found = candidate.target.inspect(candidate.path).outputs
-    except ModelcError:
-        return candidate  # running it says what is wrong with it
-    theirs, ours = tuple(one.name for one in found), signature.outputs
-    if len(theirs) != len(ours) or {*theirs} & {*ours} or not all(map(_POSITION.fullmatch, ours)):
-        return candidate
-    progress.note(f"outputs are compared in their order: {', '.join(theirs)} as {', '.join(ours)}")
-    return replace(candidate, outputs=ours)
 
 
 def _judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed to show

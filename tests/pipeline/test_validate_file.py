@@ -12,7 +12,7 @@ import pytest
 
 from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
 from modelc.core.events import Event, Noted
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run
@@ -47,7 +47,7 @@ def test_a_file_passes_against_the_manifest_beside_it(exported_digits: Path, fil
     assert validate_file(exported_digits / file).passed
 
 
-def _rename_output(path: Path, name: str, factor: float = 1.0) -> None:
+def _rename_output(path: Path, name: str, factor: float = 1.0, *, foreign: bool = True) -> None:
     import onnx
     from onnx import numpy_helper
 
@@ -56,6 +56,8 @@ def _rename_output(path: Path, name: str, factor: float = 1.0) -> None:
     for node in model.graph.node:
         node.output[:] = [name if one == output.name else one for one in node.output]
     output.name = name
+    if foreign:
+        del model.metadata_props[:]  # which say that modelc made it
     weight = next(one for one in model.graph.initializer if len(one.dims) > 1)
     scaled = numpy_helper.to_array(weight) * factor
     weight.CopyFrom(numpy_helper.from_array(scaled.astype("float32"), weight.name))
@@ -73,6 +75,15 @@ def test_a_file_of_another_tool_may_call_its_outputs_otherwise(
     assert any("logits" in one.text for one in events if isinstance(one, Noted))
     _rename_output(alone / "model.onnx", "logits", 1.01)
     assert not validate_file(alone / "model.onnx", digits_source).passed
+
+
+def test_a_file_that_modelc_made_has_the_names_that_it_gave(
+    alone: Path, digits_source: Source
+) -> None:
+    _rename_output(alone / "model.onnx", "logits", foreign=False)
+    verdict = validate_file(alone / "model.onnx", digits_source)
+    assert not verdict.passed
+    assert {one.code for one in verdict.faults} >= {ReasonCode.OUTPUT_NAMES}
 
 
 def test_nothing_is_written_or_moved(alone: Path, gate_source: Source) -> None:
