@@ -49,6 +49,7 @@ bench: .venv/.stamp ## start-up, export and INT8, each side by side with the pla
 docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/draw_flow.py
+	$(BIN)/python docs/draw_packages.py
 	$(SITE)
 
 clean: ## remove what the targets above made, .venv included

@@ -201,7 +201,7 @@ def build_trt(
     from ..pipeline import make_order as asked
     from ..pipeline.order import Order, Wanted
     from ..pipeline.recorded_run import FinishRequest
-    from .execute import execute, execute_finish
+    from .execute import execute, execute_request
 
     settings = asked.make_settings(
         tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
@@ -225,9 +225,9 @@ def build_trt(
         )  # fmt: skip
         moved = o.file_move(checkpoint, samples, allow_pickle=allow_pickle, trust=trust)
         prepared = FinishRequest(out=path, judging=judging, settings=settings, moved=moved,
-                               measuring=measuring, cache=cache)  # fmt: skip
-        execute_finish(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
-                   sign_key=sign_key, bounds=bounds)  # fmt: skip
+                                 measuring=measuring, cache=cache)  # fmt: skip
+        execute_request(prepared, json=json, quiet=quiet, reports=reports, bounds=bounds,
+                        prepare_only=prepare_only, sign_key=sign_key)  # fmt: skip
     if checkpoint is not None:
         text, hint = "--checkpoint is for a folder to finish", f"give {checkpoint} alone"
         raise UsageError(text, hint=hint, option="checkpoint")

@@ -43,8 +43,7 @@ def execute(
     With `bounds` it runs in a process of its own.
 
     Raises:
-        typer.Exit: with the manifest's exit code; a step that is only pending is none to
-            `prepare_only`.
+        typer.Exit: as `execute_request`.
     """
     if dry_run:
         rows = plan_rows(make_plan(order), order)
@@ -53,6 +52,35 @@ def execute(
         else:
             show_plan(rows)
         return
+    execute_request(
+        order,
+        json=json,
+        quiet=quiet,
+        prepare_only=prepare_only,
+        reports=reports,
+        bounds=bounds,
+        sign_key=sign_key,
+    )
+
+
+def execute_request(
+    order: AnyRequest,
+    *,
+    json: bool,
+    quiet: bool,
+    prepare_only: bool,
+    reports: Sequence[ReportFormat] = (),
+    bounds: ProcessLimits | None = None,
+    sign_key: Path | None = None,
+) -> NoReturn:
+    """Run an order, or what is pending in a folder; show the manifest and write its reports.
+
+    With `bounds` it runs in a process of its own.
+
+    Raises:
+        typer.Exit: with the manifest's exit code; with `prepare_only`, steps that are only pending
+            do not affect it.
+    """
     key = load_private_key(sign_key)
     set_output_folder(order.out)
     with (
@@ -85,36 +113,6 @@ def _exit_code(manifest: Manifest, *, prepare_only: bool) -> int:
     code = manifest.exit_code
     pending_only = code == MissingError.exit_code and not manifest.failures
     return 0 if prepare_only and pending_only else code
-
-
-def execute_finish(
-    order: FinishRequest,
-    *,
-    json: bool,
-    quiet: bool,
-    prepare_only: bool,
-    reports: Sequence[ReportFormat] = (),
-    bounds: ProcessLimits | None = None,
-    sign_key: Path | None = None,
-) -> NoReturn:
-    """Carry out what is pending in a folder, show its manifest and write its reports.
-
-    With `bounds` it runs in a process of its own.
-
-    Raises:
-        typer.Exit: with the manifest's exit code.
-    """
-    key = load_private_key(sign_key)
-    set_output_folder(order.out)
-    with (
-        remove_stale_reports(order.out, reports),
-        Screen(quiet=quiet) as screen,
-        keep_signature(order.out, key, screen),
-    ):
-        manifest = _run_order(order, screen, bounds)
-    _show_result(manifest, str(order.out), json=json)
-    report_run(manifest, order.out, reports, json=json)
-    raise typer.Exit(_exit_code(manifest, prepare_only=prepare_only))
 
 
 def _show_result(manifest: Manifest, out: str, *, json: bool) -> None:

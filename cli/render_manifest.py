@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.errors import LOGGED
 from ..core.kinds import TRACES, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
@@ -77,7 +76,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
 def _failure_hint(failure: Failure, out: str) -> str:
     """The hint; where it is to read the log, with the log's path."""
     log = Path(out) / "logs" / f"{failure.step}.log"
-    if LOGGED in failure.advice and log.is_file():
+    if failure.full_hint.names_log and log.is_file():
         return f"{failure.hint}: {log}"
     return failure.hint
 

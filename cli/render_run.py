@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.errors import Hint
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..projects.project_faults import key_hint
@@ -130,7 +129,7 @@ def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifes
         print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
         print_line(
             console,
-            f"  [dim]hint: {escape(str(key_hint(Hint(*(failure.advice or (failure.hint,))))))}[/]",
+            f"  [dim]hint: {escape(str(key_hint(failure.full_hint)))}[/]",
         )
     for pending in waiting:
         show_pending(console, pending)

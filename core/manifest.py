@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .errors import MissingError, Option, RunnerError
+from .errors import Hint, MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
@@ -47,6 +47,11 @@ class Failure:
     attempts: tuple[Attempt, ...] = ()
     key: str = ""
     orphan_of: str = ""
+
+    @property
+    def full_hint(self) -> Hint:
+        """The hint with its options apart, where these are on record."""
+        return Hint(*(self.advice or (self.hint,)))
 
 
 @dataclass(frozen=True, kw_only=True)

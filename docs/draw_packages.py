@@ -48,11 +48,11 @@ def imports() -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for package in (name for layer in layers() for name in layer):
         for file in (ROOT / package).rglob("*.py"):
-            found.update((package, other) for other in _imported(file) if other != package)
+            found.update((package, other) for other in _iter_imports(file) if other != package)
     return found
 
 
-def _imported(file: Path) -> Iterator[str]:
+def _iter_imports(file: Path) -> Iterator[str]:
     depth = len(file.relative_to(ROOT).parts)
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level == depth and node.module:
@@ -63,7 +63,7 @@ def picture() -> str:
     """The whole SVG."""
     rows, counts = layers(), imports()
     places = {
-        name: (_left(row, number), MARGIN + level * (HEIGHT + GAP))
+        name: (_box_x(row, number), MARGIN + level * (HEIGHT + GAP))
         for level, row in enumerate(rows)
         for number, name in enumerate(row)
     }
@@ -81,7 +81,7 @@ def picture() -> str:
     return "\n".join([head, f'<title id="title">{TITLE}</title>', *lines, *boxes, "</svg>\n"])
 
 
-def _left(row: list[str], number: int) -> int:
+def _box_x(row: list[str], number: int) -> int:
     free = (WIDTH - len(row) * BOX) // (len(row) + 1)
     return free + number * (BOX + free)
 

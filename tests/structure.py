@@ -25,8 +25,8 @@ SMALL = 80  # lines below which a file needs a reason
 _PARTICIPLE = re.compile(
     r"[a-z]{2,}(?:ed|ing)|gone|taken|told|kept|made|found|drawn|held|said|begun|heard|written|given|shown|"
     r"known|seen|done|left|lost|meant|sent|spent|built|bent|bought|brought|caught|chosen|driven|fallen|"
-    r"forgotten|frozen|hidden|laid|led|lent|paid|proven|run_by|shut_by|sold|sought|spoken|stood|struck|"
-    r"sworn|taught|thought|thrown|understood|woken|worn|wound|torn|broken|split_by|put_by|borne|bound|fed"
+    r"forgotten|frozen|hidden|laid|led|lent|paid|proven|sold|sought|spoken|stood|struck|"
+    r"sworn|taught|thought|thrown|understood|woken|worn|wound|torn|broken|borne|bound|fed"
 )
 _NOT_PARTICIPLES = {
     *("feed", "embed", "need", "seed", "string", "ring", "exceed", "proceed", "speed", "shed"),

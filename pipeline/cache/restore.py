@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.events import ignore_events
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord, sha256_of
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord, is_as_recorded
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
 from ..held_out import relocate_record
@@ -191,6 +191,5 @@ def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) 
 def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
     """Names of files that are in the folder byte for byte, by whomever: nothing of them is lost."""
     for file in files:
-        path = folder / file.name
-        if path.is_file() and sha256_of(path) == file.sha256:
+        if is_as_recorded(folder / file.name, file):
             yield file.name

@@ -14,7 +14,7 @@ from ...core.contract import Target
 from ...core.errors import RunnerError, UsageError
 from ...core.kinds import Precision
 from ...core.manifest import Manifest
-from ...core.records import Artifact, FileRecord, sha256_of
+from ...core.records import Artifact, FileRecord, is_as_recorded
 from ...core.target_extensions import Carrying
 from .seals import (
     CAPTURE_KEY,
@@ -140,7 +140,7 @@ def describe_change(file: FileRecord, folder: Path) -> str:
         return f"{file.name} leads out of the folder"
     if not path.is_file():
         return "" if file.role == "debug" else f"{file.name} is missing"
-    if path.stat().st_size != file.size or sha256_of(path) != file.sha256:
+    if not is_as_recorded(path, file):
         return f"{file.name} is not the recorded file"
     return ""
 
