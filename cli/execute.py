@@ -91,7 +91,9 @@ def execute_request(
         manifest = _run_order(order, screen, bounds)
     _show_result(manifest, str(order.out), json=json)
     report_run(manifest, order.out, reports, json=json)
-    raise typer.Exit(_exit_code(manifest, prepare_only=prepare_only))
+    code = manifest.exit_code
+    pending_only = code == MissingError.exit_code and not manifest.failures
+    raise typer.Exit(0 if prepare_only and pending_only else code)
 
 
 def _run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
@@ -106,13 +108,6 @@ def _run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> M
     from ..pipeline.run_order import run
 
     return run(order, tell)
-
-
-def _exit_code(manifest: Manifest, *, prepare_only: bool) -> int:
-    """The manifest's exit code; where only a step is pending and that was meant, 0."""
-    code = manifest.exit_code
-    pending_only = code == MissingError.exit_code and not manifest.failures
-    return 0 if prepare_only and pending_only else code
 
 
 def _show_result(manifest: Manifest, out: str, *, json: bool) -> None:

@@ -67,7 +67,7 @@ class BranchRecord:
         return tuple(arm for arm in ("true", "false") if arm not in self.arms)
 
     @property
-    def untested_text(self) -> str:
+    def gap_text(self) -> str:
         """What no feed showed of it, in words; empty where the feeds went both ways."""
         if self.untaken:
             return f"no feed took the {' or the '.join(self.untaken)} arm"

@@ -107,9 +107,7 @@ class BranchCoverage:
         fixed = [one for one in found if unknown or any(map(means(one), places))]
         unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
         faults = [
-            _describe_untested(one)
-            for one in fixed
-            if one.record.untested_text and not self._ok(one)
+            _describe_untested(one) for one in fixed if one.record.gap_text and not self._ok(one)
         ]
         if verdict.passed:
             faults += [
@@ -141,7 +139,7 @@ class BranchCoverage:
         it is accepted; a known rewrite is made to keep what the model computes, so it is a note.
         """
         left = {one.place for one in copy._records}
-        untested = [one for one in self.watched.found if one.record.untested_text]
+        untested = [one for one in self.watched.found if one.record.gap_text]
         gone = [one for one in untested if one.record.place not in left]
         faults = [one for one in gone if patched and not self._ok(one)]
         if faults:
@@ -182,7 +180,7 @@ class BranchCoverage:
             one for one in self.watched.found if one not in fixed and one.record.kind != "value"
         ]
         notes += [
-            f"{one.record.label}: {one.record.untested_text}" for one in free if one.record.untaken
+            f"{one.record.label}: {one.record.gap_text}" for one in free if one.record.untaken
         ]
         if free and not known:
             notes.append("how it was captured is not on record: a trace would have frozen these")
@@ -192,7 +190,7 @@ class BranchCoverage:
         return notes
 
     def _names_untested(self, found: DataBranch) -> bool:
-        return bool(found.record.untested_text) and self._ok(found)
+        return bool(found.record.gap_text) and self._ok(found)
 
 
 def branch_coverage(
@@ -299,7 +297,7 @@ def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
 
 
 def _describe_untested(found: DataBranch) -> str:
-    return f"{found.record.label}: {found.record.untested_text}"
+    return f"{found.record.label}: {found.record.gap_text}"
 
 
 def _describe_removed(found: DataBranch) -> str:
@@ -338,7 +336,7 @@ def _suggest_fix(
     fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
 ) -> str:
     """What a user can do about branches that no feed took otherwise."""
-    open_ones = [one for one in fixed if one.record.untested_text or _is_masked_value(one)]
+    open_ones = [one for one in fixed if one.record.gap_text or _is_masked_value(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
         return _alternative_captures(untried)

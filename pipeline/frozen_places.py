@@ -56,7 +56,7 @@ def find_frozen_places(
     silent = [
         one for one in watched.found if one not in frozen and not are_library_shortcuts(one.places)
     ]
-    doubt = [one for one in silent if one.record.untested_text]
+    doubt = [one for one in silent if one.record.gap_text]
     frozen += [one for one in doubt if not _is_kept(one, capture, second)]
     told = [one.record.place for one in frozen]
     return tuple(dict.fromkeys([*told, *(f"{shorten_path(f)}:{line}" for f, line in sorted(left))]))

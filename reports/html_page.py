@@ -172,11 +172,11 @@ def branches_section(manifest: Manifest) -> Markup | None:
     if not manifest.branches:
         return None
     data = [branch for branch in manifest.branches if branch.data]
-    covered = sum(1 for branch in data if not branch.untested_text)
+    covered = sum(1 for branch in data if not branch.gap_text)
     told = (
         f"{covered} of {count_text(len(data), 'place')} on tensor data seen to go more than one way"
     )
-    ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.untested_text))
+    ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.gap_text))
     frozen = {
         branch.place: [a.name for a in manifest.artifacts if branch.place in (a.frozen or ())]
         for branch in ranked
@@ -188,8 +188,8 @@ def branches_section(manifest: Manifest) -> Markup | None:
 
 def _branch_cells(branch: BranchRecord) -> tuple[Child, ...]:
     said: Child = "" if branch.data else "does not depend on tensor data"
-    if branch.data and branch.untested_text:
-        said = [pill(Outcome.FAILED, "not covered"), " ", branch.untested_text]
+    if branch.data and branch.gap_text:
+        said = [pill(Outcome.FAILED, "not covered"), " ", branch.gap_text]
         if branch.accepted:
             said = pill(Outcome.SKIPPED, "accepted by --accept-branch")
     where = [code_tag(branch.place), " ", branch.module]

@@ -111,9 +111,9 @@ def _reason_lines(rows: Iterable[ResultRow]) -> list[str]:
 
 def _branch_lines(manifest: Manifest) -> list[str]:
     found = [
-        f"- {code_span(one.label)}: {one.untested_text}{' (accepted)' if one.accepted else ''}"
+        f"- {code_span(one.label)}: {one.gap_text}{' (accepted)' if one.accepted else ''}"
         for one in manifest.branches
-        if one.data and one.untested_text
+        if one.data and one.gap_text
     ]
     return ["**Branches that no feed took**", "", *found, ""] if found else []
 

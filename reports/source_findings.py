@@ -103,12 +103,12 @@ def _branch_findings(manifest: Manifest) -> Iterator[SourceFinding]:
     """
     frozen = [artifact.frozen for artifact in manifest.artifacts]
     for branch in manifest.branches:
-        if not (branch.data and branch.untested_text):
+        if not (branch.data and branch.gap_text):
             continue
         kept = any(places is None or branch.place in places for places in frozen)
         yield SourceFinding(
             rule=UNTAKEN_BRANCH,
-            text=f"{branch.untested_text} of: {branch.condition}{_branch_text(branch)}",
+            text=f"{branch.gap_text} of: {branch.condition}{_branch_text(branch)}",
             file=branch.file,
             line=branch.line,
             token=branch.condition,

@@ -239,14 +239,14 @@ def test_a_branch_on_data_has_its_line_and_the_feed_of_each_arm(
     assert record.data
     assert record.kind == "if"
     assert record.arms == {"true": "feed-1", "false": "feed-2"}
-    assert not record.untested_text
+    assert not record.gap_text
 
 
 @pytest.mark.parametrize(("forward", "text"), BRANCHES)
 def test_an_arm_that_no_feed_took_is_told(forward: Callable[..., Any], text: str) -> None:
     (record,) = [r for r in records(forward, UP) if r.line == line_in(forward, text)]
     assert record.untaken == ("false",)
-    assert record.untested_text == "no feed took the false arm"
+    assert record.gap_text == "no feed took the false arm"
     assert record.label.startswith(f"{record.file}:{record.line}: if ")
 
 
@@ -464,7 +464,7 @@ def test_a_value_that_is_checked_and_kept_is_a_value(
 ) -> None:
     (record,) = records(forward, UP, UP)
     assert (record.kind, record.line) == ("value", line)
-    assert record.untested_text
+    assert record.gap_text
 
 
 def checked_alone(_: Any, x: Tensor) -> Tensor:
@@ -566,9 +566,9 @@ def halving(_: Any, x: Tensor) -> Tensor:
 def test_the_number_of_turns_is_a_way_of_its_own() -> None:
     (same,) = records(halving, UP, feed_of(1, 2, 2.5))
     assert same.arms == {"true": "feed-1", "false": "feed-1"}
-    assert same.untested_text == "no feed went another way"
+    assert same.gap_text == "no feed went another way"
     (other,) = records(halving, UP, feed_of(1, 2, 30))
-    assert not other.untested_text
+    assert not other.gap_text
 
 
 def repeating(_: Any, x: Tensor) -> Tensor:
@@ -581,8 +581,8 @@ def test_a_range_that_depends_on_data_is_a_branch() -> None:
     (record,) = records(repeating, UP, feed_of(1, 1, 1))
     assert record.kind == "for"
     assert record.condition == "_turn in range(int(x.max()))"
-    assert not record.untested_text
-    assert records(repeating, UP)[0].untested_text == "no feed went another way"
+    assert not record.gap_text
+    assert records(repeating, UP)[0].gap_text == "no feed went another way"
 
 
 def scaled(_: Any, x: Tensor) -> Tensor:
@@ -593,8 +593,8 @@ def scaled(_: Any, x: Tensor) -> Tensor:
 def test_a_value_that_is_kept_is_tested_by_other_values() -> None:
     (record,) = records(scaled, UP)
     assert (record.kind, record.condition) == ("value", "scale = float(x.max())")
-    assert record.untested_text == "no feed gave another value"
-    assert not records(scaled, UP, DOWN)[0].untested_text
+    assert record.gap_text == "no feed gave another value"
+    assert not records(scaled, UP, DOWN)[0].gap_text
 
 
 def behind_a_setting(net: Any, x: Tensor) -> Tensor:
@@ -609,7 +609,7 @@ def behind_a_setting(net: Any, x: Tensor) -> Tensor:
 def test_a_branch_that_no_feed_comes_by_is_not_told_but_the_value_is() -> None:
     (record,) = records(behind_a_setting, UP)
     assert (record.kind, record.line) == ("value", line_in(behind_a_setting, "high ="))
-    assert record.untested_text == "no feed gave another value"
+    assert record.gap_text == "no feed gave another value"
 
 
 def nested(_: Any, x: Tensor) -> Tensor:
