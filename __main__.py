@@ -26,7 +26,8 @@ def _leave_current_folder() -> None:
     """Take off what `python -m` puts first on the import path: the current folder.
 
     An `onnx.py` of the user's would stand in for the library there. Where modelc itself lies in
-    that folder, it goes last. Factories find the user's modules all the same (sources/user_code).
+    that folder, it goes last. Factories find the user's modules all the same
+    (checkpoints/user_code).
     """
     if sys.flags.safe_path or not sys.path:
         return

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from modelc.benchmarks import zoo
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.signature import Signature
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 Alter = Callable[[nn.Module], None]
 _VALUES = re.compile(r"(^|\.)(value|v_proj|v|v_lin|to_v)$")

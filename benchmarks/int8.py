@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from modelc.benchmarks.int8_by_hand import make, quiet, ways
+from modelc.checkpoints.eager_model import Eager
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core.call import bind_inputs, parameters_of
@@ -35,7 +36,6 @@ from modelc.core.kinds import Capture, Precision
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, merge_inputs
 from modelc.sample_models import digits, encoder, resnet
-from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
 Run: TypeAlias = Callable[[Feed], Outputs]

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.core.torch_tools import intercept_calls
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 

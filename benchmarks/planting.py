@@ -19,12 +19,12 @@ from onnx import numpy_helper
 
 from modelc.benchmarks.faults import Fault
 from modelc.benchmarks.judge_bed import Bed
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.converters.registry import target_named
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Job, Outputs
 from modelc.core.kinds import Capture, Precision
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 if TYPE_CHECKING:
     from torch import nn

@@ -106,9 +106,9 @@ def inspect(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
+    from ..checkpoints.weight_sets import weights_kind
     from ..pipeline.inspection import ApiCall, CheckpointContents, InspectedFile
     from ..pipeline.manifest_file import encode_json
-    from ..sources.weight_sets import weights_kind
     from .console import show_json
     from .render import show_checkpoint, show_inspection
 

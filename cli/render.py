@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
@@ -25,7 +26,6 @@ from ..pipeline.provenance.artifact_checks import (
 )
 from ..reports.result_rows import sensitivity_lines
 from ..reports.text_format import count_text, figure_text, readable_dim, size_text
-from ..sources.weight_sets import percent_text
 from .console import STATE_MARKS, fit_table, new_table, print_line, result_console
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..checkpoints.user_code import use_code_folder
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Entered, Event, Noted, Tell
 from ..pipeline.manifest_file import encode_json
@@ -17,7 +18,6 @@ from ..projects.artifact_selection import select_models
 from ..projects.model_orders import PlannedProject, plan_project
 from ..projects.project_records import ModelOrder, ModelOutcome, RunSettings
 from ..projects.setting_layers import Overrides, results_folder
-from ..sources.user_code import use_code_folder
 from .ci_run import CiRun
 from .common_options import cache_folder
 from .console import Screen, show_json

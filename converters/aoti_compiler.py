@@ -12,9 +12,9 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.errors import LOGGED, ConversionError, MissingError
 from .aoti_compiler_child import CACHE_FOLDER, OPTIONS_FILE, PACKAGE_FILE, PROGRAM_FILE
-from .framework_errors import call_framework
 from .trt.supervised_process import ProcessEnd, ProcessTimeouts, run_supervised, write_log
 
 if TYPE_CHECKING:

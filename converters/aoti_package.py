@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.capture_strategies import capture_exported_program
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -40,7 +41,6 @@ from .archive_records import (
     read_torch_metadata,
     record_origin,
 )
-from .capture.capture_strategies import capture_exported_program
 from .installed_packages import package_versions
 from .runner_base import TorchRunner, check_feed, order_inputs, runner_error
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from ..capture.capture_strategies import capture_exported_program
+from ..capture.captured_program import example_tensors
+from ..capture.framework_errors import call_framework
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -38,9 +41,6 @@ from .archive_records import (
     size_ranges,
     tensor_infos,
 )
-from .capture.capture_strategies import capture_exported_program
-from .capture.captured_program import example_tensors
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .planted_faults import fault_record, plant_in_program
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, Hint, Option, UsageError, unknown_name_error
-from .framework_errors import call_framework
 
 if TYPE_CHECKING:
     import onnx

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .capture.refusals import RefusedError, last_user_place
+from ..capture.refusals import RefusedError, last_user_place
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Feed
 from ..core.records import Coverage
-from .framework_errors import call_framework
 from .onnx_files import detach_weights
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
 from .onnx_origins import all_nodes

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..capture.refusals import CUSTOM_OP, RefusedError, user_place
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from .capture.refusals import CUSTOM_OP, RefusedError, user_place
 from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
 from .onnx_linalg_ops import MATRIX_OPS

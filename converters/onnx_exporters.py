@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..capture.capture_strategies import capture_program
+from ..capture.captured_program import CapturedProgram, ExportCapture, example_tensors, model_of
+from ..capture.framework_errors import ModelLocation, call_framework
+from ..capture.refusals import RefusedError, last_user_place
 from ..core.contract import Job
 from ..core.errors import Hint, Option
-from .capture.capture_strategies import capture_program
-from .capture.captured_program import CapturedProgram, ExportCapture, example_tensors, model_of
-from .capture.refusals import RefusedError, last_user_place
-from .framework_errors import ModelLocation, call_framework
 from .onnx_complex import split_complex
 from .onnx_custom_ops import (
     check_custom_ops,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Array
-from .framework_errors import call_framework
 from .onnx_guard import read_graph
 from .onnx_origins import all_nodes, debug_sidecar_path
 from .runner_base import runner_error

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, RunnerError
-from .framework_errors import call_framework
 from .runner_base import runner_error
 
 if TYPE_CHECKING:

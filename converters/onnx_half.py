@@ -10,10 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Job
 from ..core.errors import ConversionError, Hint, Option
 from ..core.kinds import Precision
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights

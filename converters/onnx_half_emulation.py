@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .framework_errors import call_framework
+from ..capture.framework_errors import call_framework
 
 if TYPE_CHECKING:
     from pathlib import Path

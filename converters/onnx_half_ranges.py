@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
-from .framework_errors import call_framework
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .onnx_sessions import open_session, run_session

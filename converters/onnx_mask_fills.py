@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
-from .framework_errors import call_framework
 from .onnx_sessions import open_session, run_session
 from .onnx_topology import GraphLinks, constant_values, float_constants, index_links
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..capture.captured_program import ExportCapture, ScriptCapture, model_of
+from ..capture.framework_errors import call_framework
 from ..core.contract import (
     EAGER,
     Array,
@@ -30,8 +32,6 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
 from . import onnx_coverage, onnx_faults, onnx_probe
-from .capture.captured_program import ExportCapture, ScriptCapture, model_of
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard

@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.framework_errors import call_framework
 from ..core.errors import UsageError
 from ..core.target_extensions import ProbeNode
-from .framework_errors import call_framework
 
 if TYPE_CHECKING:
     import onnx
@@ -232,7 +232,7 @@ def _find_dequantize(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _ROOT = Path(__file__).parent.parent
-_OWN_FOLDERS = (_ROOT / "sources", _ROOT / "core")  # the wrapper around the user's module
+_OWN_FOLDERS = tuple(_ROOT / name for name in ("capture", "checkpoints", "core"))
 _NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for what is of no module
 _NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
 

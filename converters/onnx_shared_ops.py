@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
-from .capture.refusals import RefusedError
 
 OpWriter = Callable[..., object]
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto

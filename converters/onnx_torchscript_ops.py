@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
-from .capture.refusals import RefusedError
 from .onnx_image_ops import linspace_steps
 from .onnx_op_builder import SymbolicOpBuilder, python_value
 from .onnx_shared_ops import OpWriter, as_floats, dtype_of, expm1, log1p, rank_of, translation_error

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import (
     Array,
     Converted,
@@ -31,7 +32,6 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision, openvino_probe
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .openvino_arithmetic import keep_discrete_quotients, keep_wide_integers
 from .openvino_precision import compress_weights

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed, Job
 from ..core.kinds import Precision
 from ..core.records import Coverage
-from .framework_errors import call_framework
 from .onnx_half_ranges import weight_overflows
 from .onnx_origins import match_nodes, module_or_node, read_origins
 from .onnx_topology import float_constants

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.parsers import expat
 
+from ..capture.framework_errors import call_framework
+from ..capture.refusals import RefusedError
 from ..core.errors import LOGGED, ConversionError, Hint, Option, RunnerError
-from .capture.refusals import RefusedError
-from .framework_errors import call_framework
 from .onnx_domain_guard import GUARD_PREFIX
 from .openvino_rewrites import floor_remainder, int64_constant, keep_order_of_equals
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..capture.framework_errors import call_framework
 from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
 from ..core.errors import ConversionError
 from ..core.kinds import Capture, Precision
@@ -19,7 +20,6 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .onnx_compatibility import lower_model
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from ..capture.capture_strategies import capture_torchscript
+from ..capture.framework_errors import call_framework
 from ..core.atomic_write import require_room
 from ..core.call import bind_inputs, parameters_of_schema
 from ..core.contract import (
@@ -36,8 +38,6 @@ from .archive_records import (
     record_origin,
     record_specs,
 )
-from .capture.capture_strategies import capture_torchscript
-from .framework_errors import call_framework
 from .installed_packages import package_versions
 from .planted_faults import draw_size, fault_record, has_open_loop, plant_at_size, plant_in_script
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings

@@ -19,7 +19,7 @@ class Precision(StrEnum):
 
 
 class Capture(StrEnum):
-    """How the eager model became a graph; `converters/capture/` says when each is sound."""
+    """How the eager model became a graph; `capture/` says when each is sound."""
 
     EXPORT = "export"  # torch.export: sound or refused, no data-dependent branches
     EXPORT_STRICT = "export-strict"  # torch.export from bytecode, by torch._dynamo

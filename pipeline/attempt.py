@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
-from ..converters.capture.captured_program import ScriptCapture
-from ..converters.capture.refusals import find_numpy_use
+from ..capture.captured_program import ScriptCapture
+from ..capture.model_copy import PATCH
+from ..capture.refusals import find_numpy_use
+from ..capture.rewrite_table import apply_rewrites
 from ..converters.quantizers.layer_switches import can_switch
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
@@ -18,8 +20,6 @@ from ..core.findings import Accuracy
 from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.records import Coverage, FileRecord, Latency, record_of
 from ..core.verdict import Reason, Verdict
-from ..sources.rewrites.model_copy import PATCH
-from ..sources.rewrites.rewrite_table import apply_rewrites
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.wide_integer_feeds import WIDE

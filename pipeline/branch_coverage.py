@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checkpoints.data_branches import (
+    BranchReport,
+    DataBranch,
+    shorten_path,
+)
 from ..core.errors import UsageError
 from ..core.findings import BranchRecord
 from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import Verdict
-from ..sources.data_branches import (
-    BranchReport,
-    DataBranch,
-    shorten_path,
-)
 from .recorded_run import has_unknown_trace
 
 if TYPE_CHECKING:

@@ -6,8 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
-from ..converters.capture.refusals import can_strict_help, is_redundant, most_specific
-from ..converters.capture.size_constraints import NarrowError
+from ..capture.model_copy import PATCH
+from ..capture.refusals import can_strict_help, is_redundant, most_specific
+from ..capture.rewrite_table import (
+    apply_rewrites,
+    describe_rewrite,
+    match_rewrites,
+    suggest_rewrites,
+)
+from ..capture.size_constraints import NarrowError
+from ..checkpoints.data_branches import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
@@ -16,14 +24,6 @@ from ..core.records import REJECTED_FOLDER, Artifact, Attempt, CalibrationRecord
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
-from ..sources.data_branches import shorten_path
-from ..sources.rewrites.model_copy import PATCH
-from ..sources.rewrites.rewrite_table import (
-    apply_rewrites,
-    describe_rewrite,
-    match_rewrites,
-    suggest_rewrites,
-)
 from .attempt import Recipe, Trial, recipes_for, try_recipe
 from .extra_sizes import size_feeds
 from .fault_sensitivity import measure_sensitivity

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
 from ..core.dims import Relation
 from ..core.domain import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.errors import CheckpointError, ErrorCode
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
-from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer
 from .stated_inputs import find_narrower_input
 

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
 from ..core.dims import Dim, Relation, resolve_bounds
 from ..core.signature import Signature, ValueRange
-from ..sources.eager_model import Eager
 from ..validators.edge_case_feeds import find_batch_dim
 from .run_reference import preserve_state
 from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start

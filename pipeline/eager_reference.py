@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
+from ..checkpoints.checkpoint_loader import load_checkpoint
+from ..checkpoints.eager_model import Eager, open_eager
+from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
+from ..checkpoints.sample_inputs import infer_specs
+from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.dims import check_typos
 from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
@@ -13,12 +19,6 @@ from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.records import Checkpoint
 from ..core.signature import Signature, ValueRange, merge_inputs
-from ..sources.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
-from ..sources.checkpoint_loader import load_checkpoint
-from ..sources.eager_model import Eager, open_eager
-from ..sources.loaded_module import LoadedModule, merge_known_inputs
-from ..sources.sample_inputs import infer_specs
-from ..sources.weight_loading import find_nonfinite_weights
 from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
 from ..validators.feeds import (
     LEAST_FEEDS,

@@ -11,9 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ..calibration.sample_reader import feed_digest
-from ..converters.capture.size_branches import branch_sizes
-from ..converters.capture.size_checks import resize_sizes
-from ..converters.capture.torch_export import AS_TEXT
+from ..capture.size_branches import branch_sizes
+from ..capture.size_checks import resize_sizes
+from ..capture.torch_export import AS_TEXT
+from ..checkpoints.eager_probes import DiscreteOrigin
+from ..checkpoints.run_limits import flops_exceed
 from ..converters.onnx_exporters import GENERATED_AXIS
 from ..core.contract import Job, Outputs, Runner
 from ..core.domain import Domain
@@ -21,8 +23,6 @@ from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import SIZED
 from ..core.kinds import Capture
 from ..core.signature import FLOATS, InputSpec, Signature
-from ..sources.eager_probes import DiscreteOrigin
-from ..sources.run_limits import flops_exceed
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ReferenceOutputs
 from ..validators.output_pairs import find_differing_outputs, find_sample

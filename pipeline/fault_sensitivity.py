@@ -11,14 +11,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..converters.framework_errors import call_framework
+from ..capture.framework_errors import call_framework
+from ..checkpoints.run_limits import flops_exceed
 from ..core.contract import Array, Outputs, Runner
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
 from ..core.kinds import Precision
 from ..core.target_extensions import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
-from ..sources.run_limits import flops_exceed
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample

@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checkpoints.data_branches import are_library_shortcuts, shorten_path, symbol_places
+from ..checkpoints.taint import watch_capture
 from ..core.kinds import Capture
-from ..sources.data_branches import are_library_shortcuts, shorten_path, symbol_places
-from ..sources.taint import watch_capture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..checkpoints.data_branches import DataBranch
     from ..core.contract import Branch
-    from ..sources.data_branches import DataBranch
     from .branch_coverage import BranchCoverage
     from .eager_reference import EagerReference
 

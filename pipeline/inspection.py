@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import Hint, ModelcError, UsageError
 from ..core.events import Tell, ignore_events
-from ..sources.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
 

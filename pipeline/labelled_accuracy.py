@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
+from ..checkpoints.factory import import_object
 from ..core.contract import Advance, Array, Outputs, Runner, no_progress
 from ..core.errors import Hint, Option, RunnerError, UsageError, unknown_name_error
 from ..core.findings import Accuracy, Answer
 from ..core.signature import Signature
-from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text
 from ..validators.confidence_intervals import CONFIDENCE
 from ..validators.paired_answers import (

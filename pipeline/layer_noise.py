@@ -189,7 +189,10 @@ def _open_switchboard(
 StoredValue = TypeVar("StoredValue")
 _MAX_STORED = 4096  # files, of about a kilobyte; what was written longest ago goes first
 _CODE_ROOT = Path(__file__).parents[1]
-_CODE_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+_CODE_PACKAGES = (
+    *("calibration", "capture", "checkpoints", "converters"),
+    *("core", "pipeline", "validators"),
+)
 
 
 class TradeOffStore:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..converters.capture.size_constraints import NarrowError
+from ..capture.size_constraints import NarrowError
 from ..core.contract import Feed, Runner
 from ..core.dims import Dim, resolve_bounds
 from ..core.domain import Domain

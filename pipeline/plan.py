@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..converters.capture.refusals import hint_for
+from ..capture.refusals import hint_for
 from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, as_deferred, target_for, target_named
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target

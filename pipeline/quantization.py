@@ -16,6 +16,8 @@ from ..calibration.calibration_report import CalibrationReport, SampleSeverity
 from ..calibration.calibration_set import CalibrationSet, open_calibration, survey_samples
 from ..calibration.feed_form import FeedForm
 from ..calibration.sample_reader import LoaderHooks
+from ..checkpoints.factory import import_object
+from ..checkpoints.sample_inputs import infer_specs
 from ..converters.onnx_guard import list_model_files
 from ..converters.onnx_origins import debug_sidecar_path, match_nodes
 from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJob, Quantizer
@@ -25,8 +27,6 @@ from ..core.grammar import parse_input
 from ..core.kinds import Precision
 from ..core.records import Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
-from ..sources.factory import import_object
-from ..sources.sample_inputs import infer_specs
 from ..validators.feed_values import check_samples, distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
 from .cache.environment import describe_machine, packages

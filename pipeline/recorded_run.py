@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from ..checkpoints.sniff import PT2, TORCHSCRIPT
 from ..core.contract import Program, Target
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
 from ..core.kinds import Capture
@@ -17,7 +18,6 @@ from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
-from ..sources.sniff import PT2, TORCHSCRIPT
 from .limit_text import Measuring
 from .manifest_file import MANIFEST_FILE, read_manifest
 from .order import Judging, Order, ResumeState, Source

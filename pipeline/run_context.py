@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
+from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard
 from ..core.contract import CalibrationFeeds
 from ..core.domain import Domain
 from ..core.errors import UsageError
@@ -28,7 +29,6 @@ from ..core.records import (
     step_of,
 )
 from ..core.verdict import Verdict
-from ..sources.checkpoint_files import NO_GUARD, ChangeGuard
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import is_same_model
 from .cache.dependencies import (

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..converters.capture.refusals import user_place
+from ..capture.refusals import user_place
 from ..core.errors import CheckpointError, RunnerError, first_line, text_of
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from ..core.process import end_forked_copies, is_from_user_code

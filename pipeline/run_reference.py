@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from ..checkpoints.eager_model import Eager
+from ..checkpoints.module_state import ModuleSnapshot
+from ..checkpoints.weight_loading import NonFiniteWeight
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, Hint, Option
 from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
-from ..sources.eager_model import Eager
-from ..sources.module_state import ModuleSnapshot
-from ..sources.weight_loading import NonFiniteWeight
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs

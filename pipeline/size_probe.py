@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..checkpoints.eager_model import Eager, open_eager
 from ..core.contract import Feed, Outputs
 from ..core.dims import UNBOUNDED, Dim, default_opt
 from ..core.domain import Domain
 from ..core.errors import CheckpointError
 from ..core.records import Artifact
 from ..core.signature import InputSpec, Signature
-from ..sources.eager_model import Eager, open_eager
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from .run_reference import nonfinite_outputs
 
 if TYPE_CHECKING:
-    from ..sources.loaded_module import LoadedModule
+    from ..checkpoints.loaded_module import LoadedModule
 
 Sizes: TypeAlias = dict[str, int]
 

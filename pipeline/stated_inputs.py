@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from ..checkpoints.factory import import_object
 from ..core.contract import Feed
 from ..core.dims import check_typos
 from ..core.errors import UsageError, unknown_name_error
 from ..core.grammar import parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
-from ..sources.factory import import_object
 from .order import Source
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..checkpoints.loaded_module import LoadedModule
+from ..checkpoints.sample_inputs import read_loader, read_samples
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, UsageError, first_line
@@ -16,8 +18,6 @@ from ..core.grammar import parse_input
 from ..core.nested_values import is_loader_spec
 from ..core.records import sha256_of
 from ..core.signature import Signature
-from ..sources.loaded_module import LoadedModule
-from ..sources.sample_inputs import read_loader, read_samples
 from ..validators.feed_values import check_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from .manifest_file import MANIFEST_FILE

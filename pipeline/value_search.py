@@ -7,18 +7,18 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ..checkpoints.eager_model import Eager, open_eager
+from ..checkpoints.run_limits import MoreWorkError, Work
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
-from ..sources.eager_model import Eager, open_eager
-from ..sources.run_limits import MoreWorkError, Work
 from ..validators.feeds import FeedDrawer
 from ..validators.wide_integer_feeds import SMALL, draw_wide_feeds
 from .run_reference import nonfinite_outputs, preserve_state
 
 if TYPE_CHECKING:
+    from ..checkpoints.loaded_module import LoadedModule
     from ..core.contract import Feed
-    from ..sources.loaded_module import LoadedModule
     from .order import Judging
     from .run_progress import Progress
 

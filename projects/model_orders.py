@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..checkpoints.checkpoint_files import check_openable
 from ..converters.registry import TARGETS
 from ..core.contract import CAPTURE_TIMEOUT, Deferred, Native, Target
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
@@ -15,7 +16,6 @@ from ..pipeline import make_order as asked
 from ..pipeline.order import Judging, Order, Source, Wanted
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_kind_trust
-from ..sources.checkpoint_files import check_openable
 from .artifact_selection import cross_formats
 from .project_faults import (
     Faults,

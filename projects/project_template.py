@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..checkpoints.checkpoint_description import (
+    CheckpointDescription,
+    describe_checkpoint,
+    find_first_layer,
+)
 from ..converters.registry import TARGETS, is_stage
 from ..core.atomic_write import draft_file
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..pipeline.make_order import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
-from ..sources.checkpoint_description import (
-    CheckpointDescription,
-    describe_checkpoint,
-    find_first_layer,
-)
 from .model_orders import plan_project
 from .project_faults import FACTORY_FORM, make_model_name, open_sizes, split_faults
 from .project_reader import read_project

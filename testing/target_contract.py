@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from ..checkpoints.eager_model import Eager
 from ..converters.registry import target_named
 from ..core.call import bind_inputs, parameters_of
 from ..core.contract import EAGER, Array, Converted, Feed, Job, Outputs, Runner, Target
@@ -18,7 +19,6 @@ from ..core.grammar import parse_input
 from ..core.kinds import Capture, Precision
 from ..core.signature import Signature, merge_inputs
 from ..core.verdict import Tolerance
-from ..sources.eager_model import Eager
 from ..validators.feeds import draw_example_feed
 from ..validators.tolerance import tolerance_for
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
+import textwrap
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import util
@@ -14,12 +17,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from modelc.checkpoints.eager_model import Eager
 from modelc.converters.registry import TARGETS, target_named
-from modelc.core.contract import EAGER, Target
+from modelc.core.call import bind_inputs, parameters_of
+from modelc.core.contract import EAGER, Job, Target
+from modelc.core.grammar import parse_input
 from modelc.core.kinds import Capture, Precision
+from modelc.core.signature import merge_inputs
 from modelc.pipeline import fault_sensitivity
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
+from modelc.validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -255,3 +263,48 @@ def records() -> ModuleType:
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def job_of(tmp_path: Path) -> Callable[..., Job]:
+    """`job_of(module, "x:float32[batch,3]", capture=..., outputs=("y",))` -> a Job for it."""
+
+    def make(
+        module: nn.Module,
+        *inputs: str,
+        capture: Capture = Capture.EXPORT,
+        outputs: tuple[str, ...] = ("output",),
+        opset: int | None = None,
+        external_data: bool = False,
+    ) -> Job:
+        signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(outputs)
+        names = tuple(spec.name for spec in signature.inputs)
+        module.eval()
+        return Job(
+            signature=signature,
+            precision=Precision.FP32,
+            folder=tmp_path,
+            stem="model",
+            example=draw_example_feed(signature),
+            model=Eager(module, names, bind_inputs(names, parameters_of(module.forward))),
+            capture=capture,
+            opset=opset,
+            external_data=external_data,
+        )
+
+    return make
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Write a user's module into the working folder; gives its name, new for each call."""
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+
+    def write(text: str) -> str:
+        name = f"nets_{uuid.uuid4().hex}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        return name
+
+    yield write
+    sys.path[:] = before

@@ -152,10 +152,10 @@ def hits(run_it: Callable[[Feed], Outputs], images: np.ndarray, labels: np.ndarr
 def test_every_artifact_tells_as_many_digits_as_eager(
     exported_digits: Path, heldout: tuple[np.ndarray, np.ndarray], name: str
 ) -> None:
+    from modelc.checkpoints.checkpoint_files import identify
+    from modelc.checkpoints.checkpoint_loader import load_checkpoint
+    from modelc.checkpoints.eager_model import open_eager
     from modelc.pipeline.recorded_run import Moved, source_from_record
-    from modelc.sources.checkpoint_files import identify
-    from modelc.sources.checkpoint_loader import load_checkpoint
-    from modelc.sources.eager_model import open_eager
 
     manifest = read_manifest(exported_digits)
     assert manifest is not None

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Feed, Outputs, QuantizeJob
-from ..framework_errors import call_framework
 from ..onnx_origins import all_nodes, read_origins
 from ..onnx_sessions import limit_threads
 from ..onnx_topology import DEQUANTIZE, QUANTIZE, GraphWiring

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError, Hint, Option
 from ...core.signature import Signature
-from ..framework_errors import call_framework
 from ..installed_packages import package_versions
 from ..openvino_reader import partial_shape, read_openvino
 from .quantization_checks import NothingQuantizedError

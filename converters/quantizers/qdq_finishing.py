@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Array, QuantizeJob
-from ..framework_errors import call_framework
 from ..onnx_origins import all_nodes
 from ..onnx_topology import (
     DEQUANTIZE,

@@ -9,9 +9,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Array
 from ...core.errors import ConversionError, Hint, Option
-from ..framework_errors import call_framework
 from ..onnx_sessions import limit_threads
 from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, tensor_values
 from .quantizer_workspace import CalibrationSamples, QuantizerWorkspace

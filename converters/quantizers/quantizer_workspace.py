@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
 from ...core.errors import (
     ConversionError,
@@ -22,7 +23,6 @@ from ...core.errors import (
     UsageError,
     unknown_name_error,
 )
-from ..framework_errors import call_framework
 from ..onnx_guard import copy_external_weights
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...capture.framework_errors import call_framework
 from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
 from ...core.signature import Dim, Signature
-from ..framework_errors import call_framework
 from ..onnx_origins import NodeOrigin, read_origins
 from .engine_options import EngineOptions, find_unbounded, parse_options, profiles_for
 from .parser_support import (

@@ -229,7 +229,10 @@ def _is_excluded(path: Path, less: set[Path]) -> bool:
 
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-ARTIFACT_PACKAGES = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+ARTIFACT_PACKAGES = (
+    *("calibration", "capture", "checkpoints", "converters"),
+    *("core", "pipeline", "validators"),
+)
 # What these ask is in the order, and what they draw is no part of a result.
 OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
 

@@ -15,11 +15,11 @@ from pathlib import Path, PurePath
 from ... import __version__
 from ...calibration.calibration_options import RANDOM
 from ...calibration.label_files import find_companion_files
+from ...checkpoints.checkpoint_files import find_contents
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.kinds import Precision
 from ...core.nested_values import is_loader_spec
-from ...sources.checkpoint_files import find_contents
 from ..order import Order
 from ..plan import Step
 from .dependencies import check_declared_entries

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from ...checkpoints.activation_tape import TracedTensor
 from ...core.target_extensions import Probe, ProbeNode, TensorForm
-from ...sources.activation_tape import TracedTensor
 
 
 @dataclass(frozen=True, kw_only=True)

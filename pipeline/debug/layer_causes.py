@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from ...checkpoints.activation_tape import TracedCall, TracedTensor, state_of
+from ...checkpoints.operation_variants import make_variants
 from ...core.contract import Array
 from ...core.kinds import Precision
 from ...core.target_extensions import ProbeNode
-from ...sources.activation_tape import TracedCall, TracedTensor, state_of
-from ...sources.operation_variants import make_variants
 from .layer_comparer import LayerComparer, finite_sqnr
 from .refine_culprit import Culprit
 from .weight_differences import find_differing_weight

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.contract import Array, Feed
-from ...core.errors import CheckpointError
-from ...core.kinds import Precision
-from ...core.target_extensions import Probe, ProbeNode
-from ...sources.activation_tape import (
+from ...checkpoints.activation_tape import (
     ActivationTape,
     TracedTensor,
     paths_of,
     record_activations,
     record_off,
 )
-from ...sources.eager_model import Eager
+from ...checkpoints.eager_model import Eager
+from ...core.contract import Array, Feed
+from ...core.errors import CheckpointError
+from ...core.kinds import Precision
+from ...core.target_extensions import Probe, ProbeNode
 from ..rounding_ties import PAIRS, SHARES, mark_undecided
 from .layer_anchors import Anchor, find_anchors, resolve_scopes
 

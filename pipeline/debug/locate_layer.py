@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...checkpoints.activation_tape import TracedTensor
 from ...core.contract import Array, Runner
 from ...core.errors import unknown_name_error
 from ...core.findings import Layer, Localisation
 from ...core.kinds import Precision
 from ...core.target_extensions import Probed
-from ...sources.activation_tape import TracedTensor
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..eager_reference import EagerReference
 from ..rounding_ties import mark_undecided_replies

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...checkpoints.activation_tape import TracedTensor
 from ...core.contract import Array, Outputs
 from ...core.kinds import Precision
-from ...sources.activation_tape import TracedTensor
 from ...validators.tolerance import tolerance_for
 from .layer_comparer import WORST_DB, LayerComparer, finite_sqnr, is_below, worse_sqnr
 from .refine_culprit import NEARLY, Culprit

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...checkpoints.activation_tape import TracedTensor
 from ...core.atomic_write import flush_file
 from ...core.contract import Array
 from ...core.target_extensions import Probe, ProbeNode
 from ...reports.text_format import one_line
-from ...sources.activation_tape import TracedTensor
 from ..output_folder import refuse_links
 from .layer_anchors import Anchor, is_comparable
 from .layer_comparer import LayerComparer, finite_sqnr, is_below

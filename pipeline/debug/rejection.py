@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...checkpoints.data_branches import shorten_path
 from ...core.contract import Target
 from ...core.errors import ModelcError, UsageError
 from ...core.findings import Layer, Localisation
@@ -16,7 +17,6 @@ from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.target_extensions import Probed
 from ...core.verdict import OutputVerdict, State, Verdict
-from ...sources.data_branches import shorten_path
 from ...validators.judge import ReferenceOutputs
 from ...validators.output_pairs import VALUES
 from ..eager_reference import EagerReference

@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, TypeAlias
 
+from ...checkpoints.user_code import extra_folders
 from ...core.events import Entered, Started
-from ...sources.user_code import extra_folders
 from ..inspection import ApiCall
 from .ipc import (
     CallResult,

@@ -15,9 +15,9 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
+from ...checkpoints.user_code import register_folders
 from ...core import process
 from ...core.process import handle_signals
-from ...sources.user_code import register_folders
 from ..inspection import ApiCall, perform_call
 from ..recorded_run import FinishRequest
 from .ipc import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from modelc.calibration.sample_sources import list_sample_files
+from modelc.checkpoints.checkpoint_files import identify
 from modelc.core.errors import UsageError
-from modelc.sources.checkpoint_files import identify
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 

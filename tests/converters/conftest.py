@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from modelc.converters.registry import TARGETS, target_named
-from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.contract import EAGER, Converted, Job, Target
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Capture, Precision
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
-from modelc.sources.eager_model import Eager
-from modelc.validators.feeds import draw_example_feed
 
 from ..conftest import COMPILED
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Way: TypeAlias = tuple[Target, Capture | None, Precision]
 
@@ -110,33 +101,3 @@ def converted(target: Target, job: Job) -> Converted:
 @pytest.fixture(scope="session")
 def model_file(job: Job, converted: Converted) -> Path:
     return job.folder / converted.files[0][0]
-
-
-@pytest.fixture
-def job_of(tmp_path: Path) -> Callable[..., Job]:
-    """`job_of(module, "x:float32[batch,3]", capture=..., outputs=("y",))` -> a Job for it."""
-
-    def make(
-        module: nn.Module,
-        *inputs: str,
-        capture: Capture = Capture.EXPORT,
-        outputs: tuple[str, ...] = ("output",),
-        opset: int | None = None,
-        external_data: bool = False,
-    ) -> Job:
-        signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(outputs)
-        names = tuple(spec.name for spec in signature.inputs)
-        module.eval()
-        return Job(
-            signature=signature,
-            precision=Precision.FP32,
-            folder=tmp_path,
-            stem="model",
-            example=draw_example_feed(signature),
-            model=Eager(module, names, bind_inputs(names, parameters_of(module.forward))),
-            capture=capture,
-            opset=opset,
-            external_data=external_data,
-        )
-
-    return make

@@ -42,11 +42,11 @@ class Sums(nn.Module):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A conversion of `Sums`, made once; its example is known by its mark."""
+    from modelc.checkpoints.eager_model import Eager
     from modelc.core.call import bind_inputs, parameters_of
     from modelc.core.grammar import parse_input
     from modelc.core.kinds import Capture, Precision
     from modelc.core.signature import merge_inputs
-    from modelc.sources.eager_model import Eager
 
     torch.manual_seed(0)
     module = Sums().eval()

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.checkpoint_files import identify
+from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.converters import exported_program, torchscript_module
 from modelc.core.contract import Job
 from modelc.core.errors import RunnerError
 from modelc.core.kinds import Capture
-from modelc.sources.checkpoint_files import identify
-from modelc.sources.checkpoint_loader import load_checkpoint
 
 JobOf = Callable[..., Job]
 MARK = np.float32(1234.5678)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.capture.refusals import RefusedError
 from modelc.converters import onnx_model, openvino_ir
-from modelc.converters.capture.refusals import RefusedError
 from modelc.core.contract import Job
 from modelc.core.kinds import Capture
 
@@ -143,7 +143,7 @@ def test_a_fourier_operator_takes_any_sizes(job_of: JobOf) -> None:
 
 
 def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
-    from modelc.converters.capture.capture_strategies import capture_exported_program
+    from modelc.capture.capture_strategies import capture_exported_program
     from modelc.converters.onnx_complex import split_complex
 
     program = capture_exported_program(

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.capture.refusals import RefusedError
 from modelc.converters import onnx_model
-from modelc.converters.capture.refusals import RefusedError
 from modelc.core.contract import Job
 from modelc.core.errors import UsageError
 from modelc.core.kinds import Capture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.capture.refusals import RefusedError
+from modelc.capture.refusals import RefusedError
 from modelc.converters.openvino_reader import read_openvino, root_refusal
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
-from modelc.converters.capture.torch_export import SolverTimeoutError, capture_export, limit_solver
+from modelc.capture.torch_export import SolverTimeoutError, capture_export, limit_solver
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]

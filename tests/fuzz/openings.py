@@ -173,8 +173,8 @@ def _checkpoint(name: str) -> Callable[[bytes, Path], None]:
     """Looks into a checkpoint, as `modelc init` does: its kind, names, sizes and tensors."""
 
     def look(data: bytes, folder: Path) -> None:
-        from modelc.sources.checkpoint_description import describe_checkpoint
-        from modelc.sources.sample_inputs import read_samples
+        from modelc.checkpoints.checkpoint_description import describe_checkpoint
+        from modelc.checkpoints.sample_inputs import read_samples
 
         path = _placed(data, folder, name)
         with warnings.catch_warnings():
@@ -211,9 +211,9 @@ def _saved(value: object, *, packed: bool) -> bytes:
 
 
 def _npz(data: bytes, folder: Path) -> None:
+    from modelc.checkpoints.sample_inputs import read_samples
     from modelc.core.errors import ModelcError
     from modelc.pipeline.worst_feed import read_feed
-    from modelc.sources.sample_inputs import read_samples
 
     path = _placed(data, folder, "x.npz")
     try:
@@ -326,7 +326,7 @@ def _archive_seeds() -> list[bytes]:
 
 
 def _index(data: bytes, folder: Path) -> None:
-    from modelc.sources.checkpoint_files import check_openable
+    from modelc.checkpoints.checkpoint_files import check_openable
 
     check_openable(_placed(data, folder, "m.safetensors.index.json"), "a.b:c")
 

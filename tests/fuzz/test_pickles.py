@@ -16,13 +16,13 @@ import torch
 
 from modelc.calibration import sample_formats
 from modelc.calibration.sample_content import SampleError
+from modelc.checkpoints.checkpoint_description import describe_checkpoint
+from modelc.checkpoints.checkpoint_files import identify
+from modelc.checkpoints.checkpoint_loader import load_checkpoint
+from modelc.checkpoints.sample_inputs import read_samples
 from modelc.core.errors import ModelcError
 from modelc.core.torch_file import refuse_archive_code
 from modelc.pipeline.worst_feed import read_feed
-from modelc.sources.checkpoint_description import describe_checkpoint
-from modelc.sources.checkpoint_files import identify
-from modelc.sources.checkpoint_loader import load_checkpoint
-from modelc.sources.sample_inputs import read_samples
 
 DIGITS = "modelc.sample_models.digits:build"
 

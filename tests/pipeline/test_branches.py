@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from modelc.checkpoints.source_positions import parse_file
 from modelc.core.errors import UsageError
 from modelc.core.findings import BranchRecord
 from modelc.core.kinds import Capture
@@ -24,7 +25,6 @@ from modelc.pipeline.recorded_run import Moved
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import rejudge_folder, validate_file
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.sources.source_positions import parse_file
 
 NETS = '''
 import math

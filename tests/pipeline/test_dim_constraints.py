@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
@@ -19,8 +21,6 @@ from modelc.pipeline.eager_reference import EagerReference, open_subject, read_c
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 from modelc.sample_models import gate
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 from ..conftest import saved
 

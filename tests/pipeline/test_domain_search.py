@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import Eager, open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
+from modelc.checkpoints.sample_inputs import infer_specs
 from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
@@ -17,9 +20,6 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import MAX_ELEMENTS
-from modelc.sources.eager_model import Eager, open_eager
-from modelc.sources.loaded_module import LoadedModule
-from modelc.sources.sample_inputs import infer_specs
 from modelc.validators.feeds import FeedDrawer
 
 

@@ -28,7 +28,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder with `prompt` and `step`, and the model that they were made from."""
     import torch
 
-    from modelc.sources.huggingface_folder import silence_transformers
+    from modelc.checkpoints.huggingface_folder import silence_transformers
 
     folder = tmp_path_factory.mktemp("generating")
     torch.manual_seed(0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from modelc.checkpoints.huggingface_folder import silence_transformers
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
-from modelc.sources.huggingface_folder import silence_transformers
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.size_probe import choose_mask_sense
-from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_example_feed, draw_feeds
 

@@ -249,7 +249,7 @@ def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
 def test_a_copy_that_lost_a_branch_is_judged_where_eager_turns(
     ordered: Callable[..., Order], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from modelc.sources.rewrites import training_rewrites
+    from modelc.capture import training_rewrites
 
     monkeypatch.setattr(training_rewrites, "_is_observer", lambda _: True)
     stated = "x:float32[batch=1..2,seq=4..20,4]"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from modelc.checkpoints.run_limits import WorkExceededError
 from modelc.core.errors import CheckpointError
 from modelc.pipeline.run_progress import redirect_output
-from modelc.sources.run_limits import WorkExceededError
 
 
 @pytest.fixture

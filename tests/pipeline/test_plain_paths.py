@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.checkpoints.eager_model import Eager
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
@@ -19,7 +20,6 @@ from modelc.pipeline.api import export
 from modelc.pipeline.float64_reference import add_exact
 from modelc.pipeline.reply_evidence import Evidence
 from modelc.pipeline.rounding_ties import judge_with_ties
-from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.masked_rows import count_padded_positions

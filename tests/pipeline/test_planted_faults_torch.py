@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.module_outputs import make_flat_module
 from modelc.core.verdict import State, Verdict
 from modelc.sample_models import digits, encoder, nested
-from modelc.sources.module_outputs import make_flat_module
 
 Judged = Callable[[str, str, Callable[[Path], None]], Verdict]
 Change: TypeAlias = Callable[[Any], object]  # of a module, a program, a record

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from modelc.checkpoints.eager_model import Eager
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
@@ -16,7 +17,6 @@ from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import reply_evidence
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
-from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs

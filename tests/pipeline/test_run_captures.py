@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.capture.refusals import REDUNDANT, RefusedError, find_cause
-from modelc.converters.capture.size_constraints import NarrowError
+from modelc.capture.refusals import REDUNDANT, RefusedError, find_cause
+from modelc.capture.size_constraints import NarrowError
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
@@ -16,8 +18,6 @@ from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.run_reference import check_stateless
 from modelc.pipeline.value_search import choose_values
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import draw_feeds
 from modelc.validators.judge import ReferenceOutputs
 

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as in every tutorial
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.eager_probes import DiscreteOrigin
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array
 from modelc.core.grammar import parse_input
@@ -20,9 +23,6 @@ from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
-from modelc.sources.eager_model import open_eager
-from modelc.sources.eager_probes import DiscreteOrigin
-from modelc.sources.loaded_module import LoadedModule
 
 
 class Buckets(nn.Module):

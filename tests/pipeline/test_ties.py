@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.checkpoints.eager_model import Eager
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
@@ -17,7 +18,6 @@ from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
 from modelc.pipeline.rounding_ties import settle_ties
-from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.rounding_ties import mark_undecided_replies
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import describe_narrowed_values, describe_unverified_dims
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from modelc.checkpoints.checkpoint_files import identify
+from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
@@ -18,8 +20,6 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run
 from modelc.pipeline.user_samples import further_feeds, load_user_samples, sample_without_model
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.sources.checkpoint_files import identify
-from modelc.sources.checkpoint_loader import load_checkpoint
 
 Orders = Callable[..., Order]
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import open_eager
+from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.dims import Relation
 from modelc.core.grammar import parse_input
 from modelc.core.signature import RowOrder, Signature, ValueRange, merge_inputs
 from modelc.pipeline.value_search import choose_values
-from modelc.sources.eager_model import open_eager
-from modelc.sources.loaded_module import LoadedModule
 
 LARGE = 2**40
 

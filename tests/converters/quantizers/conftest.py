@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.checkpoints.eager_model import Eager
 from modelc.converters import onnx_model, openvino_ir
 from modelc.converters.quantizers.quantizer_registry import QUANTIZERS, find_quantizer
 from modelc.core.call import bind_inputs, parameters_of
@@ -23,7 +24,6 @@ from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, merge_inputs
 from modelc.sample_models import digits as digits_model
 from modelc.sample_models import encoder
-from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:

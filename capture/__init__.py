@@ -1,0 +1,1 @@
+"""Capture: turns a torch module into a graph; rewrites what an exporter rejects."""

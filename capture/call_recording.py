@@ -1,0 +1,368 @@
+"""Record the calls and scalars of an eager run, and replay them where there is no data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Job
+from ..core.domain import Sizes, sample_sizes
+from ..core.signature import Dim
+from ..core.torch_tools import intercept_calls
+from .captured_program import model_of
+from .refusals import is_user_file
+from .size_checks import feed_sizes, resize_example
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_CALLS = 20_000  # calls of torch in all runs of a search: counted, so that no clock decides
+_FEWEST = 12  # runs that a search makes of a model with more calls than that
+_LEAFS = 64  # numbers of a table that are looked at
+_TEXT = 32  # characters of a text in which numbers are looked for
+_OF_STORAGE = frozenset(
+    {"untyped_storage", "storage", "nbytes", "data_ptr", "__array_interface__", "getbuffer"}
+)
+_KEPT = 2  # sizes of each way that are given
+_MOST = 6  # sizes of each dim that are given
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTrace:
+    """The calls of one run in order, by name, and the numbers and weights that each was given."""
+
+    calls: tuple[str, ...]
+    numbers: tuple[tuple[object, ...], ...]
+
+
+def record_calls(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallTrace | None:
+    """What eager calls on the example, brought to these sizes; None where it rejects them.
+
+    `mirrored` runs it on other data of the same sizes.
+    """
+    import torch
+
+    tensors = resize_example(job, sizes)
+    if mirrored:
+        tensors = [_mirror_values(one) for one in tensors]
+    names: list[str] = []
+    numbers: list[tuple[object, ...]] = []
+
+    def through(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
+        names.append(str(getattr(func, "__name__", func)))
+        numbers.append(tuple(_plain_values((*args, *kwargs.values()))))
+        return answer
+
+    try:
+        with torch.no_grad(), intercept_calls(through):
+            model_of(job).flat(*tensors)
+    except Exception:  # noqa: BLE001 - the user's code raises anything
+        return None
+    return CallTrace(calls=tuple(names), numbers=tuple(numbers))
+
+
+def _plain_values(values: Iterable[object]) -> Iterator[object]:
+    """The plain numbers and texts, and which weights these are."""
+    from torch import nn
+
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _plain_values(value)
+        elif isinstance(value, (bool, int, float, str)):
+            yield value
+        elif isinstance(value, nn.Parameter):
+            yield f"weight {id(value)}"
+
+
+def _mirror_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values of the same range: each as far from its highest as it was from its lowest."""
+    import torch
+
+    turned = tensor.flip(tuple(range(tensor.ndim)))
+    if tensor.dtype is torch.bool or not tensor.numel():
+        return turned
+    if tensor.is_floating_point() and float(tensor.min()) < 0:
+        return -turned
+    return turned.max() + turned.min() - turned
+
+
+def find_branch_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
+    """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
+
+    Eager is run at sizes of each dim alone: first those around the numbers that its code, its
+    modules and its buffers name, then the ends and those between; then at sizes of two dims that
+    are named or whose product is. As far as `_CALLS` reach. The other dims are as in the example;
+    with `at_least_too` also as small as may be.
+    """
+    bases = [feed_sizes(job.signature, job.example)]
+    if at_least_too:
+        bases.append({name: dim.low for name, dim in job.signature.free_dims.items()})
+    found: dict[tuple[tuple[str, int], ...], Sizes] = {}
+    for base in bases:
+        for one in _SizeSearch(job=job, base=base).run():
+            found.setdefault(tuple(sorted(one.items())), one)
+    return tuple(found.values())
+
+
+@dataclass(kw_only=True)
+class _SizeSearch:
+    """Runs eager at sizes and keeps those whose way is new."""
+
+    job: Job
+    base: dict[str, int]
+    left: int = _CALLS
+    found: list[Sizes] = field(default_factory=list)
+    ways: list[CallTrace] = field(default_factory=list)
+
+    def run(self) -> tuple[Sizes, ...]:
+        """The sizes, the first of each way first."""
+        named = numbers_in_code(model_of(self.job).flat, self._base_run)
+        start = record_calls(self.job, self.base)
+        if start is None:
+            return ()
+        self.left = max(_CALLS, _FEWEST * len(start.calls))
+        always: set[tuple[int, int]] = set()
+        for name, dim in self.job.signature.free_dims.items():
+            usual, before = self._usual(name, dim, start), len(self.found)
+            for size in _candidate_sizes(dim, named):
+                if self.left <= 0 or len(self.found) - before >= _MOST:
+                    break
+                self._look({**self.base, name: size}, start, usual)
+            always |= usual
+        before = len(self.found)
+        for sizes in self._pairs(named):
+            if self.left <= 0 or len(self.found) - before >= _MOST:
+                break
+            self._look(sizes, start, always)
+        return tuple(self.found)
+
+    def _pairs(self, named: Sequence[int]) -> Iterator[Sizes]:
+        """Sizes of two dims: of a product or bytes that are named, then those that both are."""
+        dims = self.job.signature.free_dims
+        for one, other in itertools.combinations(dims, 2):
+            first_dim, second_dim = dims[one], dims[other]
+            both = (*self._factors(one, other, named), *itertools.product(named, named))
+            for first, second in dict.fromkeys(both):
+                if first_dim.low <= first <= first_dim.high and (
+                    second_dim.low <= second <= second_dim.high
+                ):
+                    yield {**self.base, one: first, other: second}
+
+    def _factors(self, one: str, other: str, named: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Sizes of two dims at which they, an input's elements or its bytes are a named number."""
+        area = max(self.base[one] * self.base[other], 1)
+        units = {area}
+        for tensor in resize_example(self.job, self.base):
+            units |= {size * tensor.element_size() for size in (area, tensor.numel())}
+            units.add(tensor.numel())
+        dims = self.job.signature.free_dims
+        most = dims[one].high * dims[other].high
+        for number, unit in itertools.product(named, sorted(units - {0})):
+            product, rest = divmod(number * area, unit)
+            for least in range(1, math.isqrt(product) + 1 if product <= most and not rest else 0):
+                if product % least == 0:
+                    yield from ((least, product // least), (product // least, least))
+
+    def _base_run(self) -> None:
+        record_calls(self.job, self.base)
+
+    def _usual(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
+        """The numbers that follow from the size wherever it is, by call and place.
+
+        They are others at two sizes at least: what is another at one may be asked for there alone.
+        """
+        middle = (dim.low + dim.high) // 2 + 1
+        near = (dim.low, dim.low + 1, middle - 1, middle, dim.high - 1, dim.high)
+        probes = {min(max(size, dim.low), dim.high) for size in near}
+        varied: Counter[tuple[int, int]] = Counter()
+        for size in sorted(probes - {self.base[name]}):
+            way = record_calls(self.job, {**self.base, name: size})
+            if way is not None and way.calls == start.calls:
+                varied.update(set(_differences(start, way)))
+        return {place for place, count in varied.items() if count > 1}
+
+    def _look(self, sizes: Sizes, start: CallTrace, usual: set[tuple[int, int]]) -> None:
+        """Keep the sizes if the way there is another."""
+        way = record_calls(self.job, sizes)
+        if way is None:
+            return
+        self.left -= len(way.calls)
+        if not _is_different(start, way, usual):
+            return
+        known = sum(not _is_different(one, way, usual) for one in self.ways)
+        if known < _KEPT and self._by_size(sizes, usual):
+            self.ways.append(way)
+            self.found.append(dict(sizes))
+
+    def _by_size(self, sizes: Sizes, usual: set[tuple[int, int]]) -> bool:
+        """Whether other data goes another way there as well: what data decides is not of sizes."""
+        here = record_calls(self.job, self.base, mirrored=True)
+        there = record_calls(self.job, sizes, mirrored=True)
+        return here is not None and there is not None and _is_different(here, there, usual)
+
+
+def _is_different(one: CallTrace, other: CallTrace, usual: set[tuple[int, int]]) -> bool:
+    return one.calls != other.calls or any(at not in usual for at in _differences(one, other))
+
+
+def _differences(one: CallTrace, other: CallTrace) -> Iterator[tuple[int, int]]:
+    """Where two ways of the same calls have other numbers; -1 where they have not as many."""
+    for call, (mine, theirs) in enumerate(zip(one.numbers, other.numbers, strict=True)):
+        if len(mine) != len(theirs):
+            yield call, -1
+            continue
+        for place, (first, second) in enumerate(zip(mine, theirs, strict=True)):
+            if first != second:
+                yield call, place
+
+
+def _candidate_sizes(dim: Dim, named: Sequence[int]) -> list[int]:
+    near = [size + by for size in named for by in (0, 1, -1)]
+    ends = [dim.low, dim.high]
+    inside = [size for size in (*ends, *near, *sample_sizes(dim)) if dim.low <= size <= dim.high]
+    return [size for size in dict.fromkeys(inside) if size != dim.opt]
+
+
+def numbers_in_code(module: nn.Module, run: Callable[[], object]) -> list[int]:
+    """The whole numbers that stand in the user's code of this run, and in the modules.
+
+    In the code: constants, those of sets, tuples and short texts too. In modules: numbers in
+    attributes, the keys and entries of short tables, the sizes of buffers.
+    """
+    found = [number for code in user_codes(run) for number in _whole_numbers(code.co_consts)]
+    for part in module.modules():
+        found += _whole_numbers([value for name, value in vars(part).items() if name[:1] != "_"])
+    found += [size for buffer in module.buffers() for size in buffer.shape]
+    return [one for one in dict.fromkeys(found) if one > 1]
+
+
+def reads_storage(job: Job) -> bool:
+    """Whether the user's code asks for bytes of memory: sizes that no symbol follows."""
+    names = {
+        name
+        for code in user_codes(lambda: record_calls(job, feed_sizes(job.signature, job.example)))
+        for name in code.co_names
+    }
+    return not names.isdisjoint(_OF_STORAGE)
+
+
+def user_codes(run: Callable[[], object]) -> list[CodeType]:
+    """The user's code that is called while this runs, in order."""
+    codes: dict[CodeType, None] = {}
+
+    def profile_call(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and is_user_file(frame.f_code.co_filename):
+            codes[frame.f_code] = None
+
+    before = sys.getprofile()
+    sys.setprofile(profile_call)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return list(codes)
+
+
+def _whole_numbers(values: Iterable[object]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if abs(value) < 1 << 31:
+                yield int(value)
+        elif isinstance(value, (list, tuple, set, frozenset, dict, range)) and len(value) <= _LEAFS:
+            parts = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+            yield from _whole_numbers(parts)
+        elif isinstance(value, str) and len(value) <= _TEXT:
+            yield from map(int, re.findall(r"\d{1,6}", value))
+
+
+MAX_CALLS = 20_000  # of torch in one run without data: models of some hundred layers make as many
+_VALUES = (
+    "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
+    "item", "tolist", "numpy", "equal", "allclose", "is_nonzero",
+)  # fmt: skip
+
+
+def record_scalars(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[object]:
+    """What forward takes out of tensors on this data, in order; its buffers stay as they are."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    answers: list[object] = []
+
+    class Recording(TorchFunctionMode):
+        """Keeps what leaves the tensors."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> object:
+            answer = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in _VALUES:
+                answers.append(answer)
+            return answer
+
+    buffers = {name: one.clone() for name, one in module.named_buffers()}
+    given = tuple(one.clone() for one in tensors)
+    try:
+        with torch.no_grad(), Recording():
+            torch.func.functional_call(module, buffers, given)
+    except Exception:  # noqa: BLE001 - the answers so far are what there is
+        return answers
+    return answers
+
+
+class CallLimitError(Exception):
+    """Forward without data makes too many calls."""
+
+
+def replay_scalars(
+    answers: list[object], most: int = MAX_CALLS, *, fixed: Callable[[], object] = lambda: None
+) -> AbstractContextManager[object]:
+    """A mode in which what leaves the tensors is what it was on data.
+
+    Args:
+        answers: in order; where there are none, torch refuses what has no data.
+        most: calls of torch before `CallLimitError` is raised: a count, so that no clock decides.
+        fixed: called where a tensor is made of a size: torch makes a plain number of it there.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    makers = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+    left, calls = iter(answers), itertools.count(1)
+
+    class Replaying(TorchFunctionMode):
+        """Answers from memory."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> object:
+            if next(calls) > most:
+                raise CallLimitError(
+                    f"sizes are followed through {most} calls of torch, and no further"
+                )
+            if func in makers and _has_symbol(args):
+                fixed()
+            if answers and getattr(func, "__name__", "") in _VALUES:
+                return next(left)
+            return func(*args, **(kwargs or {}))
+
+    return Replaying()
+
+
+def _has_symbol(values: Any) -> bool:
+    """Whether a symbol for a size is among these, or in a list of them."""
+    import torch
+
+    if isinstance(values, (list, tuple)):
+        return any(map(_has_symbol, values))
+    return isinstance(values, (torch.SymInt, torch.SymFloat, torch.SymBool))

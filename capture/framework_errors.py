@@ -1,0 +1,153 @@
+"""Call a framework and turn whatever it raises into one error with a cause and a hint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..core.errors import LOGGED, Hint, first_line
+from ..core.signature import Signature
+from .refusals import COMPILED, RefusedError, find_cause, user_place
+
+Made = TypeVar("Made")
+
+_PATCH_HINT = Hint("change that line in a copy, with --patch PKG.MOD:FN; ", LOGGED)
+_GUARD_PATTERN = re.compile(r"Not all values of (?P<dim>\w+) = .* satisfy the generated guard .*")
+_SIZE_PATTERN = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLocation:
+    """Where in the model an exporter stopped: `ns::op`, the module's path, `file:line`."""
+
+    operator: str = ""
+    module: str = ""
+    place: str = ""
+
+
+LocateError = Callable[
+    [BaseException, str], ModelLocation
+]  # the second is the operator that the text names
+
+# What torch says where memory ends is a RuntimeError; the words are those of torch 2.13.
+_HOST_FAILURE = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc")
+
+
+def call_framework(
+    what: str,
+    make: Callable[[], Made],
+    signature: Signature | None = None,
+    *,
+    locate: LocateError | None = None,
+) -> Made:
+    """Run one framework call; whatever it raises becomes one `RefusedError`, a ConversionError.
+
+    Args:
+        what: the caller, as the message names it.
+        make: the call.
+        signature: whose names replace torch's own for dims, where there is one.
+        locate: finds where in the model it stopped.
+    """
+    try:
+        return make()
+    except Exception as error:  # the converter's edge: frameworks raise anything
+        known = next((one for one in _cause_chain(error) if isinstance(one, RefusedError)), None)
+        if known is error:
+            raise
+        raise (known or _refusal(what, error, signature, locate)) from error
+
+
+def _refusal(
+    what: str, error: Exception, signature: Signature | None, locate: LocateError | None
+) -> RefusedError:
+    """The error for a user: the cause in a line, where in the model it is, one way out."""
+    inner = _innermost_cause(error)
+    found = find_cause(_error_text(error))
+    names = {} if found is None else found[1]
+    spot = ModelLocation() if locate is None else locate(error, _operator_name(names))
+    if spot.operator:
+        names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
+    names["dim"] = _dim_in(str(inner), signature)
+    place = spot.place or user_place(error)
+    reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
+    if found is not None:
+        reason = found[0].says.format(**names) or reason
+        hint = Hint(found[0].full_hint(**names))
+    if found is not None and found[0].name == "dims" and not names["dim"]:
+        hint = Hint(LOGGED)
+    if signature is not None:
+        reason = _translate_sizes(reason, signature)
+    module = f" in module {spot.module}" if spot.module else ""
+    where = f" (at {place})" if place else ""
+    return RefusedError(
+        f"{what} refused the model: {reason}{module}{where}",
+        hint=hint,
+        cause=None if found is None else found[0],
+        passing=_is_host_failure(error),
+        detail=f"{reason}{module}{where}",
+        has_place=bool(where),
+    )
+
+
+def _is_host_failure(error: BaseException) -> bool:
+    """Whether it was for the machine and not for the model: memory, a file, a device."""
+    passes = any(isinstance(one, (MemoryError, OSError)) for one in _cause_chain(error))
+    return passes or _HOST_FAILURE.search(_error_text(error)) is not None
+
+
+def _error_text(error: BaseException) -> str:
+    """`TYPE: text` of the exceptions, what caused the others first."""
+    texts = [f"{type(one).__name__}: {one}" for one in _cause_chain(error)]
+    return "\n".join(reversed(texts))
+
+
+def _cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and what caused it."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _innermost_cause(error: BaseException) -> BaseException:
+    *_, last = _cause_chain(error)
+    return last
+
+
+def _operator_name(names: dict[str, str]) -> str:
+    return f"{names['ns']}::{names['op']}" if "op" in names else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """The telling line of a torch exception."""
+    inner = _innermost_cause(error)
+    points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
+    violated = "Constraints violated" in str(inner)
+    if COMPILED in str(inner):  # its first line is what it says, the rest is the place
+        return str(inner).strip().partition("\n")[0].rstrip(" :")
+    line = points[0] if violated and points else first_line(inner)
+    guard = _GUARD_PATTERN.match(line)
+    if guard is not None:  # which goes on in torch's symbols, of strides as of sizes
+        return f"what it made holds for some sizes of dim {guard['dim']!r} alone, not for its range"
+    return f"KeyError {line}" if isinstance(inner, KeyError) else line  # its text is the key alone
+
+
+def _dim_in(text: str, signature: Signature | None) -> str:
+    """The name of the first dim that a text of torch's is about; empty without one."""
+    match = None if signature is None else _SIZE_PATTERN.search(text)
+    if signature is None or match is None:
+        return ""
+    return signature.inputs[int(match.group(1))].dims[int(match.group(2))].name or ""
+
+
+def _translate_sizes(text: str, signature: Signature) -> str:
+    """`L['tensors'][0].size()[1]` as `seq` of `ids`."""
+
+    def name(match: re.Match[str]) -> str:
+        spec = signature.inputs[int(match.group(1))]
+        dim = spec.dims[int(match.group(2))]
+        return f"dim {dim.name or match.group(2)!r} of {spec.name}"
+
+    return _SIZE_PATTERN.sub(name, text)

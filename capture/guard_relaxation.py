@@ -1,0 +1,293 @@
+"""Relax guards of torch.export where the program is verified to be right without them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ..core.contract import Job
+from ..core.domain import Sizes, sample_points, sample_sizes
+from ..core.signature import Signature
+from .captured_program import Export
+from .refusals import is_user_file
+from .size_branches import compare_sizes
+from .size_checks import first_mismatch
+from .size_constraints import (
+    ConstraintCheck,
+    SizeConstraint,
+    boundary_sizes,
+    check_constraints,
+    is_satisfied,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+_LOG = logging.getLogger(__name__)
+_OFF = 1e-4  # of the largest value, as for a trace
+_BROKEN, _HOLDING = 4, 2  # sizes on either side of each condition that are tried
+_TOLD = 2  # conditions that the note shows
+_TWO = 2  # where torch lets every range begin, for 0 and 1 as well
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedProgram:
+    """A program that is right at these places, and what to say of it."""
+
+    program: Export
+    places: tuple[Sizes, ...]
+    notes: tuple[str, ...]
+
+
+def _drop_guards(
+    program: torch.export.ExportedProgram, broken: Sequence[SizeConstraint], signature: Signature
+) -> None:
+    """Take these conditions from the program, and give it the ranges that they cut.
+
+    It refuses what lies outside of the ranges; a least size of 1 is `mend_guards`'s to keep.
+    """
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    keys = program.graph_signature.user_inputs
+    for key, spec in zip(keys, signature.inputs, strict=True):
+        for size, dim in zip(getattr(values.get(str(key)), "shape", ()), spec.dims, strict=False):
+            symbol = None if isinstance(size, int) else size.node.expr
+            found = program.range_constraints.get(symbol)
+            if found is None or not dim.dynamic or not dim.bounded:
+                continue
+            low, high = min(int(found.lower), max(dim.low, _TWO)), max(int(found.upper), dim.high)
+            program.range_constraints[symbol] = ValueRanges(low, high)
+    dropped = {one.guard for one in broken}
+    program._guards_code = [one for one in program._guards_code if one not in dropped]
+
+
+def relax_guards(
+    program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
+) -> VerifiedProgram | None:
+    """The program for all sizes, if it is right on both sides of each condition that breaks.
+
+    Where it is not, it is tried without what it computes and nobody reads: caches that are filled
+    and left, of which a format that keeps outputs alone has no trace either.
+
+    Args:
+        program: as torch.export gave it; its conditions and ranges are mended.
+        checked: the conditions that do not hold in all ranges that were asked for.
+        job: its example is what eager and the program are run on, repeated or cut.
+        example: the sizes that it was captured at.
+    """
+    found = _verify_program(program, checked.broken, job, example)
+    if found is not None or not _has_unread_writes(program):
+        return found
+    bare = _functionalize(program)
+    if bare is None:
+        return None
+    more = check_constraints(bare, job.signature, example)
+    return _verify_program(bare, (*checked.broken, *more.broken), job, example)
+
+
+def _verify_program(
+    program: torch.export.ExportedProgram,
+    broken: Sequence[SizeConstraint],
+    job: Job,
+    example: Sizes,
+) -> VerifiedProgram | None:
+    """What eager rejects is not right: there the condition is the model's own.
+
+    Nor is what may be wrong at other sizes behind these conditions: an arm asks for more at times,
+    and a plain number made of a size is asked for nothing.
+    """
+    places = _sizes_to_verify(broken, job.signature, example)
+    if not places:
+        return None
+    _drop_guards(program, broken, job.signature)
+    made = program.module(check_guards=False)
+    answered = []
+
+    def count_answers(*tensors: torch.Tensor) -> object:
+        """Asked only where eager answers."""
+        answered.append(True)
+        return made(*tensors)
+
+    wrong = first_mismatch(count_answers, job, places, off=_OFF)
+    if wrong is not None or len(answered) < len(places):
+        return None
+    around = compare_sizes(made, job, places[-1])
+    if around.wrong is not None or around.lost:
+        return None
+    return VerifiedProgram(
+        program=program, places=places, notes=(_relaxation_note(broken, places), *around.notes)
+    )
+
+
+def _has_unread_writes(program: torch.export.ExportedProgram) -> bool:
+    """Whether it writes into tensors in passing: nothing reads what the operator gives."""
+    schemas = (
+        getattr(node.target, "_schema", None) for node in program.graph.nodes if not node.users
+    )
+    return any(schema is not None and schema.is_mutable for schema in schemas)
+
+
+def _functionalize(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
+    """The same without writes into tensors, and so without what only such writes read."""
+    try:
+        with oblivious_sizes(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of deprecations in torch's own code
+            made: torch.export.ExportedProgram = program.run_decompositions({})
+            return made
+    except Exception as error:  # noqa: BLE001 - torch raises anything; what was refused stays so
+        _LOG.warning("without writes into tensors: %s", error)
+        return None
+
+
+def _relaxation_note(broken: Sequence[SizeConstraint], places: Sequence[Sizes]) -> str:
+    """What was taken for granted, and where it was seen to make no difference."""
+    texts = sorted({one.text for one in broken}, key=len)
+    more = f" and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
+    shown = "; ".join(texts[:_TOLD])
+    return (
+        f"torch.export took for granted: {shown}{more}; judged at {len(places)} sizes on both"
+        " sides of that"
+    )
+
+
+def _sizes_to_verify(
+    broken: Sequence[SizeConstraint], signature: Signature, example: Sizes
+) -> tuple[Sizes, ...]:
+    """Sizes at which each condition breaks, and such at which it holds; none if one has not both.
+
+    Those at which a condition flips come first, and the one at which most conditions break.
+    """
+    chosen: list[Sizes] = []
+    drawn = [one for one in sample_points(signature, example) if _is_drawable(one, signature)]
+    for constraint in broken:
+        near = [
+            *_flip_sizes(constraint, signature, example),
+            *_spread_sizes(drawn, constraint, signature),
+        ]
+        near += [
+            one
+            for one in boundary_sizes(constraint, signature, example)
+            if _is_drawable(one, signature)
+        ]
+        for side, wanted in ((False, _BROKEN), (True, _HOLDING)):
+            mine = [one for one in near if is_satisfied(constraint, signature, one) is side]
+            known = sum(is_satisfied(constraint, signature, one) is side for one in chosen)
+            fresh = _unique_sizes(mine, besides=chosen)[: max(wanted - known, 0)]
+            if not known and not fresh:
+                return ()
+            chosen += fresh
+    most = max(drawn, key=lambda one: sum(not is_satisfied(c, signature, one) for c in broken))
+    return (*chosen, *_unique_sizes([most], besides=chosen))
+
+
+def _flip_sizes(
+    constraint: SizeConstraint, signature: Signature, example: Sizes
+) -> Iterator[Sizes]:
+    """The first and the last two neighbours of each dim between which the condition flips."""
+    for name, dim in signature.free_dims.items():
+        sizes = [size for size in sample_sizes(dim) if size <= dim.high]
+        pairs = [
+            (one, other)
+            for one, other in pairwise({**example, name: size} for size in sizes)
+            if is_satisfied(constraint, signature, one)
+            is not is_satisfied(constraint, signature, other)
+        ]
+        for pair in (*pairs[:1], *pairs[-1:]):
+            yield from pair
+
+
+def _spread_sizes(
+    drawn: Sequence[Sizes], constraint: SizeConstraint, signature: Signature
+) -> Iterator[Sizes]:
+    """Of the sizes on each side the last, the first and those between, far apart."""
+    for side in (False, True):
+        found = [one for one in drawn if is_satisfied(constraint, signature, one) is side]
+        yield from found[-1:]
+        yield from found[:: max(len(found) // _BROKEN, 1)]
+
+
+def _is_drawable(sizes: Sizes, signature: Signature) -> bool:
+    """Whether feeds of these sizes are drawn: of a dim without bounds they end somewhere."""
+    return all(sizes[name] <= dim.high for name, dim in signature.free_dims.items())
+
+
+def _unique_sizes(found: Iterable[Sizes], *, besides: Iterable[Sizes]) -> list[Sizes]:
+    """Each of them once, without those that are known."""
+    known = [dict(one) for one in besides]
+    fresh: list[Sizes] = []
+    for one in found:
+        if dict(one) not in [*known, *map(dict, fresh)]:
+            fresh.append(one)
+    return fresh
+
+
+_LOGGER = "torch.fx.experimental.symbolic_shapes"
+_FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\]")
+
+
+class _SpecializationHandler(logging.Handler):
+    """Keeps the lines that a message says fixed a size; passes nothing on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        place = _user_place() if _FIXED.search(record.getMessage()) else ""
+        if place:
+            self.found.append(place)
+
+
+def _user_place() -> str:
+    """`file:line` of the user's innermost frame that led to the call; empty without one.
+
+    What is above the frames of this room has started the export, and is not the model's.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_user_file(name):
+            return f"{name}:{frame.f_lineno}"
+        if name != __file__ and Path(name).parent == Path(__file__).parent:
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+@contextmanager
+def specialization_places() -> Iterator[list[str]]:
+    """The lines, `file:line`, at which sizes become numbers inside the `with`, in order.
+
+    Torch tells that to its log alone, and finds the line out for each guard, so this is for a
+    second look only.
+    """
+    logger, places = logging.getLogger(_LOGGER), _SpecializationHandler()
+    before = logger.level, logger.propagate
+    logger.addHandler(places)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # what else it says at that level is for torch's developers
+    try:
+        yield places.found
+    finally:
+        logger.removeHandler(places)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def oblivious_sizes() -> AbstractContextManager[object]:
+    """Torch's own setting by which the sizes of inputs are not told apart from 0 and 1."""
+    from torch.fx.experimental import _config
+
+    if not hasattr(_config, "backed_size_oblivious"):
+        return nullcontext()
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,164 @@
+"""The copy that rewrites are made on, with the reference's weights, and the user's `--patch`."""
+
+from __future__ import annotations
+
+import copy
+import re
+import traceback
+import warnings
+import zlib
+from typing import TYPE_CHECKING
+
+from ..checkpoints.factory import import_object
+from ..checkpoints.method_wrapper import find_owner, rebind_method
+from ..core.errors import CheckpointError, ConversionError, Hint, Option, UsageError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+_SMALL_TENSOR_BYTES = (
+    1 << 20
+)  # bytes: buffers up to this are copied, as forward may write into them
+
+
+def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy that shares the memory of parameters and of large buffers.
+
+    Each parameter is an object of its own, so that one that is replaced in the copy stays as it is
+    in the module.
+
+    Raises:
+        ConversionError: the module cannot be copied.
+    """
+    import torch
+
+    memo: dict[int, object] = {}
+    for tensor in _module_tensors(module):
+        if isinstance(tensor, torch.nn.Parameter):
+            memo[id(tensor)] = _alias_parameter(tensor)
+        elif _is_large(tensor) or not tensor.is_leaf:  # what has a history cannot be copied
+            memo[id(tensor)] = tensor.detach()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
+            return copy.deepcopy(module, memo)
+    except Exception as error:  # the user's own __deepcopy__, or a lock among the attributes
+        raise ConversionError(
+            f"the model cannot be copied to be rewritten: {first_line(error)}",
+            hint="keep what cannot be copied out of the module's attributes",
+        ) from error
+
+
+def _alias_parameter(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Another parameter on the same memory; one of a class of its own is shared as it is."""
+    import torch
+
+    if type(parameter) is not torch.nn.Parameter:
+        return parameter
+    return torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
+
+
+def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Every parameter, buffer and plain tensor attribute."""
+    import torch
+
+    yield from module.parameters()
+    yield from module.buffers()
+    for part in module.modules():
+        yield from (one for one in vars(part).values() if isinstance(one, torch.Tensor))
+
+
+def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
+    """CRC-32 of the bytes of every parameter and buffer, by name."""
+    import torch
+
+    named = (*module.named_parameters(), *module.named_buffers())
+    sums: dict[str, int] = {}
+    for name, tensor in named:
+        if tensor.layout is torch.strided and not tensor.is_quantized:
+            flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            sums[name] = zlib.crc32(flat.numpy().data)
+    return sums
+
+
+# `--patch pkg.mod:fn`: the user's own change to the copy that is captured.
+
+
+PATCH = "patch:"  # what the name of such a rewrite begins with
+_PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
+    """What `package.module:fn` makes of the copy; a function that returns nothing changed it.
+
+    With `--method` it gets the user's module, and its result is called by that method.
+
+    Raises:
+        UsageError: there is no such function.
+        CheckpointError: it raised, or gave something else than a module that can be called so.
+    """
+    from torch import nn
+
+    if not _PATCH_SPEC.fullmatch(spec):
+        raise UsageError(
+            f"--patch {spec!r} is not of the form PKG.MOD:FN",
+            hint=Hint("for example ", Option("patch", "nets:fast")),
+            option="patch",
+        )
+    function = import_object(spec, "--patch")
+    if not callable(function) or isinstance(function, nn.Module):
+        raise UsageError(
+            f"--patch {spec} is a {type(function).__name__}, which is not called with a module",
+            hint="name a function that takes the module, and changes it or returns another",
+            option="patch",
+        )
+    owner = find_owner(module)
+    try:
+        given = function(module if owner is None else owner)
+    except Exception as error:  # the user's code raises anything
+        raise CheckpointError(
+            f"--patch {spec} raised {type(error).__name__}{_location(error)}: {first_line(error)}",
+            hint="the error is in the patch; call it in Python with your model to see all of it",
+            option="patch",
+        ) from error
+    if given is not None and not isinstance(given, nn.Module):
+        raise CheckpointError(
+            f"--patch {spec} returned {type(given).__name__}, not a torch.nn.Module",
+            hint="change the module in place and return nothing, or return a module",
+            option="patch",
+        )
+    if given is None:
+        return module
+    return given.eval() if owner is None else rebind_method(module, given.eval())
+
+
+def check_unmodified(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:
+    """That the weights which the copy shares with the reference are what they were.
+
+    Raises:
+        CheckpointError: a patch wrote into them; the reference is spoilt with it.
+    """
+    now = weight_checksums(reference)
+    changed = [name for name, value in before.items() if now.get(name) != value]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise CheckpointError(
+            f"{names} writes into weights that the copy shares with the reference: "
+            f"{changed[0]}{more}",
+            hint="give the copy a tensor of its own: module.weight = nn.Parameter(new)",
+        )
+
+
+def _location(error: BaseException) -> str:
+    """` at file:line`, the innermost line that is not an installed package's."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,200 @@
+"""The table of rewrites, and the copy of the model that they are made on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from ..checkpoints.eager_model import Eager
+from ..core.errors import (
+    CheckpointError,
+    ConversionError,
+    Hint,
+    Option,
+    first_line,
+    unknown_name_error,
+)
+from . import (
+    numeric_rewrites,
+    padding_rewrites,
+    projection_rewrites,
+    rnn_rewrites,
+    scan_rewrites,
+    size_rewrites,
+    training_rewrites,
+    transformer_rewrites,
+)
+from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
+from .rewrite import Module, Rewrite, swap_attribute
+
+if TYPE_CHECKING:
+    from ..core.contract import Feed
+
+REWRITE_TABLE: tuple[Rewrite, ...] = (
+    *rnn_rewrites.PACKED_REWRITES,
+    *training_rewrites.SCRIPT_REWRITES,
+    *training_rewrites.PARAMETRIZATION_REWRITES,
+    *numeric_rewrites.INVERSE_REWRITES,
+    *transformer_rewrites.EXPERT_REWRITES,
+    *training_rewrites.FUNCTION_REWRITES,
+    *size_rewrites.LENGTH_REWRITES,
+    *padding_rewrites.PADDING_REWRITES,
+    *size_rewrites.POOLING_REWRITES,
+    *rnn_rewrites.RNN_REWRITES,
+    *projection_rewrites.PROJECTION_REWRITES,
+    *scan_rewrites.SCAN_REWRITES,
+    *transformer_rewrites.TRANSFORMERS_REWRITES,
+    *transformer_rewrites.ATTENTION_REWRITES,
+    *numeric_rewrites.ELU_REWRITES,
+    *numeric_rewrites.SPECTRA_REWRITES,
+)
+
+# Copies are kept as long as their eager model: each step of a run enters them, twice at times.
+_COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDictionary()
+
+
+@contextmanager
+def apply_rewrites(
+    eager: Eager, names: Sequence[str], *, example: Feed | None = None
+) -> Iterator[Eager]:
+    """A copy of `eager` with the rewrites of these names, in order; without names, itself.
+
+    What must hold while code runs holds inside the `with` alone, and is put back in all cases.
+
+    Args:
+        eager: the reference, which stays as it is.
+        names: rewrites of the table, and `patch:pkg.mod:fn` for the user's own.
+        example: a feed on which the copy is to give the outputs that eager gives, by name.
+
+    Raises:
+        UsageError: there is no such rewrite or patch.
+        CheckpointError: a patch raised, gave no module, wrote into the reference's weights, or its
+            model gives other outputs.
+        ConversionError: the module cannot be copied, or a rewrite does not suit it after all.
+    """
+    if not names:
+        yield eager
+        return
+    key = tuple(names)
+    outputs = () if example is None else eager.names(example)
+    with _check_patches(eager, key), ExitStack() as stack:
+        copied = _make_copy(eager, key)
+        stack.enter_context(_isolate_script_types())
+        for name in key:
+            if not name.startswith(PATCH):
+                stack.enter_context(_find_rewrite(name).during(copied.module))
+        if example is not None:
+            _check_outputs(copied, outputs, example, key)
+        yield copied
+
+
+def suggest_rewrites(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Sets of rewrites worth trying after what was refused for these reasons, the best first.
+
+    Each that suits by itself, so that no more is changed than need be; then those together that
+    may be joined.
+    """
+    import torch
+
+    if isinstance(eager.module, torch.jit.ScriptModule):
+        return ()
+    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.suits(eager.module, reasons)]
+    found.sort(key=lambda one: not _is_answer(one, reasons))
+    joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
+    return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
+
+
+def match_rewrites(
+    eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]
+) -> tuple[str, ...]:
+    """The rewrites that are the answer to one of these reasons, but for those there are."""
+    return tuple(
+        one.name
+        for one in REWRITE_TABLE
+        if one.name not in besides and _is_answer(one, reasons) and one.suits(eager.module, reasons)
+    )
+
+
+def _is_answer(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
+    return any(sign in text for text in reasons for sign in rewrite.signs)
+
+
+def describe_rewrite(name: str) -> str:
+    """What is said to the user of a rewrite, after `captured with`."""
+    if name.startswith(PATCH):
+        return f"--patch {name.removeprefix(PATCH)}"
+    return f"{name}: {_find_rewrite(name).summary}"
+
+
+def _find_rewrite(name: str) -> Rewrite:
+    found = next((one for one in REWRITE_TABLE if one.name == name), None)
+    if found is None:
+        raise unknown_name_error("rewrite", name, [one.name for one in REWRITE_TABLE])
+    return found
+
+
+def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
+    """The copy with these rewrites; made once."""
+    copies = _COPIES.setdefault(eager, {})
+    if names not in copies:
+        module = copy_sharing_weights(eager.module)
+        for name in names:
+            if name.startswith(PATCH):
+                module = apply_patch(module, name.removeprefix(PATCH))
+            else:
+                module = _apply_change(module, _find_rewrite(name))
+        copies[names] = eager.with_module(module)
+    return copies[names]
+
+
+def _apply_change(module: Module, rewrite: Rewrite) -> Module:
+    try:
+        return rewrite.change(module)
+    except Exception as error:  # it works on the insides of the user's module
+        raise ConversionError(
+            f"the rewrite {rewrite.name} does not suit this model: {first_line(error)}",
+            hint=Hint("change the copy yourself with ", Option("patch", "PKG.MOD:FN")),
+            option="patch",
+        ) from error
+
+
+@contextmanager
+def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
+    """Look that patches leave the reference's weights alone, when applied and when run."""
+    patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
+    before = weight_checksums(eager.module) if patches else {}
+    try:
+        yield
+    finally:
+        if patches:
+            check_unmodified(eager.module, before, f"--patch {', '.join(patches)}")
+
+
+@contextmanager
+def _isolate_script_types() -> Iterator[None]:
+    """TorchScript types of our own: torch would take the copy's class for the reference's."""
+    from torch.jit import _recursive
+
+    with swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
+        yield
+
+
+def _check_outputs(
+    copied: Eager, outputs: Sequence[str], example: Feed, names: Sequence[str]
+) -> None:
+    """That the copy gives the outputs of the reference, by name."""
+    patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
+    what = f"--patch {', '.join(patches)}" if patches else f"the rewrite {', '.join(names)}"
+    kind = CheckpointError if patches else ConversionError
+    hint = "return from forward what the model returns, in the same places"
+    try:
+        given = copied.names(example)
+    except CheckpointError as error:
+        raise kind(f"with {what}, {error.message}", hint=hint) from error
+    if tuple(given) != tuple(outputs):
+        raise kind(
+            f"with {what} the model gives {', '.join(given)} instead of {', '.join(outputs)}",
+            hint=hint,
+        )

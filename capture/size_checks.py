@@ -1,0 +1,235 @@
+"""Compare a captured program with eager at other sizes, and find sizes of odd resizes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Feed, Job
+from ..core.domain import Sizes
+from ..core.signature import Signature
+from ..core.torch_tools import intercept_calls
+from .captured_program import model_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..core.contract import Array
+    from ..core.signature import Dim
+
+_LOG = logging.getLogger(__name__)
+OUTSIDE = "outside"  # in a job's programs: sizes at which conditions of torch.export break
+MISMATCH = 1e-3  # of a value, and of a small one: another arm of a branch is off by more
+_SMALL = 10  # one distinct value of so many is smaller than what is small here
+_ROUNDINGS = 4  # of the dtype: bfloat16 tells less apart than `off`
+
+
+def first_mismatch(
+    made: Callable[..., object], job: Job, places: Iterable[Sizes], *, off: float = MISMATCH
+) -> Sizes | None:
+    """The first of these sizes at which what was captured gives something else than eager.
+
+    Both are run on the example, brought to these sizes. What eager rejects asks nothing of
+    the other; `off` is how far apart two values may be, of themselves and of a small value beside
+    them. Not of the largest: where -3.4e38 masks some, that would pass anything.
+    """
+    return next((sizes for sizes in places if not _matches_eager(made, job, sizes, off)), None)
+
+
+def _matches_eager(made: Callable[..., object], job: Job, sizes: Sizes, off: float) -> bool:
+    import torch
+
+    tensors = resize_example(job, sizes)
+    with torch.no_grad():
+        try:
+            expected = model_of(job).flat(*(one.clone() for one in tensors))
+        except Exception as error:  # noqa: BLE001 - the user's code raises anything
+            _LOG.info("eager rejects %s: %s", dict(sizes), error)
+            return True
+        try:
+            given: Any = made(*tensors)
+        except Exception as error:  # noqa: BLE001 - so does what was made of it
+            _LOG.warning("the program rejects %s: %s", dict(sizes), error)
+            return False
+    return len(expected) == len(given) and all(
+        _is_close(one, other, off) for one, other in zip(expected, given, strict=True)
+    )
+
+
+def feed_sizes(signature: Signature, feed: Feed) -> dict[str, int]:
+    """The sizes of the free dims in a feed of the signature."""
+    sizes: dict[str, int] = {}
+    for spec in signature.inputs:
+        for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
+            if dim.dynamic:
+                free = dim.relation.base_of(size) if dim.relation is not None else size
+                sizes[dim.free.name or ""] = size if free is None else free
+    return sizes
+
+
+def resize_example(job: Job, sizes: Sizes) -> list[torch.Tensor]:
+    """The example, cut to these sizes of the free dims, or with parts of it once more behind it."""
+    import numpy as np
+    import torch
+
+    made = []
+    for spec in job.signature.inputs:
+        array = job.example[spec.name]
+        for axis, dim in enumerate(spec.dims):
+            wanted = dim.size(sizes)
+            array = np.take(array, _pick_parts(array.shape[axis], wanted), axis=axis)
+        if spec.values is not None and spec.values.follows:
+            bounds = spec.values.at(job.signature.sizes_by_name(sizes))
+            array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
+        if spec.values is not None:
+            array = spec.values.order.sort(array)
+        made.append(torch.tensor(array))
+    return made
+
+
+def _pick_parts(known: int, wanted: int) -> Array:
+    """Which of the known parts of a dim, the first in order and what is more by chance.
+
+    In turn they would give the means of the example again. Inputs of one size get the same.
+    """
+    import numpy as np
+
+    more = np.random.default_rng(known).integers(known, size=max(wanted - known, 0))
+    return np.concatenate([np.arange(min(known, wanted)), more])
+
+
+def _is_close(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
+    import torch
+
+    if (expected.shape, expected.dtype) != (given.shape, given.dtype):
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, given)
+    share = max(off, _ROUNDINGS * torch.finfo(expected.dtype).eps)
+    least = share * _small_magnitude(expected)
+    return torch.allclose(given, expected, rtol=share, atol=least, equal_nan=True)
+
+
+def _small_magnitude(values: torch.Tensor) -> float:
+    """A small one of the finite distinct values; a mask counts once, however often it is there."""
+    import torch
+
+    sizes = torch.unique(values[torch.isfinite(values) & (values != 0)].abs())
+    return float(sizes[len(sizes) // _SMALL]) if len(sizes) else 0.0
+
+
+_MOST = 2  # sizes that are given for each dim and scale: from both ends of its range
+_AIMS = 8  # sizes at the resize that are looked for, for that
+_STEPS = 4  # runs of eager that come nearer to one
+Resize = tuple[int, float]  # a size that is resized, and by what
+
+
+def resize_sizes(job: Job) -> tuple[Sizes, ...]:
+    """Sizes of the domain at which `floor(size * scale)` differs between float32 and float64.
+
+    Eager computes it in float64, runtimes in float32. Which size of a dim gives a size at a resize
+    is found by running eager; a model without resizes by broken scales costs one run.
+    """
+    signature = job.signature
+    base = feed_sizes(signature, job.example)
+    batch = signature.inputs[0].dims[0].free.name if signature.inputs[0].dims else None
+    dims = {name: dim for name, dim in signature.free_dims.items() if name != batch}
+    if not dims or not any(_is_rounded(scale) for _, scale in _record_resizes(job, base)):
+        return ()
+    found: list[Sizes] = []
+    for name, dim in dims.items():
+        found += [one for one in _sizes_of_dim(job, base, name, dim) if one not in found]
+    return tuple(found)
+
+
+def _is_rounded(scale: float) -> bool:
+    """Whether float32 rounds the scale: 2, 0.5 and 1.75 are what they are in both."""
+    import numpy as np
+
+    return float(np.float32(scale)) != scale
+
+
+def _record_resizes(job: Job, sizes: Sizes) -> list[Resize]:
+    """The resizes by scales of one run of eager, axis by axis, in order."""
+    import torch
+    from torch.nn import functional
+
+    found: list[Resize] = []
+
+    def through(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func in (functional.interpolate, functional.upsample):
+            scale = kwargs.get("scale_factor", args[2] if len(args) > 2 else None)  # noqa: PLR2004 - its place
+            found.extend(_resize_axes(args[0] if args else kwargs["input"], scale))
+        return func(*args, **kwargs)
+
+    try:
+        with torch.no_grad(), intercept_calls(through):
+            model_of(job).flat(*resize_example(job, sizes))
+    except Exception:  # noqa: BLE001 - the user's code raises anything
+        return []
+    return found
+
+
+def _resize_axes(tensor: Any, scale: Any) -> Iterator[Resize]:
+    if scale is None:
+        return
+    spatial = tensor.shape[2:]
+    scales = scale if isinstance(scale, (list, tuple)) else [scale] * len(spatial)
+    yield from ((int(size), float(one)) for size, one in zip(spatial, scales, strict=False))
+
+
+def _sizes_of_dim(job: Job, base: Sizes, name: str, dim: Dim) -> Iterator[Sizes]:
+    """Sizes of one dim, the others at the example's."""
+    ends = [_record_resizes(job, {**base, name: size}) for size in (dim.low, dim.high)]
+    if len(ends[0]) != len(ends[1]):
+        return
+    for place, ((first, scale), (last, _)) in enumerate(zip(*ends, strict=True)):
+        if first == last or not _is_rounded(scale):
+            continue
+        apart = [size for size in range(min(first, last), max(first, last) + 1)
+                 if _is_size_different(size, scale)]  # fmt: skip
+        given = 0
+        for aim in _alternate_ends(apart)[:_AIMS]:
+            size = _find_size(job, base, (name, dim), place, aim, (first, last))
+            if size is not None:
+                given += 1
+                yield {**base, name: size}
+            if given == _MOST:
+                break
+
+
+def _is_size_different(size: int, scale: float) -> bool:
+    import numpy as np
+
+    return math.floor(size * scale) != math.floor(np.float32(size) * np.float32(scale))
+
+
+def _alternate_ends(values: list[int]) -> list[int]:
+    half = (len(values) + 1) // 2
+    pairs = zip(values[:half], values[::-1][:half], strict=True)
+    return list(dict.fromkeys(value for pair in pairs for value in pair))
+
+
+def _find_size(  # noqa: PLR0913, PLR0917 - where it is looked for, and what
+    job: Job,
+    base: Sizes,
+    named: tuple[str, Dim],
+    place: int,
+    aim: int,
+    ends: tuple[int, int],
+) -> int | None:
+    """The size of a dim at which the resize gets the one that is looked for; None without one."""
+    name, dim = named
+    slope = (ends[1] - ends[0]) / (dim.high - dim.low)
+    size = dim.low + round((aim - ends[0]) / slope)
+    for _ in range(_STEPS):
+        size = min(max(size, dim.low), dim.high)
+        seen = _record_resizes(job, {**base, name: size})
+        if len(seen) <= place:
+            return None
+        if seen[place][0] == aim:
+            return size
+        size += round((aim - seen[place][0]) / slope) or (1 if aim > seen[place][0] else -1)
+    return None

@@ -1,0 +1,317 @@
+"""Check the size constraints of torch.export against the sizes that the user asked for."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, SimpleNamespace
+from typing import TYPE_CHECKING
+
+from ..core.domain import DimFit, Sizes, fit_dims, sample_points
+from ..core.errors import ConversionError, Hint, Option
+from ..core.signature import Signature
+
+if TYPE_CHECKING:
+    import torch
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WORDS = (  # of conditions, no dims
+    "and", "or", "not", "max", "min", "math", "float", "int", "torch", "sym_float", "trunc",
+    "floor", "ceil", "sym_int", "sym_max", "sym_min", "sym_not", "abs",
+)  # fmt: skip
+_ASSUMED = 2  # the least size that torch takes every dim to have
+_SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+_NUMBER = re.compile(r"\b\d+\b")
+_ALL = 1 << 12  # sizes of a dim that are all looked at where a constraint is of this dim alone
+_KEPT = 4  # sizes at which a constraint breaks that are tried
+_NOT_ONE = re.compile(r" != \d+$|^\d+ != ")
+_NOT_SPECIAL = re.compile(r" != [01]$|^[01] != ")
+_TORCH = SimpleNamespace(
+    sym_float=float, sym_int=int, sym_max=max, sym_min=min, sym_not=operator.not_
+)
+_BUILTINS = {
+    "abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math, "torch": _TORCH,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeConstraint:
+    """One condition on sizes: torch's own text, the same in the user's names, and the test of it.
+
+    `code` is Python that reads sizes as `L['tensors'][0].size()[1]`.
+    """
+
+    guard: str
+    text: str
+    code: CodeType
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether it only says that a size is not some number, as torch assumes of 0 and 1."""
+        return bool(_NOT_ONE.search(self.guard))
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether it only says so of 0 or 1: torch asks that itself, of nearly every size."""
+        return bool(_NOT_SPECIAL.search(self.guard))
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers that it names, beside the places of sizes."""
+        return {int(text) for text in _NUMBER.findall(_SIZE.sub("", self.guard))}
+
+    def dims(self, signature: Signature) -> set[str]:
+        """The free dims whose sizes it is about."""
+        places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
+        named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
+        return named & signature.free_dims.keys()
+
+
+class _Shape:
+    """A tensor of which only the shape is known."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+
+    def size(self) -> tuple[int, ...]:
+        return self._sizes
+
+
+class _Local(dict[str, list[_Shape]]):
+    """The arguments of the flat forward, whatever torch calls them."""
+
+    def __init__(self, shapes: list[_Shape]) -> None:
+        super().__init__()
+        self._shapes = shapes
+
+    def __missing__(self, key: str) -> list[_Shape]:
+        return self._shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintCheck:
+    """The constraints that do not hold for all sizes of the signature, and what could not be read.
+
+    `fit` is what they ask of the dims, where it can be said. `outside` are sizes at which they
+    break.
+    """
+
+    broken: tuple[SizeConstraint, ...]
+    unread: tuple[str, ...]
+    fit: DimFit | None = None
+    outside: tuple[Sizes, ...] = ()
+
+
+def check_constraints(
+    program: torch.export.ExportedProgram, signature: Signature, example: Sizes
+) -> ConstraintCheck:
+    """Hold the program's guards against sizes of the whole range.
+
+    Args:
+        program: as torch.export gave it.
+        signature: the sizes that were asked for.
+        example: the free dims' sizes that it was captured at, where every guard holds.
+    """
+    constraints, unread = parse_constraints(program._guards_code, signature)
+    if not signature.free_dims or not constraints:
+        return ConstraintCheck(broken=(), unread=tuple(unread))
+    looked_at = list(sample_points(signature, example))
+    broken, outside = [], []
+    for constraint in constraints:
+        at = [*looked_at, *boundary_sizes(constraint, signature, example)]
+        found = [sizes for sizes in at if not is_satisfied(constraint, signature, sizes)]
+        if found and not (constraint.is_assumed and is_at_range_end(constraint, found, signature)):
+            broken.append(constraint)
+            outside += found[:_KEPT]
+    wrong = tuple(broken)
+    return ConstraintCheck(
+        broken=wrong,
+        unread=tuple(unread),
+        fit=fit_dims(partial(are_satisfied, wrong, signature), signature, example)
+        if wrong
+        else None,
+        outside=tuple(outside),
+    )
+
+
+def boundary_sizes(
+    constraint: SizeConstraint, signature: Signature, example: Sizes
+) -> Iterator[Sizes]:
+    """Sizes that the constraint itself names, and those around: `seq != 300` breaks at one alone.
+
+    Of a constraint on one dim all sizes are looked at, up to a number.
+    """
+    dims, named, numbers = signature.free_dims, constraint.dims(signature), constraint.numbers
+    near = {
+        max(one // (other or 1) + by, 1) for one in numbers for other in {1, *numbers}
+        for by in (-1, 0, 1)
+    }  # fmt: skip
+    for name in named:
+        dim = dims[name]
+        high = dim.high if dim.bounded else max(dim.high, _ALL)
+        every = range(dim.low, min(high, dim.low + _ALL) + 1) if len(named) == 1 else ()
+        for size in {*every, *(one for one in near if dim.low <= one <= high)}:
+            yield {**example, name: size}
+
+
+def parse_constraints(
+    guards: Iterable[str], signature: Signature
+) -> tuple[list[SizeConstraint], list[str]]:
+    """Conditions of torch's as they can be asked, and those that cannot, in the user's names."""
+    constraints: list[SizeConstraint] = []
+    unread: list[str] = []
+    shapes = _input_shapes(signature, {})
+    for guard in guards:
+        rest = _SIZE.sub("1", guard)
+        try:
+            code = compile(guard, "guard", "eval")
+            _evaluate(code, shapes)
+        except (SyntaxError, NameError, AttributeError, TypeError, LookupError, ArithmeticError):
+            unread.append(to_user_names(guard, signature))
+            continue
+        if rest != guard:
+            text = to_user_names(guard, signature)
+            constraints.append(SizeConstraint(guard=guard, text=text, code=code))
+    return constraints, unread
+
+
+def _input_shapes(signature: Signature, sizes: Sizes) -> _Local:
+    return _Local(
+        [_Shape(tuple(dim.size(sizes) for dim in spec.dims)) for spec in signature.inputs]
+    )
+
+
+def _evaluate(code: CodeType, shapes: _Local) -> bool:
+    names = {"__builtins__": _BUILTINS, "L": shapes, **_BUILTINS}
+    return bool(eval(code, names))  # conditions on sizes that torch itself wrote
+
+
+def is_satisfied(constraint: SizeConstraint, signature: Signature, sizes: Sizes) -> bool:
+    """Whether a condition holds at these sizes."""
+    try:
+        return _evaluate(constraint.code, _input_shapes(signature, sizes))
+    except ArithmeticError:  # a division by a size that is 0 here
+        return False
+
+
+def are_satisfied(
+    constraints: Iterable[SizeConstraint], signature: Signature, sizes: Sizes
+) -> bool:
+    """Whether all of them hold at these sizes."""
+    return all(is_satisfied(one, signature, sizes) for one in constraints)
+
+
+def is_at_range_end(
+    constraint: SizeConstraint, broken: Iterable[Sizes], signature: Signature
+) -> bool:
+    """Whether a feed is at each of these sizes: at either end of one dim and of all there is."""
+    dims = [(name, signature.free_dims[name]) for name in constraint.dims(signature)]
+    return all(
+        all(sizes[name] == dim.low for name, dim in dims)
+        or all(sizes[name] == dim.high for name, dim in dims)
+        for sizes in broken
+    )
+
+
+def fix_guards(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> None:
+    """Make the program take and refuse the least sizes that were asked for, and no others.
+
+    Torch assumes of every size that it is not 1, and says so where it made use of it. Whether what
+    it made is right at 1 as well, the feeds at the least sizes show.
+    """
+    constraints, _ = parse_constraints(program._guards_code, signature)
+    looked_at = list(sample_points(signature, example))
+    dropped = {
+        one.guard
+        for one in constraints
+        if one.excludes_one and any(not is_satisfied(one, signature, sizes) for sizes in looked_at)
+    }
+    kept = [one for one in program._guards_code if one not in dropped]
+    program._guards_code = [
+        *kept,
+        *(one for one in _lower_bound_guards(signature) if one not in kept),
+    ]
+
+
+def _lower_bound_guards(signature: Signature) -> list[str]:
+    """Guards for ranges that begin at 1 or 2: torch takes these for no lower end, and would answer.
+
+    The flat forward calls its arguments `tensors`.
+    """
+    return [
+        f"L['tensors'][{place}].size()[{axis}] >= {dim.low}"
+        for place, spec in enumerate(signature.inputs)
+        for axis, dim in enumerate(spec.dims)
+        if dim.dynamic and dim.bounded and dim.low <= _ASSUMED
+    ]
+
+
+def to_user_names(text: str, signature: Signature) -> str:
+    """`L['tensors'][0].size()[1] % 8` as `seq % 8`; a fixed dim by its size."""
+
+    def name(match: re.Match[str]) -> str:
+        dim = signature.inputs[int(match.group(1))].dims[int(match.group(2))]
+        return str(dim.opt) if dim.name is None else dim.name
+
+    return _SIZE.sub(name, text)
+
+
+class SizeConstraintError(ConversionError):
+    """A capture took something for granted that does not hold at all sizes asked for."""
+
+
+class NarrowError(SizeConstraintError):
+    """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
+
+    No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
+    The interval is None where no part around the captured sizes is known.
+    """
+
+    exit_code = 1
+    lasting = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        option: str = "",
+        interval: tuple[str, int, int] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, option=option)
+        self.interval = interval
+
+
+def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> SizeConstraintError:
+    """The error of constraints that the signature breaks, with what to write instead.
+
+    `wrong` are sizes at which the program was run and differs from eager.
+    """
+    texts = list(dict.fromkeys(one.text for one in checked.broken))
+    shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
+    if checked.fit is None:
+        named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
+        dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
+        return SizeConstraintError(
+            f"torch.export holds only where {shown}, which --input lets be otherwise",
+            hint=Hint(
+                f"if one size will do, {dims} fixes it; a relation of dims can be said in ",
+                Option("input"),
+            ),
+            option="input",
+        )
+    at = ", ".join(f"{name}={size}" for name, size in (wrong or {}).items())
+    differs = f"; run at {at}, the program differs from eager" if at else ""
+    message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
+    if checked.fit.interval is None:
+        return SizeConstraintError(message, hint=checked.fit.write)
+    return NarrowError(
+        message,
+        hint=Hint(f"{checked.fit.write}, or accept the smaller domain with ", Option("narrow")),
+        interval=checked.fit.interval,
+        option="narrow",
+    )

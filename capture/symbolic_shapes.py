@@ -1,0 +1,311 @@
+"""Run forward with symbols for sizes and record the conditions on them."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import first_line
+from ..core.signature import Signature
+from .call_recording import MAX_CALLS, CallLimitError, record_scalars, replay_scalars
+from .captured_program import preserve_module, restore_container
+from .refusals import is_user_file, user_place
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+# Functions that take a tensor to pieces, with the place of the axis among their arguments
+_TAKEN_APART = {
+    "__iter__": 0, "unbind": 1, "split": 2, "split_with_sizes": 2, "chunk": 2, "tensor_split": 2,
+    "unsafe_split": 2, "unsafe_chunk": 2,
+}  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class ShapeTrace:
+    """What was seen: conditions that held, in torch's words for sizes of `L['tensors']`.
+
+    `lost` are the lines of the user's at which a size became a plain number, `ended` is where and
+    why the run could not go on; `late` says that it took too many calls. `answered` says that plain
+    numbers came out of tensors, or sizes went into some: these were the example's.
+    """
+
+    guards: tuple[str, ...] = ()
+    lost: dict[str, None] = field(default_factory=dict)  # in order, each once
+    ended: str = ""
+    late: bool = False
+    answered: bool = False
+
+
+def trace_symbolic_shapes(
+    module: nn.Module,
+    tensors: tuple[torch.Tensor, ...],
+    signature: Signature,
+    *,
+    most: int = MAX_CALLS,
+) -> ShapeTrace:
+    """Run the flat module without data, with a symbol for each size of a dynamic dim.
+
+    Where it asks for data, it runs with data first, for the answers. After `most` calls of
+    torch it ends where it is.
+    """
+
+    def trace_run(answers: list[object]) -> ShapeTrace:
+        found, env = ShapeTrace(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
+
+        def mark_fixed() -> None:
+            found.answered = True
+
+        try:
+            with (
+                _watch_numbers(found),
+                _watch_pieces(found),
+                symint_builtins(module),
+                replay_scalars(answers, most, fixed=mark_fixed),
+            ):
+                _run_symbolic(module, tensors, signature, env)
+        except Exception as error:  # noqa: BLE001 - anything raises where there is no data
+            place = user_place(error)
+            found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
+            found.late = isinstance(error, CallLimitError)
+        found.guards, found.answered = _guard_texts(env), found.answered or bool(answers)
+        return found
+
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    found = trace_run([])
+    answers = record_scalars(module, tensors) if found.ended and not found.late else []
+    return trace_run(answers) if answers else found
+
+
+def _run_symbolic(
+    module: nn.Module, tensors: tuple[torch.Tensor, ...], signature: Signature, env: Any
+) -> None:
+    import torch
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental import _config
+
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    held = dict(module.named_parameters()) | dict(module.named_buffers())
+    with _config.patch(backed_size_oblivious=True), torch.no_grad():  # type: ignore[attr-defined]  # not in its stubs
+        given = _symbolic_tensors(mode, tensors, signature)
+        weights: dict[str, torch.Tensor] = {}
+        for name, one in held.items():
+            weights[name] = mode.from_tensor(one, static_shapes=True)
+        with mode, enable_python_dispatcher():
+            torch.func.functional_call(module, weights, given)
+
+
+def _symbolic_tensors(
+    mode: Any, tensors: tuple[torch.Tensor, ...], signature: Signature
+) -> tuple[torch.Tensor, ...]:
+    """The tensors without data; the sizes of dynamic dims are symbols."""
+    from torch._dynamo.source import GetItemSource, LocalSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    made = []
+    for place, (tensor, spec) in enumerate(zip(tensors, signature.inputs, strict=True)):
+        kinds = [DimDynamic.DYNAMIC if dim.dynamic else DimDynamic.STATIC for dim in spec.dims]
+        context: Any = StatelessSymbolicContext(
+            dynamic_sizes=kinds, constraint_sizes=[None] * len(kinds)
+        )
+        source = GetItemSource(LocalSource("tensors"), place)
+        made.append(mode.from_tensor(tensor, source=source, symbolic_context=context))
+    return tuple(made)
+
+
+def _guard_texts(env: Any) -> tuple[str, ...]:
+    """The conditions on sizes alone, as torch writes them for its programs."""
+    from torch.fx.experimental.symbolic_shapes import ShapeGuardPythonPrinter
+
+    known = {
+        symbol: [one for one in sources if "size()" in one.name]
+        for symbol, sources in env.var_to_sources.items()
+    }
+    printer = ShapeGuardPythonPrinter(known, lambda source: source.name, known)
+    named = {symbol for symbol, sources in known.items() if sources}
+    conditions = [guard.expr for guard in env.guards if guard.expr.free_symbols <= named]
+    return tuple(dict.fromkeys(printer.doprint(one) for one in conditions))
+
+
+@contextmanager
+def _watch_numbers(found: ShapeTrace) -> Iterator[None]:
+    """A size that becomes a plain number or text is that of the example, and fixes nothing."""
+    from torch.fx.experimental.sym_node import SymNode
+
+    def number(kind: Callable[[Any], object]) -> Callable[..., object]:
+        def answer(node: Any, *_: object) -> object:  # torch's own file and line
+            place = _user_line(sys._getframe(1))
+            if place and not node.is_constant():
+                found.lost[place] = None
+            return kind(node.hint)
+
+        return answer
+
+    kept = SymNode.guard_int, SymNode.guard_float
+    try:
+        SymNode.guard_int, SymNode.guard_float = number(int), number(float)  # type: ignore[assignment,method-assign]
+        with watch_size_text(lambda place: found.lost.update({place: None})):
+            yield
+    finally:
+        SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
+
+
+@contextmanager
+def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
+    """Where a tensor is taken to pieces along a dynamic axis: their number is a plain number."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def is_dynamic(args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
+        tensor = args[0] if args else kwargs.get("input", kwargs.get("tensor"))
+        dim = kwargs.get("dim", args[place] if place and len(args) > place else 0)
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim() or not isinstance(dim, int):
+            return False
+        return isinstance(tensor.shape[dim], torch.SymInt)
+
+    class Pieces(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        ) -> Any:
+            name, given = getattr(func, "__name__", ""), kwargs or {}
+            if name in _TAKEN_APART and is_dynamic(args, given, _TAKEN_APART[name]):
+                frame: FrameType | None = sys._getframe(1)
+                while frame is not None and not is_user_file(frame.f_code.co_filename):
+                    frame = frame.f_back
+                if frame is not None:
+                    found.lost[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
+            return func(*args, **given)
+
+    with Pieces():
+        yield
+
+
+@contextmanager
+def watch_size_text(seen: Callable[[str], None]) -> Iterator[None]:
+    """Sizes that the user's code writes as text are those of the example; `seen` gets its line.
+
+    torch writes the name of a symbol, by which no table is read, and asks for no guard.
+    """
+    import torch
+
+    plain: Callable[[torch.SymInt], str] = torch.SymInt.__repr__
+
+    def text(size: torch.SymInt) -> str:
+        place = _user_line(sys._getframe(1))
+        if not place:
+            return plain(size)
+        seen(place)
+        return repr(size.node.hint)
+
+    torch.SymInt.__repr__ = text  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.SymInt.__repr__ = plain  # type: ignore[method-assign]
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """The user's line whose own call made a number, through torch's SymInt alone."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_user_file(file):
+            return f"{file}:{frame.f_lineno}"
+        if not file.endswith(("torch/__init__.py", "sym_node.py", "symbolic.py")):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+_CACHED = type(lru_cache(lambda: None))
+
+
+@contextmanager
+def symint_builtins(module: nn.Module) -> Iterator[None]:
+    """Have the user's files know `len` and `int` as those that leave a symbol one.
+
+    What forward keeps meanwhile is forgotten: tensors without data are of no use to who comes
+    next.
+    """
+    files = list(_user_modules(module))
+    with preserve_module(module), ExitStack() as stack:
+        for names in map(vars, files):
+            stack.callback(_restore_containers, names, _module_containers(names))
+            for text in _SYMBOLIC_BUILTINS.keys() - names.keys():  # one of its own stays
+                names[text] = _SYMBOLIC_BUILTINS[text]
+                stack.callback(names.pop, text)
+        yield
+
+
+def _user_modules(module: nn.Module) -> Iterator[ModuleType]:
+    """The loaded files of the packages that the model's classes are of."""
+    tops = {type(part).__module__.partition(".")[0] for part in module.modules()}
+    for name, file in list(sys.modules.items()):
+        where = getattr(file, "__file__", None)
+        if name.partition(".")[0] in tops and where and is_user_file(where):
+            yield file
+
+
+def _module_containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The lists and dicts of a file's own, each with what it holds."""
+    return [
+        (one, one.copy())
+        for name, one in list(names.items())
+        if type(one) in (dict, list) and not name.startswith("__") and one is not sys.modules
+    ]
+
+
+def _restore_containers(names: dict[str, Any], kept: list[tuple[Any, Any]]) -> None:
+    """Put back what lists and dicts held, and empty the caches of functions and methods."""
+    for value, before in kept:
+        if not _is_same(value, before):
+            restore_container(value, before)
+    kinds = [one for one in list(names.values()) if isinstance(one, type)]
+    for one in [*names.values(), *(member for kind in kinds for member in vars(kind).values())]:
+        if type(one) is _CACHED:
+            one.cache_clear()
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    """Whether they hold the very same objects, in order."""
+    if isinstance(value, dict):
+        return _is_same([*value, *value.values()], [*before, *before.values()])
+    return len(value) == len(before) and all(map(operator.is_, value, before))
+
+
+class _SymbolicIntMeta(type):
+    """Of `int` while symbols run: a symbol is one, and stays a symbol."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        import torch
+
+        return isinstance(value, (builtins.int, torch.SymInt))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> object:
+        import torch
+
+        if len(args) == 1 and isinstance(args[0], (torch.SymInt, torch.SymFloat)):
+            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]  # torch's own
+        return builtins.int(*args, **kwargs)
+
+
+class _SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
+    """Stands for `int`."""
+
+
+def _symbolic_len(value: Any) -> object:
+    import torch
+
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else len(value)
+
+
+_SYMBOLIC_BUILTINS = {"len": _symbolic_len, "int": _SymbolicInt}

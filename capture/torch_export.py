@@ -1,0 +1,314 @@
+"""Capture with torch.export: dynamic dims, TorchScript models, and a limit on solver time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.contract import EagerModel, Job
+from ..core.domain import Sizes
+from ..core.errors import ConversionError, Hint, Option
+from ..core.signature import Dim, Signature
+from .captured_program import ExportCapture, example_tensors, model_of
+from .framework_errors import call_framework
+from .guard_relaxation import oblivious_sizes, relax_guards, specialization_places
+from .refusals import RefusedError
+from .size_branches import SizeComparison, compare_sizes
+from .size_checks import OUTSIDE, feed_sizes, first_mismatch
+from .size_constraints import ConstraintCheck, check_constraints, constraint_error, fix_guards
+from .symbolic_shapes import watch_size_text
+
+if TYPE_CHECKING:
+    import torch
+
+AS_TEXT = "as text"  # in a job's programs: a line at which the user's code writes a size as text
+
+
+def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
+    """The model through `torch.export`, with the signature's dynamic dims and ranges."""
+    import torch
+
+    model = model_of(job)
+    tensors = example_tensors(job)
+    what = f"torch.export{' (strict)' if strict else ''}"
+    flat = model.flat
+    if is_torchscript(model):
+        flat = call_framework(what, lambda: module_from_script(model, tensors))
+
+    def export(shapes: DynamicShapes) -> torch.export.ExportedProgram:
+        return call_framework(
+            what,
+            lambda: torch.export.export(flat, tensors, dynamic_shapes=(shapes,), strict=strict),
+            job.signature,
+        )
+
+    texts = watch_size_text(lambda place: job.programs.update({AS_TEXT: place}))
+    with torch.no_grad(), limit_solver(job.capture_timeout), texts:
+        return export_in_ranges(job, export)
+
+
+def capture_export_strict(job: Job) -> ExportCapture:
+    """As `capture_export`, from bytecode: torch._dynamo reads forward and runs none of it."""
+    return capture_export(job, strict=True)
+
+
+DynamicShapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
+ExportCall: TypeAlias = Callable[[DynamicShapes], "torch.export.ExportedProgram"]
+
+_LOG = logging.getLogger(__name__)
+# What torch says where 0 and 1, which it takes for special sizes, came into a range.
+_SPECIAL = ("0/1 specialized", "static shape of", "specialized it to be a constant", "not in range")
+
+
+def dynamic_shapes(signature: Signature) -> DynamicShapes:
+    """What `torch.export.export` takes as `dynamic_shapes` for the flat forward's one argument.
+
+    A dim that others follow from is a named one of torch's, theirs are made of it; the others are
+    hints with their ranges.
+    """
+    related = {dim.relation.base for dim in signature.dims_with_names() if dim.relation is not None}
+    bases = {name: _new_dim(dim) for name, dim in signature.free_dims.items() if name in related}
+    return tuple(
+        {axis: _torch_dim(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}
+        for spec in signature.inputs
+    )
+
+
+def _torch_dim(dim: Dim, bases: dict[str, object]) -> object:
+    import torch
+
+    base = bases.get(dim.free.name or "")
+    if base is None and dim.bounded:
+        return torch.export.Dim.DYNAMIC(min=dim.low, max=dim.high)
+    if base is None:
+        return torch.export.Dim.DYNAMIC
+    made = base
+    if dim.relation is not None and dim.relation.times != 1:
+        made = dim.relation.times * made  # type: ignore[operator]  # torch's own dims compute
+    if dim.relation is not None and dim.relation.plus:
+        made = made + dim.relation.plus  # type: ignore[operator]  # as above
+    return made
+
+
+def _new_dim(dim: Dim) -> object:
+    import torch
+
+    if not dim.bounded:
+        return torch.export.Dim(dim.name or "")
+    return torch.export.Dim(dim.name or "", min=dim.low, max=dim.high)
+
+
+def export_in_ranges(
+    job: Job, export: Callable[[DynamicShapes], torch.export.ExportedProgram]
+) -> ExportCapture:
+    """The program for all sizes of the signature, and notes on what it is narrower in.
+
+    Torch takes a size of 1 for a special one. Where that narrows a range, or a guard does, it is
+    asked again to treat 1 as any other size.
+
+    Args:
+        job: its signature's ranges are what was asked for.
+        export: calls torch.export with these dynamic shapes; raises ConversionError.
+
+    Raises:
+        ConversionError: the program takes other sizes than were asked for.
+    """
+    shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
+    try:
+        program = export(shapes)
+        checked = check_constraints(program, job.signature, example)
+    except ConversionError as error:
+        if not any(text in error.message for text in _SPECIAL):
+            raise
+        return _export_oblivious(job, export, error)
+    if checked.broken:
+        again = _try_export(lambda: _export_any_size(export, shapes))
+        other = None if again is None else check_constraints(again, job.signature, example)
+        if again is not None and other is not None and len(other.broken) < len(checked.broken):
+            program, checked = again, other
+    return _accept_program(program, checked, job, example)
+
+
+def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) -> ExportCapture:
+    """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
+    shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
+    with specialization_places() as places:
+        program = _try_export(lambda: _export_any_size(export, shapes))
+    if program is None:
+        raise _add_location(refused, places) from refused
+    checked = check_constraints(program, job.signature, example)
+    try:
+        return _accept_program(program, checked, job, example)
+    except ConversionError:
+        if checked.fit is not None:
+            raise
+        raise refused from None  # which names a dim; what breaks now is harder to read
+
+
+def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
+    """The refusal with the line that fixed a size, where torch told of one."""
+    if not places or (isinstance(refused, RefusedError) and refused.has_place):
+        return refused
+    cause = refused.cause if isinstance(refused, RefusedError) else None
+    text = f"{refused.message} (at {places[0]})"
+    return RefusedError(text, hint=refused.advice, cause=cause, has_place=True)
+
+
+def _accept_program(
+    program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
+) -> ExportCapture:
+    """The program with guards and ranges as they were asked for.
+
+    Raises:
+        ConversionError: a condition breaks that makes a difference, or that eager asks for as well.
+    """
+    broken, signature = checked.broken, job.signature
+    job.programs[OUTSIDE] = checked.outside  # a trace that follows takes the same for granted
+    notes = [f"a condition on sizes could not be looked at: {text}" for text in checked.unread]
+    places: tuple[Sizes, ...] = ()
+    if all(one.excludes_one for one in broken):
+        made = program.module(check_guards=False) if broken else None
+        if made is not None and first_mismatch(made, job, checked.outside) is not None:
+            raise constraint_error(checked)
+        around = compare_sizes(made, job) if made is not None else SizeComparison()
+        if around.wrong is not None:
+            raise constraint_error(checked)
+        notes += around.notes
+        notes += [f"torch.export took for granted: {one.text}" for one in broken]
+    else:
+        proven = relax_guards(program, checked, job, example)
+        if proven is None:
+            made = program.module(check_guards=False)
+            raise constraint_error(checked, first_mismatch(made, job, checked.outside))
+        program, places = proven.program, proven.places
+        notes += proven.notes
+    fix_guards(program, signature, example)
+    return ExportCapture(program=program, notes=tuple(notes), places=places)
+
+
+def _export_any_size(export: ExportCall, shapes: DynamicShapes) -> torch.export.ExportedProgram:
+    with oblivious_sizes():
+        return export(shapes)
+
+
+def _try_export(
+    make: Callable[[], torch.export.ExportedProgram],
+) -> torch.export.ExportedProgram | None:
+    try:
+        return make()
+    except ConversionError as error:
+        _LOG.warning("again, with 1 as any other size: %s", error.message)
+        return None
+
+
+def is_torchscript(model: EagerModel) -> bool:
+    """Whether the user's module is TorchScript, which asks its tensors for plain sizes.
+
+    Torch.export would take each of them for a constant.
+    """
+    import torch
+
+    return isinstance(model.module, torch.jit.ScriptModule)
+
+
+def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+    """The flat module again, translated from its TorchScript graph by torch's own converter."""
+    import torch
+    from torch._export.converter import TS2EPConverter
+
+    traced = torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
+        model.flat, tensors, check_trace=False, strict=False
+    )
+    translated = TS2EPConverter(traced, tensors).convert().module(check_guards=False)
+
+    class Flat(torch.nn.Module):
+        """Takes tensors as the signature orders them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = translated
+            self.training = False  # by hand: an exported program's module refuses eval()
+
+        def forward(self, *tensors: torch.Tensor) -> object:
+            """Call the translated module."""
+            return self.model(*tensors)
+
+    return Flat()
+
+
+# What every condition goes through, by where it stands: all other work of the solver is in these.
+_WORKER = "_maybe_evaluate_static_worker"
+_METHODS = ("simplify", "_maybe_evaluate_static")
+
+
+class SolverTimeoutError(RefusedError):
+    """The solver took longer than it may; the same capture may end with more time."""
+
+
+@contextmanager
+def limit_solver(seconds: float) -> Iterator[None]:
+    """Stop a capture in the block once torch's solver has taken so long, over all its calls.
+
+    Raises:
+        SolverTimeoutError: it has; torch may hand it on as the cause of an error of its own.
+    """
+    from torch.fx.experimental import symbolic_shapes
+
+    clock = _SolverClock(seconds)
+    owners: list[tuple[Any, str]] = [(symbolic_shapes, _WORKER)]
+    owners += [(symbolic_shapes.ShapeEnv, name) for name in _METHODS]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
+    try:
+        for owner, name, function in kept:
+            setattr(owner, name, clock.time_calls(function))
+        yield
+    finally:
+        for owner, name, function in kept:
+            setattr(owner, name, function)
+
+
+class _SolverClock:
+    """The seconds that the solver took so far; calls within calls count once."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._spent = 0.0
+        self._since: float | None = None
+
+    def time_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, counted; it is refused once the limit is reached."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._check()
+            if self._since is not None:
+                return function(*args, **kwargs)
+            self._since = time.monotonic()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._spent += time.monotonic() - self._since
+                self._since = None
+
+        for name in ("cache_clear", "cache_info"):  # what torch asks of its cached functions
+            if hasattr(function, name):
+                setattr(call, name, getattr(function, name))
+        return call
+
+    def _check(self) -> None:
+        running = 0.0 if self._since is None else time.monotonic() - self._since
+        if self._spent + running > self._limit:
+            raise SolverTimeoutError(
+                f"torch's symbolic solver was stopped after {self._limit:g} s: its conditions on"
+                " sizes do not end",
+                hint=Hint(
+                    "give it more with ",
+                    Option("capture-timeout"),
+                    ", state narrower or fixed sizes, or ",
+                    Option("capture", "trace"),
+                ),
+                passing=True,
+                option="capture-timeout",
+            )

@@ -1,0 +1,282 @@
+"""Attention and experts in plain operators, and what transformers changes before an export."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import MissingError
+from .rewrite import Module, Rewrite, give_own_class, swap_functions
+
+if TYPE_CHECKING:
+    import torch
+
+_MASK_SIGN = "Attention mask should be of size"  # what a model says of one that it did not expect
+_MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # what else a mask is made of
+_EXPORTERS = "transformers.exporters"
+
+
+def _transformers_models(
+    module: Module,
+) -> list[Any]:  # PreTrainedModel, which need not be installed
+    """The transformers models in a module: itself, or those that a user's own model holds."""
+    return [part for part in module.modules() if hasattr(part, "set_attn_implementation")]
+
+
+def _has_sdpa(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(one.config._attn_implementation == "sdpa" for one in _transformers_models(module))
+
+
+def _use_eager_attention(module: Module) -> Module:
+    for one in _transformers_models(module):
+        one.set_attn_implementation("eager")
+    return module
+
+
+def _has_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(
+        one._can_set_experts_implementation()
+        and "grouped_mm" in str(one.get_experts_implementation())
+        for one in _transformers_models(module)
+        if hasattr(one, "get_experts_implementation")
+    )
+
+
+def _batch_experts(module: Module) -> Module:
+    for one in _transformers_models(module):
+        if one._can_set_experts_implementation():
+            one.set_experts_implementation("batched_mm")
+    return module
+
+
+def _has_patches(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
+
+
+@contextmanager
+def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    try:
+        importlib.import_module(f"{_EXPORTERS}.exporter_dynamo")  # registers them
+        apply: Any = importlib.import_module(f"{_EXPORTERS}.utils").apply_patches
+    except (ImportError, AttributeError) as error:
+        raise MissingError(
+            "this transformers has no patches for torch.export", hint="pip install -U transformers"
+        ) from error
+    with apply("dynamo"):
+        yield
+
+
+def _needs_no_mask(module: Module, reasons: Sequence[str]) -> bool:
+    return bool(_transformers_models(module)) and any(_MASK_SIGN in reason for reason in reasons)
+
+
+@contextmanager
+def _drop_empty_masks(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    usual: Any = importlib.import_module("transformers.masking_utils").create_bidirectional_mask
+
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        given = bound(*args, **kwargs).arguments
+        masks = [given.get(name) for name in ("attention_mask", *_MASK_COMBINERS)]
+        return None if all(mask is None for mask in masks) else usual(*args, **kwargs)
+
+    bound = inspect.signature(usual).bind
+    with swap_functions({usual: instead}):
+        yield
+
+
+TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="no-empty-masks",
+        summary="no attention mask where the model is given none, as in eager",
+        suits=_needs_no_mask,
+        during=_drop_empty_masks,
+        signs=(_MASK_SIGN,),
+    ),
+    Rewrite(
+        name="batched-experts",
+        summary="experts_implementation='batched_mm' in place of the grouped kernel",
+        suits=_has_experts,
+        change=_batch_experts,
+    ),
+    Rewrite(
+        name="eager-attention",
+        summary="attn_implementation='eager' in place of sdpa",
+        suits=_has_sdpa,
+        change=_use_eager_attention,
+        alone=True,
+        signs=("masking_utils.py", "sdpa_attention.py"),
+    ),
+    Rewrite(
+        name="transformers-patches",
+        summary="transformers' own patches for torch.export",
+        suits=_has_patches,
+        during=_apply_export_patches,
+    ),
+)
+
+
+# Attention in plain operators, where a capture cannot take torch's fused one.
+
+
+_ATTENTION_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
+_DATA_SIGN = "depends on tensor data"
+
+
+def _needs_plain_attention(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(sign in reason for reason in reasons for sign in _ATTENTION_SIGNS)
+
+
+@contextmanager
+def _use_plain_attention(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.nn import functional
+
+    with swap_functions({functional.scaled_dot_product_attention: _plain_attention}):
+        yield
+
+
+def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001 - an artifact is for inference
+    is_causal: Any = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Softmax of the scaled products, as torch documents it; `is_causal` may be a symbol."""
+    import torch
+
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * factor) @ key.transpose(-2, -1)
+    if is_causal is not False:
+        seen = _causal_mask(query.shape[-2], key.shape[-2], is_causal)
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    shares = torch.softmax(scores, dim=-1)
+    if attn_mask is not None:  # torch gives 0 to a query that sees no key, softmax would give NaN
+        shares = shares.masked_fill(torch.isneginf(scores).all(dim=-1, keepdim=True), 0.0)
+    return shares @ value
+
+
+def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
+    """Which keys each query sees; all, where what stood for `is_causal` turns out false."""
+    import torch
+
+    ahead = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
+    if wanted is True:
+        return ahead <= 0
+    if isinstance(wanted, torch.Tensor):
+        return (ahead <= 0) | ~wanted.to(torch.bool)
+    choose: Any = torch.sym_ite
+    seen: torch.Tensor = ahead <= choose(wanted, 0, 1) * keys
+    return seen
+
+
+def _compares_masks(module: Module, reasons: Sequence[str]) -> bool:
+    """Whether it has a stock transformer, and a refusal says that values of tensors decide."""
+    from torch import nn
+
+    stock = (nn.TransformerEncoder, nn.TransformerDecoder)
+    asked = any(_DATA_SIGN in reason for reason in reasons)
+    return asked and any(isinstance(one, stock) for one in module.modules())
+
+
+@contextmanager
+def _skip_mask_detection(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.nn.modules import transformer
+
+    with swap_functions({transformer._detect_is_causal_mask: _causality_from_caller}):
+        yield
+
+
+def _causality_from_caller(
+    mask: torch.Tensor | None,  # noqa: ARG001 - torch's signature
+    is_causal: bool | None = None,
+    size: int | None = None,  # noqa: ARG001 - torch's signature
+) -> bool:
+    """Only what the caller said: a mask that happens to be the causal one is added as any other."""
+    return bool(is_causal)
+
+
+ATTENTION_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="masks-as-given",
+        summary="masks of nn.Transformer are added, and not compared with the causal one before",
+        suits=_compares_masks,
+        during=_skip_mask_detection,
+        signs=(_DATA_SIGN,),
+    ),
+    Rewrite(
+        name="plain-attention",
+        summary="scaled_dot_product_attention in plain operators",
+        suits=_needs_plain_attention,
+        during=_use_plain_attention,
+        signs=_ATTENTION_SIGNS,
+    ),
+)
+
+
+# Experts that transformers calls for the tokens that chose them: each for all tokens, weighted.
+#
+# Which experts are called, and with how many tokens, is tensor data: a trace freezes it. Where a
+# token did not choose an expert, that expert's answer is left out, so the sum is the same.
+
+
+_SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
+
+
+def _is_switch_part(part: Module, name: str) -> bool:
+    return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
+
+
+def _has_switch_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(_is_switch_part(part, "SwitchTransformersExperts") for part in module.modules())
+
+
+def _call_every_expert(module: Module) -> Module:
+    for part in list(module.modules()):
+        if _is_switch_part(part, "SwitchTransformersExperts"):
+            give_own_class(part, {"forward": _sum_experts})
+        elif _is_switch_part(part, "SwitchTransformersTop1Router"):
+            _keep_router_dtype(part)
+    return module
+
+
+def _keep_router_dtype(router: Any) -> None:
+    """`self.classifier = self.classifier.to(dtype)` in forward: where it is so, nothing moves."""
+    if all(one.dtype == router.dtype for one in router.classifier.parameters()):
+        give_own_class(router.classifier, {"to": lambda self, *_: self})
+
+
+def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
+    """The sum over experts; `selected_experts` (tokens, 1, experts) is 1 where a token chose."""
+    import torch
+
+    total = torch.zeros_like(hidden_states)
+    for index in range(self.num_experts):
+        answer = self[f"expert_{index}"](hidden_states) * routing_weights
+        chosen = selected_experts[:, :, index] > 0
+        total = total + torch.where(chosen, answer.to(hidden_states.dtype), 0)
+    return total
+
+
+EXPERT_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="every-expert",
+        summary="every expert called for all tokens, and left out where it was not chosen",
+        suits=_has_switch_experts,
+        change=_call_every_expert,
+        signs=("modeling_switch_transformers.py",),
+    ),
+)

@@ -1,0 +1,163 @@
+"""Positions in the user's source: the frames that led to a call, and nodes of the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+_PACKAGE_ROOT = str(Path(__file__).parent.parent)
+_OWN_PACKAGES = ("capture", "checkpoints", "converters", "core", "pipeline")
+_OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{room}/" for room in _OWN_PACKAGES)
+_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
+_PACKAGES = ("site-packages", "dist-packages")  # within the standard library's own folder
+# Frames of torch that only pass a call of the user's on.
+_PASS_THROUGH_FILES = (
+    "_tensor.py",
+    "overrides.py",
+    "_python_dispatch.py",
+    "_ops.py",
+    "_jit_internal.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeSite:
+    """One place of the user's code; the span is (line, column, last line, last column)."""
+
+    file: str
+    function: str
+    span: tuple[int, int, int, int]
+
+    @property
+    def line(self) -> int:
+        """Where it starts, counted from one."""
+        return self.span[0]
+
+
+def find_user_frames(
+    paths: Mapping[int, str], watcher: str
+) -> tuple[tuple[CodeSite, ...], bool, str]:
+    """The user's frames that led here, whether torch's code asked, and the innermost module.
+
+    Args:
+        paths: of modules, by their ids.
+        watcher: the file that asks: its frames stand between those of torch.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    sites: list[CodeSite] = []
+    within, module = False, ""
+    while frame is not None and not _is_runner_frame(frame.f_code.co_filename, watcher):
+        name = frame.f_code.co_filename
+        if is_user_code(name):
+            sites.append(_make_site(frame))
+            module = module or paths.get(id(frame.f_locals.get("self")), "")
+        elif not sites:  # what lies between two of the watcher's frames passes a call on
+            within = name != watcher and (within or not name.endswith(_PASS_THROUGH_FILES))
+        frame = frame.f_back
+    return tuple(sites), within, module
+
+
+def _is_runner_frame(file: str, watcher: str) -> bool:
+    """Whether the frame is of whoever runs eager: the user's code is below it."""
+    return file != watcher and file.startswith(_OWN_FOLDERS)
+
+
+def is_user_code(file: str) -> bool:
+    """Whether a file is the model's code: not torch, NumPy, the standard library or ours."""
+    import numpy as np
+    import torch
+
+    if file.startswith(("<", *_OWN_FOLDERS)):
+        return False
+    roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
+    if file.startswith(roots):
+        return False
+    inner = file.removeprefix(_STDLIB)
+    return inner == file or inner.startswith(_PACKAGES)
+
+
+def _make_site(frame: FrameType) -> CodeSite:
+    return CodeSite(
+        file=frame.f_code.co_filename,
+        function=frame.f_code.co_name,
+        span=_instruction_span(frame.f_code, frame.f_lasti, frame.f_lineno),
+    )
+
+
+def _instruction_span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
+    """Where the instruction stands in the source; the bare line where that is not known."""
+    found = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
+    first, last, column, end = found
+    if first is None or last is None or column is None or end is None:
+        return line, -1, line, -1
+    return first, column, last, end
+
+
+# Where nodes of a syntax tree stand in the source, and which of them hold a place.
+
+
+Span: TypeAlias = tuple[int, int, int, int]  # line, column, last line, column after the last
+Chain: TypeAlias = list[ast.AST]  # from the file down to the innermost node
+
+_MAX_TEXT = 100  # characters of a condition that are told
+
+
+def source_text(file: str, node: ast.AST) -> str:
+    """The node's source on one line."""
+    first, column, last, end = span_of(node)
+    lines = [line.encode() for line in linecache.getlines(file)[first - 1 : last]]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][column:]
+    text = " ".join(b" ".join(lines).decode(errors="replace").split())
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+
+
+def span_of(node: ast.AST) -> Span:
+    """Where a node stands; columns are in bytes. A function begins with its decorators."""
+    spans = [node, *getattr(node, "decorator_list", ())]
+    first = min((getattr(n, "lineno", 0), getattr(n, "col_offset", 0)) for n in spans)
+    last = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+    return (*first, *last)
+
+
+@lru_cache(maxsize=256)
+def parse_file(file: str) -> ast.Module | None:
+    """The file as it is on disk (or as an interpreter keeps it); None where it cannot be read."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def find_chain(tree: ast.AST, span: Span) -> Chain:
+    """The nodes that hold the span, the outermost first."""
+    chain: Chain = [tree]
+    while True:
+        inner = [child for child in ast.iter_child_nodes(chain[-1]) if _is_around(child, span)]
+        if not inner:
+            return chain
+        chain.append(inner[0])
+
+
+def _is_around(node: ast.AST, span: Span) -> bool:
+    if not hasattr(node, "lineno"):  # a comprehension's `for`, an argument list
+        return any(_is_around(child, span) for child in ast.iter_child_nodes(node))
+    return is_within(span, span_of(node))
+
+
+def is_within(inner: Span, outer: Span) -> bool:
+    """Whether a span lies in another."""
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

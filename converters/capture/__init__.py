@@ -1,1 +1,0 @@
-"""The ways of taking a torch module down as a program, shared by the formats."""

@@ -1,0 +1,106 @@
+"""Numbers that follow from sizes: as torch and Python have them, without a size made a constant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from modelc.capture.size_rewrites import LENGTH_REWRITES
+
+LINSPACE, NUMBERS, FREQUENCIES = (
+    next(one for one in LENGTH_REWRITES if one.name == name)
+    for name in ("dynamic-linspace", "symbolic-numbers", "dynamic-frequencies")
+)
+FIXED = ("torch.export refused the model: your code specialized it to be a constant (5)",)
+
+
+class Ramp(nn.Module):
+    def __init__(self, start: float = -1.0, end: float = 2.5) -> None:
+        super().__init__()
+        self.ends = start, end
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start, end = self.ends
+        return x + torch.linspace(start, end, x.shape[0], device=x.device)
+
+
+@pytest.mark.parametrize("ends", [(-1.0, 2.5), (0, 1), (3.0, -3.0), (2.0, 2.0)])
+def test_a_captured_ramp_takes_any_size(ends: tuple[float, float]) -> None:
+    net = Ramp(*ends)
+    size = torch.export.Dim("size", max=50)
+    with LINSPACE.during(net):
+        program = torch.export.export(net, (torch.zeros(5),), dynamic_shapes=({0: size},))
+    for steps in (1, 2, 3, 4, 7, 10, 49):
+        x = torch.zeros(steps)
+        torch.testing.assert_close(program.module()(x), net(x), rtol=1e-6, atol=2e-7)
+
+
+def test_a_number_of_steps_is_left_to_torch() -> None:
+    whole = torch.linspace(0, 9, 4, dtype=torch.int64)
+    with LINSPACE.during(Ramp()):
+        assert torch.equal(torch.linspace(0, 9, 4, dtype=torch.int64), whole)
+    assert torch.equal(torch.linspace(0, 9, 4, dtype=torch.int64), whole)
+
+
+def test_it_suits_a_size_that_was_fixed_beside_a_linspace() -> None:
+    assert LINSPACE.suits(Ramp(), FIXED)
+    assert not LINSPACE.suits(nn.Linear(2, 2), FIXED)
+    assert not LINSPACE.suits(Ramp(), ("another reason",))
+
+
+class Parts(nn.Module):
+    """The first part of a row, and as many zeros as the rest, one at least."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part = int(x.shape[0] / 2)
+        assert isinstance(part, int)
+        return x[:part] * int("2"), x.new_zeros(max(int(x.shape[0] * 0.29), 1))
+
+
+def test_numbers_of_a_size_stay_symbolic() -> None:
+    net = Parts()
+    with NUMBERS.during(net):
+        program = torch.export.export(
+            net, (torch.ones(20),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )  # fmt: skip
+    for size in (7, 20, 100, 101):
+        for found, wanted in zip(
+            program.module()(torch.ones(size)), net(torch.ones(size)), strict=True
+        ):
+            assert torch.equal(found, wanted)
+    assert "int" not in globals()
+    assert "max" not in globals()
+
+
+def test_it_suits_a_number_that_was_taken_for_granted() -> None:
+    granted = (
+        "torch.export: dim 'n' is fixed at 20 (it took for granted: math.trunc(n / 2) == 10)",
+    )
+    assert NUMBERS.suits(Parts(), granted)
+    assert not NUMBERS.suits(Parts(), ("another reason",))
+    assert not NUMBERS.suits(nn.Linear(2, 2), granted)
+
+
+class Frequencies(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        size = x.shape[0]
+        whole = torch.fft.fftfreq(size, d=0.3, dtype=torch.float64)
+        return x * torch.fft.fftfreq(size), torch.fft.rfftfreq(size) * whole[1]
+
+
+def test_captured_frequencies_are_those_of_any_size() -> None:
+    net, size = Frequencies(), torch.export.Dim("size", min=2, max=50)
+    with FREQUENCIES.during(net):
+        program = torch.export.export(net, (torch.ones(5),), dynamic_shapes=({0: size},))
+    for steps in (2, 3, 4, 7, 10, 49):
+        x = torch.ones(steps)
+        for found, wanted in zip(program.module()(x), net(x), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_it_suits_a_size_that_was_fixed_beside_frequencies() -> None:
+    assert FREQUENCIES.suits(Frequencies(), FIXED)
+    assert not FREQUENCIES.suits(Ramp(), FIXED)
+    assert not FREQUENCIES.suits(Frequencies(), ("another reason",))

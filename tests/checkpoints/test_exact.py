@@ -1,0 +1,167 @@
+"""The float64 reference: as exact as it claims, or refused with a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from modelc.checkpoints.float64_eager import Float64Error, open_float64
+from modelc.core.call import bind_inputs, parameters_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+IDS = np.array([1, 2, 0])
+
+
+class Casting(nn.Module):
+    """Asks for float32 in every way that a forward can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 5)
+        self.shift: torch.Tensor
+        self.register_buffer("shift", torch.linspace(0, 1, 5))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.linear(x).float().to(torch.float32).type(torch.float32)
+        y = y.softmax(-1, dtype=torch.float32) + torch.zeros(5, dtype=torch.float32)
+        y = y + torch.arange(5.0) / 3 + self.shift + torch.full((5,), 0.1)
+        return y.exp(), y.argmax(-1)
+
+
+def by_hand(module: Casting) -> NDArray[Any]:
+    """The same in numpy's float64."""
+    weight, bias, shift = (
+        t.detach().numpy().astype(np.float64)
+        for t in (module.linear.weight, module.linear.bias, module.shift)
+    )
+    y = X.astype(np.float64) @ weight.T + bias
+    y = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
+    return np.asarray(np.exp(y + np.arange(5) / 3 + shift + 0.1))
+
+
+def run(module: nn.Module, **feed: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    names = tuple(feed)
+    return open_float64(module, names, bind_inputs(names, parameters_of(module))).run(feed)
+
+
+def test_casts_in_forward_do_not_round_it() -> None:
+    module = Casting().eval()
+    outputs = run(module, x=X)
+    first, second = outputs.values()
+    assert first.dtype == np.float64
+    np.testing.assert_allclose(first, by_hand(module), rtol=1e-14)
+    assert second.dtype == np.int64
+
+
+def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
+    module = Casting().eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run(module, x=X)
+    assert torch.get_default_dtype() is torch.float32
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_an_exported_program_is_raised_too() -> None:
+    module = Casting().eval()
+    program = torch.export.export(module, (torch.from_numpy(X),)).module()
+    outputs = open_float64(program, ("x",), bind_inputs(("x",), parameters_of(module))).run(
+        {"x": X}
+    )
+    np.testing.assert_allclose(next(iter(outputs.values())), by_hand(module), rtol=1e-14)
+
+
+def _traced(module: nn.Module) -> Any:
+    return torch.jit.trace(module, torch.from_numpy(X))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("capture", [torch.jit.script, _traced])
+def test_torchscript_that_rounds_inside_is_refused(capture: Any) -> None:
+    class Rounding(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.float32) * 0.1
+
+    with pytest.raises(Float64Error, match="smaller float dtype"):
+        open_float64(
+            capture(Rounding().eval()), ("x",), bind_inputs(("x",), parameters_of(Rounding()))
+        )
+
+
+def test_torchscript_that_does_not_is_run() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
+    script = _traced(module)
+    binding = bind_inputs(("input",), parameters_of(module))
+    found = open_float64(script, ("input",), binding).run({"input": X})
+    wanted = module.double()(torch.from_numpy(X.astype(np.float64))).detach().numpy()
+    np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-12)
+
+
+def test_a_model_that_refuses_float64_says_why() -> None:
+    class Strict(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is not torch.float32:
+                raise TypeError("float32 alone")
+            return x
+
+    with pytest.raises(Float64Error, match="float32 alone"):
+        run(Strict(), x=X)
+
+
+class Rounding(nn.Module):
+    """Goes through float32 in a way that cannot be raised."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.linear = nn.Linear(4, 4)
+        self.cache = torch.zeros(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        bias: torch.Tensor = self.linear.bias
+        if self.how == "name":
+            return y.type("torch.FloatTensor") * bias
+        if self.how == "other":
+            return y.to(self.cache) * bias
+        if self.how == "slice":
+            self.cache[:] = y
+            return self.cache * bias
+        return self.cache.copy_(y) * bias
+
+
+@pytest.mark.parametrize("how", ["name", "other", "slice", "copy"])
+def test_what_goes_through_float32_all_the_same_is_refused(how: str) -> None:
+    with pytest.raises(Float64Error, match="float32"):
+        run(Rounding(how).eval(), x=X)
+
+
+def test_a_model_that_ends_in_float32_all_the_same_is_refused() -> None:
+    class Numpy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy().astype(np.float32)).exp()
+
+    with pytest.raises(Float64Error, match="float32"):
+        run(Numpy(), x=X)
+
+
+def test_constants_of_float32_are_no_rounding() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.linspace(0, 1, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.zeros(3, 4).masked_fill_(x > 0, 1.0)
+            return (x * self.table + mask).exp()
+
+    module = Table()
+    (y,) = run(module, x=X).values()
+    wanted = np.exp(X.astype(np.float64) * module.table.numpy() + (X > 0))
+    np.testing.assert_allclose(y, wanted, rtol=1e-14)
