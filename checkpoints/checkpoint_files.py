@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import (
     CheckpointError,
     ConsentError,
+    ErrorCode,
     Hint,
     Option,
     UsageError,
@@ -199,6 +200,7 @@ def _needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
             f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
             hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
             option="allow-pickle",
+            code=ErrorCode.CONSENT_REQUIRED,
         )
     return UsageError(
         f"{path} holds weights alone ({kind}): --model PKG.MOD:FACTORY is needed",

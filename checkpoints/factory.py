@@ -90,6 +90,7 @@ def call_factory(
                 f"--model {spec} is a {type(found).__name__}, which cannot be called",
                 hint="name a function or class that builds the module",
                 option="model",
+                code=ErrorCode.NOT_CALLABLE,
             )
         more = _extra_arguments(found, arguments, recorded or HyperParameters())
         module = _call_with_arguments(found, arguments, spec, more)

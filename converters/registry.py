@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ..core.contract import Deferred, Target
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from . import (
     aoti_package,
     exported_program,
@@ -61,7 +61,11 @@ def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
     if claiming:
         return _own_object(max(claiming, key=lambda target: len(target.SUFFIX)))
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
-    raise UsageError(f"{path} is no artifact that modelc knows", hint=f"known: {suffixes}")
+    raise UsageError(
+        f"{path} is no artifact that modelc knows",
+        hint=f"known: {suffixes}",
+        code=ErrorCode.NOT_AN_ARTIFACT,
+    )
 
 
 def _own_object(target: Target) -> Target:

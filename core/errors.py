@@ -18,8 +18,34 @@ LOGGED = "the whole text is in the log"  # the hint, or its last part, where not
 class ErrorCode(StrEnum):
     """What happened, where a program has to know it; people read the message."""
 
+    # What was asked for.
     NO_EFFECT = "no-effect"  # an option that nothing here uses
+    UNKNOWN_NAME = "unknown-name"  # of a target, a branch, an input
+    INVALID_VALUE = "invalid-value"  # outside of its range, or not readable
+    UNSUPPORTED = "unsupported"  # the target lacks this precision, capture or device
+    NOTHING_TO_DO = "nothing-to-do"
+    NOT_CALLABLE = "not-callable"
+    CONSENT_REQUIRED = "consent-required"  # opening the file runs code
+    # The model and its data.
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+    INPUTS_UNKNOWN = "inputs-unknown"  # neither options nor the checkpoint describe them
+    NO_SAMPLES = "no-samples"  # a step needs calibration or held-out samples
+    LABELS_MISMATCH = "labels-mismatch"  # the labels do not fit the model's output
+    METRIC_UNDEFINED = "metric-undefined"
+    # Files and folders.
+    NOT_FOUND = "not-found"
+    FILE_EXISTS = "file-exists"  # modelc did not write it
+    FILE_CHANGED = "file-changed"  # since it was recorded, or while it was read
+    SAME_FILE = "same-file"
+    UNSAFE_PATH = "unsafe-path"  # a link, or a name that leads out of the folder
+    NOT_AN_ARTIFACT = "not-an-artifact"
+    NO_MANIFEST = "no-manifest"
+    INVALID_MANIFEST = "invalid-manifest"
+    FOLDER_BUSY = "folder-busy"  # another process writes to it
+    FOLDER_OCCUPIED = "folder-occupied"  # by results of another model
+    NOT_WRITABLE = "not-writable"
+    # This machine.
+    NOT_INSTALLED = "not-installed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +240,7 @@ def unknown_name_error(noun: str, name: str, names: Sequence[str]) -> UsageError
     """An error for a name that is not one of `names`, with the nearest one as its hint."""
     near = nearest_names(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
-    return UsageError(f"unknown {noun} {name!r}", hint=hint)
+    return UsageError(f"unknown {noun} {name!r}", hint=hint, code=ErrorCode.UNKNOWN_NAME)
 
 
 _MAX_PATH_SHOWN = 120  # characters of a path

@@ -12,7 +12,7 @@ from ..checkpoints.data_branches import (
     DataBranch,
     shorten_path,
 )
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.findings import BranchRecord
 from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.manifest import Manifest
@@ -261,6 +261,7 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
                 f"--accept-branch {text} names no branch that depends on tensor data",
                 hint=f"these do: {known}" if known else "this model has none: leave it out",
                 option="accept-branch",
+                code=ErrorCode.UNKNOWN_NAME,
             )
 
 

@@ -300,6 +300,7 @@ def build_order(path: Path, order: Order) -> Order:
                 Option("input", "…"),
             ),
             option="model",
+            code=ErrorCode.NO_MANIFEST,
         )
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions
 from ..core.contract import CAPTURE_TIMEOUT, Target
-from ..core.errors import Hint, Option, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure
 from ..core.signature import Signature
@@ -138,12 +138,14 @@ class Judging:
                 f"--search {self.search:g} is no time to search for",
                 hint=f"give seconds, 1 to {_MAX_SECONDS:.0f}",
                 option="search",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by",
                 hint=f"use {LEAST_FEEDS} or more",
                 option="feeds",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.sensitivity is not None and not 0 <= self.sensitivity <= _MAX_FAULTS:
             raise UsageError(
@@ -152,6 +154,7 @@ class Judging:
                     "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
                 ),
                 option="sensitivity",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
@@ -219,6 +222,7 @@ class Lowering:
                 f"--max-trials must be at least 1, not {self.max_trials}",
                 hint=Hint("the default is ", Option("max-trials", f"{MAX_TRIALS}")),
                 option="max-trials",
+                code=ErrorCode.INVALID_VALUE,
             )
 
     def summary(self) -> dict[str, str]:
@@ -320,7 +324,10 @@ class Order:
             )
         if not self.wanted:
             raise UsageError(
-                "nothing to make", hint=Hint("name a target: ", Option("to", "onnx")), option="to"
+                "nothing to make",
+                hint=Hint("name a target: ", Option("to", "onnx")),
+                option="to",
+                code=ErrorCode.NOTHING_TO_DO,
             )
         for one in self.wanted:
             if not isinstance(one, Wanted):

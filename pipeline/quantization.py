@@ -21,7 +21,7 @@ from ..checkpoints.sample_inputs import infer_specs
 from ..converters.onnx_guard import list_model_files
 from ..converters.onnx_origins import debug_sidecar_path, match_nodes
 from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJob, Quantizer
-from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.kinds import Precision
@@ -146,6 +146,7 @@ def _describe_inputs(
                 Option("samples", "SAMPLE"),
             ),
             option="input",
+            code=ErrorCode.INPUTS_UNKNOWN,
         )
     if samples is None:
         return merge_inputs(patterns, {}), None

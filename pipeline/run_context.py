@@ -13,7 +13,7 @@ from .. import __version__
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard
 from ..core.contract import CalibrationFeeds
 from ..core.domain import Domain
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
 from ..core.manifest import Failure, Manifest, Pending
@@ -136,6 +136,8 @@ def read_known_record(
     raise UsageError(
         f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
         hint=_OTHER_FOLDER_HINT,
+        code=ErrorCode.FOLDER_OCCUPIED,
+        option="overwrite",
     )
 
 
@@ -232,7 +234,12 @@ def continue_manifest(
             localisations=known.localisations,
         )
     if not order.discards and not order.overwrite:
-        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_OTHER_FOLDER_HINT)
+        raise UsageError(
+            f"{order.out} holds artifacts {difference}",
+            hint=_OTHER_FOLDER_HINT,
+            code=ErrorCode.FOLDER_OCCUPIED,
+            option="overwrite",
+        )
     own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
     own = own if order.discards else []
     for file in own:

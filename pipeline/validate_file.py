@@ -10,7 +10,7 @@ from pathlib import Path
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
 from ..core.kinds import Precision, ReasonCode
@@ -118,6 +118,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             raise UsageError(
                 f"{path} was changed after it was proven: its digest is another",
                 hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+                code=ErrorCode.FILE_CHANGED,
             )
         raise UsageError(
             f"no manifest beside {path} knows it, so there is nothing to compare it with",
@@ -128,6 +129,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
                 Option("input", "…"),
             ),
             option="model",
+            code=ErrorCode.NO_MANIFEST,
         )
     manifest, artifact = beside
     folder = path.parent.parent if artifact.rejected else path.parent
@@ -222,6 +224,7 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
                 f"{candidate.path} and {source.checkpoint} are the same file: "
                 "it would be compared with itself",
                 hint="give the checkpoint it was made from with --against",
+                code=ErrorCode.SAME_FILE,
             )
         with ExitStack() as held:
             if recorded is not None:
@@ -320,6 +323,7 @@ def _judge_recorded(
             f"the measures of {artifact.name} do not make its verdict again: "
             "an older modelc recorded them",
             hint="run modelc validate without --rejudge",
+            code=ErrorCode.INVALID_MANIFEST,
         )
     verdict = apply_tolerance(verdict, _new_tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else describe_changed_file(artifact, folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.atomic_write import draft_file
 from ..core.contract import Array, Feed
-from ..core.errors import UsageError, first_line
+from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
 from ..core.records import Artifact
@@ -111,6 +111,7 @@ def read_feed(path: Path) -> Mapping[str, Array]:
         raise UsageError(
             f"{path} is not a feed: {first_line(error)}",
             hint="give the .npz that out/worst/ has of the artifact",
+            code=ErrorCode.INVALID_MANIFEST,
         ) from error
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...converters.registry import TARGETS, target_for
 from ...core.contract import EAGER, Target
-from ...core.errors import Hint, Option, UsageError, unknown_name_error
+from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.events import Tell, ignore_events
 from ...core.findings import Localisation, WorstFeed
 from ...core.kinds import Precision
@@ -316,6 +316,7 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
                 Option("input", "…"),
             ),
             option="model",
+            code=ErrorCode.NO_MANIFEST,
         )
     found = source_from_record(record.manifest, record.folder, moved)
     checkpoint = read_checkpoint(found, progress)

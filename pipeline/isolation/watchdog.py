@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import UsageError
+from ...core.errors import ErrorCode, UsageError
 from ...core.process import defer_signals
 
 if TYPE_CHECKING:
@@ -286,7 +286,10 @@ class ProcessLimits:
                 )
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise UsageError(
-                f"--timeout {self.timeout:g} is no time", hint="give seconds: 600", option="timeout"
+                f"--timeout {self.timeout:g} is no time",
+                hint="give seconds: 600",
+                option="timeout",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.memory is not None and self.memory < MIB:
             raise UsageError(

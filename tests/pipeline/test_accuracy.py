@@ -14,7 +14,7 @@ import pytest
 
 from modelc.calibration.calibration_options import LabelledOptions
 from modelc.core.contract import Feed, Outputs, Runner, Target
-from modelc.core.errors import RunnerError, UsageError
+from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.events import Event, Finished, Noted, Started, ignore_events
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
@@ -32,6 +32,7 @@ from modelc.pipeline.run_progress import Progress
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 
+from ..reasons import has_code
 from .conftest import eagerly
 from .test_pending import table
 
@@ -188,7 +189,7 @@ def test_data_that_changes_meanwhile_is_refused(
     np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8])
     labelled = opened(measuring(tmp_path))
     np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8][::-1])
-    with pytest.raises(UsageError, match="changed while it was in use"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FILE_CHANGED)):
         measure_accuracy(subject.model, labelled)
 
 
@@ -226,7 +227,7 @@ def test_classes_and_outputs_must_be_as_many(opened: Any, tmp_path: Path) -> Non
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / name / "a.png")
-    with pytest.raises(UsageError, match="has 2 classes, the model's output has 10"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.LABELS_MISMATCH)):
         opened(measuring(tmp_path))
 
 
@@ -366,7 +367,7 @@ def test_nan_is_the_artifacts_fault_though_the_users_metric_raises(
 def test_a_relative_drop_from_nothing_is_told_before_anything_is_made(
     opened: Any, own: str
 ) -> None:
-    with pytest.raises(UsageError, match="is 0, so a drop relative to it is not defined"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.METRIC_UNDEFINED)):
         opened(measuring(metric=f"{own}:nothing"))
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from modelc.checkpoints.source_positions import parse_file
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.findings import BranchRecord
 from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
@@ -25,6 +25,8 @@ from modelc.pipeline.recorded_run import Moved
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import rejudge_folder, validate_file
 from modelc.pipeline.validate_folder import validate_folder
+
+from ..reasons import has_code
 
 NETS = '''
 import math
@@ -284,7 +286,7 @@ def test_an_accepted_branch_passes_with_a_note_and_is_recorded(net: OrderOf) -> 
 
 
 def test_a_name_that_accepts_nothing_is_refused_with_those_there_are(net: OrderOf) -> None:
-    with pytest.raises(UsageError, match="names no branch") as caught:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
         run(net("Gate", "torchscript", accept="net.py:1"))
     assert f".py:{LINE}" in caught.value.hint
 

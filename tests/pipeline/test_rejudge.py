@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure
 from modelc.core.verdict import Limits, State
@@ -17,7 +17,7 @@ from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 
-from ..reasons import because
+from ..reasons import because, has_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:
         replace(v, state=State.FAILED, reasons=because("shape")) for v in manifest.verdicts
     )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
-    with pytest.raises(UsageError, match="do not make its verdict again"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
         rejudge_folder(folder, USUAL)
 
 

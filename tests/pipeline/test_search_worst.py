@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from modelc.core.contract import Feed, Outputs, Target
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.findings import WorstFeed
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import OutputVerdict, Verdict
@@ -26,6 +26,7 @@ from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.pipeline.worst_feed import keep_search_record, save_feed
 
+from ..reasons import has_code
 from .conftest import eagerly
 
 Fakes = Callable[..., Target]
@@ -216,7 +217,7 @@ def test_a_file_that_is_no_feed_is_refused(
     exported_digits: Path, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "bad.npz").write_bytes(content)
-    with pytest.raises(UsageError, match="is not a feed"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
         validate_file(exported_digits / "model.onnx", replay=tmp_path / "bad.npz")
 
 
