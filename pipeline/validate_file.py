@@ -10,7 +10,14 @@ from pathlib import Path
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import (
+    ConsentError,
+    ErrorCode,
+    Hint,
+    Option,
+    UsageError,
+    unknown_name_error,
+)
 from ..core.events import Tell, ignore_events
 from ..core.findings import WorstFeed
 from ..core.kinds import Precision, ReasonCode
@@ -160,7 +167,7 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
         return
     reason = candidate.target.distrust_reason(candidate.path, candidate.settings)
     if reason:
-        raise CheckpointError(reason, hint=TRUST_HINT)
+        raise ConsentError(reason, hint=TRUST_HINT, code=ErrorCode.CONSENT_REQUIRED, option="trust")
 
 
 @dataclass(frozen=True, kw_only=True)

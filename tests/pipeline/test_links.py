@@ -83,7 +83,7 @@ def test_a_planted_commit_reaches_nothing_behind_a_link(
     (out / "a").write_text("planted")
     (out / "link").symlink_to(elsewhere)
     (out / COMMIT_FOLDER / "commit.json").write_text(json.dumps(changes))
-    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSAFE_PATH)):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
         finish_commit(out)
     assert (elsewhere / "mine").read_text() == "precious"
 

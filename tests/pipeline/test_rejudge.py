@@ -17,7 +17,7 @@ from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 
-from ..reasons import because, has_code
+from ..reasons import because, has_code, reason_codes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     done = rejudge_folder(folder, Judging(min_sqnr=0.0, rtol=10.0))
     assert set(states(done).values()) == {State.FAILED}
-    assert all("a frozen branch" in verdict.reason for verdict in done.verdicts)
+    assert all(ReasonCode.BRANCH_FROZEN in reason_codes(verdict) for verdict in done.verdicts)
 
 
 def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:

@@ -115,7 +115,7 @@ class Silence(nn.Module):
 def test_a_feed_on_which_the_order_of_a_sum_decides_is_left_out() -> None:
     verdict = verdict_of(Silence(), off_on("zeros"))
     assert verdict.passed, verdict.reason
-    assert "or another order of sums" in verdict.notes[0]
+    assert len(verdict.notes) == 1
     assert not verdict_of(Silence(), off_on("opt")).passed
 
 
