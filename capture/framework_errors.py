@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
+from .evidence import Symptom, evidence_of, find_symptoms
 from .refusals import COMPILED, RefusedError, find_cause, user_place
 
 Made = TypeVar("Made")
@@ -72,9 +73,15 @@ def _refusal(
     names["dim"] = _dim_in(str(inner), signature)
     place = spot.place or user_place(error)
     reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
+    read = [reason]
     if found is not None:
-        reason = found[0].says.format(**names) or reason
+        says = found[0].says.format(**names)
+        read = [*names.values(), "" if says else reason]
+        reason = says or reason
         hint = Hint(found[0].full_hint(**names))
+    symptoms = find_symptoms("\n".join(read))
+    if found is not None and found[0].name == "branch":
+        symptoms |= {Symptom.DATA_BRANCH}
     if found is not None and found[0].name == "dims" and not names["dim"]:
         hint = Hint(LOGGED)
     if signature is not None:
@@ -87,7 +94,8 @@ def _refusal(
         cause=None if found is None else found[0],
         passing=_is_host_failure(error),
         detail=f"{reason}{module}{where}",
-        has_place=bool(where),
+        source=place,
+        evidence=evidence_of(*symptoms, place=place),
     )
 
 

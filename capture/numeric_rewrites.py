@@ -9,16 +9,16 @@ A transform takes N^2 steps and numbers in place of N log N.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SPECTRA_SIGNS = ("times as far from",)  # what the verdict says of an artifact that is too rough
 _FFT_NAMES = frozenset({
     "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2",
     "fftn", "ifftn", "rfftn", "irfftn", "stft", "spectrogram",
@@ -26,9 +26,8 @@ _FFT_NAMES = frozenset({
 _LAST_TWO = (-2, -1)
 
 
-def _needs_exact_spectra(module: Module, reasons: Sequence[str]) -> bool:
-    rough = any(sign in reason for reason in reasons for sign in _SPECTRA_SIGNS)
-    return rough and calls_any(module, _FFT_NAMES)
+def _needs_exact_spectra(module: Module) -> bool:
+    return calls_any(module, _FFT_NAMES)
 
 
 @contextmanager
@@ -230,7 +229,8 @@ SPECTRA_REWRITES: tuple[Rewrite, ...] = (
         summary="Fourier transforms as products with a matrix, exact at all sizes",
         suits=_needs_exact_spectra,
         during=_use_matrix_dft,
-        signs=_SPECTRA_SIGNS,
+        answers=frozenset((Symptom.ROUNDOFF,)),
+        needs=frozenset((Symptom.ROUNDOFF,)),
     ),
 )
 
@@ -242,9 +242,6 @@ SPECTRA_REWRITES: tuple[Rewrite, ...] = (
 # <= 0 the divisor lies between 1 and 2, so no bits are lost.
 
 
-_ELU_SIGNS = (
-    "times as far from float64",
-)  # what the verdict says of an artifact that is too rough
 _ELU_NAMES = frozenset({"elu", "celu", "selu"})
 _SELU_CONSTANTS = (
     1.0507009873554805,
@@ -252,9 +249,8 @@ _SELU_CONSTANTS = (
 )  # scale and alpha, as torch documents them
 
 
-def _needs_exact_elu(module: Module, reasons: Sequence[str]) -> bool:
-    rough = any(sign in reason for reason in reasons for sign in _ELU_SIGNS)
-    return rough and calls_any(module, _ELU_NAMES)
+def _needs_exact_elu(module: Module) -> bool:
+    return calls_any(module, _ELU_NAMES)
 
 
 @contextmanager
@@ -294,7 +290,8 @@ ELU_REWRITES: tuple[Rewrite, ...] = (
         summary="ELU, CELU and SELU by tanh, which keeps small numbers exact",
         suits=_needs_exact_elu,
         during=_use_exact_elu,
-        signs=_ELU_SIGNS,
+        answers=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
+        needs=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
     ),
 )
 
@@ -305,15 +302,8 @@ ELU_REWRITES: tuple[Rewrite, ...] = (
 # a loop of TorchScript, and one of ONNX.
 
 
-_INVERSE_SIGNS = (
-    "inverse cannot be written in ONNX of matrices whose size is not fixed",
-    "solve cannot be written in ONNX of matrices whose size is not fixed",
-)
-
-
-def _needs_inverse_loop(module: Module, reasons: Sequence[str]) -> bool:
-    asked = any(sign in reason for reason in reasons for sign in _INVERSE_SIGNS)
-    return asked and calls_any(module, frozenset({"inv", "inverse", "solve"}))
+def _needs_inverse_loop(module: Module) -> bool:
+    return calls_any(module, frozenset({"inv", "inverse", "solve"}))
 
 
 @contextmanager
@@ -337,6 +327,7 @@ INVERSE_REWRITES: tuple[Rewrite, ...] = (
         summary="torch.linalg.inv and solve as a loop over the rows, however many these are",
         suits=_needs_inverse_loop,
         during=_use_inverse_loop,
-        signs=_INVERSE_SIGNS,
+        answers=frozenset((Symptom.OPEN_INVERSE,)),
+        needs=frozenset((Symptom.OPEN_INVERSE,)),
     ),
 )

@@ -7,10 +7,11 @@ leaves a tensor as it is, so the amount alone need be known, and that follows fr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute, swap_functions
 
 _SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
@@ -18,7 +19,7 @@ _PATCH_PADDING = "maybe_pad"  # of images whose patches are no part of their siz
 _MODELS_PREFIX = "transformers.models."
 
 
-def _has_padding(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_padding(module: Module) -> bool:
     return bool(_find_same_paddings(module) or _find_patch_embeddings(module))
 
 
@@ -90,6 +91,7 @@ PADDING_REWRITES: tuple[Rewrite, ...] = (
         summary="padding computed of the sizes, without asking whether any is due",
         suits=_has_padding,
         during=_use_size_padding,
-        signs=("froze a branch on sizes", "it took for granted", "modeling_mobilenet"),
+        answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
+        files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),
     ),
 )

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, replace_parts
 
 if TYPE_CHECKING:
     import torch
 
-# What says so: torch's exporter of TorchScript, and ONNX Runtime of what the other one writes
-_PROJECTION_SIGNS = ("LSTMs with projections", "running LSTM node")
+# From torch's TorchScript exporter, and from ONNX Runtime on what the other exporter writes.
+_SYMPTOMS = frozenset((Symptom.PROJECTED_LSTM, Symptom.RUNTIME_REFUSED))
 _LSTM_FIELDS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
           "bidirectional", "proj_size")  # fmt: skip
 
 
-def _needs_plain_projections(module: Module, reasons: Sequence[str]) -> bool:
-    asked = any(sign in reason for reason in reasons for sign in _PROJECTION_SIGNS)
-    return asked and any(map(_is_projected_lstm, module.modules()))
+def _needs_plain_projections(module: Module) -> bool:
+    return any(map(_is_projected_lstm, module.modules()))
 
 
 def _is_projected_lstm(part: Module) -> bool:
@@ -123,6 +123,7 @@ PROJECTION_REWRITES: tuple[Rewrite, ...] = (
         summary="LSTMs with proj_size as plain ones, whose outputs are projected afterwards",
         suits=_needs_plain_projections,
         change=_replace_projected_lstms,
-        signs=_PROJECTION_SIGNS,
+        answers=_SYMPTOMS,
+        needs=_SYMPTOMS,
     ),
 )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..core.errors import ConversionError, Hint, ModelcError, text_of
 from ..core.findings import Warned
 from ..core.kinds import Capture
+from .evidence import Evidence
 from .size_constraints import SizeConstraintError
 
 
@@ -46,9 +47,9 @@ class RefusalCause:
 class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.
 
-    What the table knows lies in the model as a rule. Anything else may have been the moment, and so
-    may what is `passing`: memory, a disk. `detail` is the message without who refused, `has_place`
-    says that it ends with a line of the user's code.
+    A cause of the table usually lies in the model. Anything else may be temporary, and so may what
+    is `passing`: memory, a disk. `detail` is the message without who refused; `source` is the line
+    of the user's code that the message ends with, `file:line`, or empty.
     """
 
     def __init__(  # noqa: PLR0913 - all but the hint are optional
@@ -60,12 +61,14 @@ class RefusedError(ConversionError):
         cause: RefusalCause | None = None,
         passing: bool = False,
         detail: str = "",
-        has_place: bool = False,
+        source: str = "",
+        evidence: Evidence | None = None,
     ) -> None:
         super().__init__(message, hint=hint, option=option)
         self.cause = cause
         self.detail = detail or message
-        self.has_place = has_place
+        self.source = source
+        self.evidence = evidence or Evidence()
         self.lasting = cause is not None and cause.lasting and not passing
 
 

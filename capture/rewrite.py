@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .evidence import Evidence, Symptom
 
 if TYPE_CHECKING:
     import torch
@@ -42,21 +44,35 @@ def calls_any(module: Module, names: frozenset[str]) -> bool:
 class Rewrite:
     """One known change.
 
-    `summary` is told to the user: `captured with <name>: <summary>`. `suits` says of the module
-    and the reasons of the refusals so far whether it may help. `change` works on the copy, once,
-    and gives what is then captured; `during` holds while the copy is captured, and puts back what
-    it changed outside of it. `alone` says that it is not joined with others: where it does not
-    help by itself, it would only change more than need be. `signs` are words of refusals that it
-    is the answer to: it is tried before those that have none there.
+    Attributes:
+        name: its name in records and on the command line.
+        summary: shown to the user as `captured with <name>: <summary>`.
+        suits: whether the module contains what it changes.
+        change: changes the copy, once, and returns what is captured.
+        during: a context in which the copy is captured; it restores what it changes elsewhere.
+        alone: do not combine it with others: if it does not help by itself, it changes too much.
+        answers: the symptoms that it removes; rewrites that answer what was met are tried first.
+        files: names of files, likewise: the rewrite answers a refusal that lies in one of them.
+        needs: try it only if one of these symptoms was met; empty for no condition.
     """
 
     name: str
     summary: str
-    suits: Callable[[Module, Sequence[str]], bool]
+    suits: Callable[[Module], bool]
     change: Callable[[Module], Module] = keep_module
     during: Callable[[Module], AbstractContextManager[None]] = no_context
     alone: bool = False
-    signs: tuple[str, ...] = ()
+    answers: frozenset[Symptom] = frozenset()
+    files: frozenset[str] = frozenset()
+    needs: frozenset[Symptom] = frozenset()
+
+    def is_answer(self, evidence: Evidence) -> bool:
+        """Whether it removes one of the symptoms, or changes one of the files."""
+        return bool(self.answers & evidence.symptoms or self.files & evidence.files)
+
+    def may_help(self, module: Module, evidence: Evidence) -> bool:
+        """Whether it suits the module, and what it needs was met."""
+        return (not self.needs or bool(self.needs & evidence.symptoms)) and self.suits(module)
 
 
 # Changes to the parts of a copied module: classes of their own, replaced submodules.

@@ -26,6 +26,7 @@ from . import (
     training_rewrites,
     transformer_rewrites,
 )
+from .evidence import Evidence
 from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
 from .rewrite import Module, Rewrite, swap_attribute
 
@@ -90,35 +91,31 @@ def apply_rewrites(
         yield copied
 
 
-def suggest_rewrites(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Sets of rewrites worth trying after what was refused for these reasons, the best first.
+def suggest_rewrites(eager: Eager, evidence: Evidence) -> tuple[tuple[str, ...], ...]:
+    """Return sets of rewrites worth trying, the most promising first.
 
-    Each that suits by itself, so that no more is changed than need be; then those together that
-    may be joined.
+    Each suitable rewrite stands alone first, to change no more than necessary; the last set
+    combines all that may be combined.
     """
     import torch
 
     if isinstance(eager.module, torch.jit.ScriptModule):
         return ()
-    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.suits(eager.module, reasons)]
-    found.sort(key=lambda one: not _is_answer(one, reasons))
+    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.may_help(eager.module, evidence)]
+    found.sort(key=lambda rewrite: not rewrite.is_answer(evidence))
     joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
     return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
 
 
-def match_rewrites(
-    eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]
-) -> tuple[str, ...]:
-    """The rewrites that are the answer to one of these reasons, but for those there are."""
+def match_rewrites(eager: Eager, evidence: Evidence, *, exclude: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the rewrites that answer the evidence, without the excluded ones."""
     return tuple(
-        one.name
-        for one in REWRITE_TABLE
-        if one.name not in besides and _is_answer(one, reasons) and one.suits(eager.module, reasons)
+        rewrite.name
+        for rewrite in REWRITE_TABLE
+        if rewrite.name not in exclude
+        and rewrite.is_answer(evidence)
+        and rewrite.may_help(eager.module, evidence)
     )
-
-
-def _is_answer(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
-    return any(sign in text for text in reasons for sign in rewrite.signs)
 
 
 def describe_rewrite(name: str) -> str:

@@ -7,11 +7,12 @@ outputs and final states are those of the packed run, for every length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class _PaddedSequence:
     lengths: Any
 
 
-def _has_packed_rnn(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_packed_rnn(module: Module) -> bool:
     from torch import nn
 
     return any(isinstance(part, nn.LSTM | nn.GRU | nn.RNN) for part in module.modules())
@@ -222,14 +223,9 @@ PACKED_REWRITES: tuple[Rewrite, ...] = (
 # of what it gives: a Python loop over time. Torch has another one, that does not unroll.
 
 
-_RNN_SIGN = "specialized it"  # what torch.export says of a size that became a number
-
-
-def _has_specialized_rnn(module: Module, reasons: Sequence[str]) -> bool:
+def _has_specialized_rnn(module: Module) -> bool:
     from torch import nn
 
-    if not any(_RNN_SIGN in reason for reason in reasons):
-        return False
     try:
         from torch.export import _patches
     except ImportError:
@@ -267,6 +263,7 @@ RNN_REWRITES: tuple[Rewrite, ...] = (
         summary="LSTM and GRU over time without unrolling it",
         suits=_has_specialized_rnn,
         during=_prevent_unrolling,
-        signs=(_RNN_SIGN,),
+        answers=frozenset((Symptom.FIXED_SIZE,)),
+        needs=frozenset((Symptom.FIXED_SIZE,)),
     ),
 )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute
 
 # Caches of recurrent layers in transformers: their states are assigned, not written in place.
@@ -25,7 +26,7 @@ from .rewrite import Module, Rewrite, swap_attribute
 
 _CACHES = "transformers.cache_utils"
 _LAYER = "LinearAttentionLayer"
-SIZE_SIGNS = ("a branch on sizes", "took for granted")  # what captures say of such a branch
+_SIZE_SYMPTOMS = frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE))
 _UPDATES = ("update_conv_state", "update_recurrent_state")
 
 
@@ -111,7 +112,7 @@ def _model_files(module: Module) -> set[str]:
     return {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
 
 
-def _has_recurrence(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_recurrence(module: Module) -> bool:
     return bool(_model_files(module) & {*_SELECTIVE, _GRIFFIN, _RWKV})
 
 
@@ -262,18 +263,15 @@ SCAN_REWRITES: tuple[Rewrite, ...] = (
         suits=_has_recurrence,
         change=_select_scan_path,
         during=_use_scans,
-        signs=(
-            *(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
-            *SIZE_SIGNS,
-        ),
+        answers=_SIZE_SYMPTOMS,
+        files=frozenset(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
     ),
     Rewrite(
         name="state-caches",
         summary="states of recurrent caches assigned, at any length, not written in place",
-        suits=lambda module, reasons: (
-            has_state_updates(module) and not _has_recurrence(module, reasons)
-        ),
+        suits=lambda module: has_state_updates(module) and not _has_recurrence(module),
         during=lambda _: assign_states(),
-        signs=("cache_utils.py", *SIZE_SIGNS),
+        answers=_SIZE_SYMPTOMS,
+        files=frozenset(("cache_utils.py",)),
     ),
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..core.domain import DimFit, Sizes, fit_dims, sample_points
 from ..core.errors import ConversionError, Hint, Option
 from ..core.signature import Signature
+from .evidence import Evidence, Symptom, find_symptoms
 
 if TYPE_CHECKING:
     import torch
@@ -261,7 +262,18 @@ def to_user_names(text: str, signature: Signature) -> str:
 
 
 class SizeConstraintError(ConversionError):
-    """A capture took something for granted that does not hold at all sizes asked for."""
+    """A capture assumes a condition that does not hold at all requested sizes."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        option: str = "",
+        symptoms: frozenset[Symptom] = frozenset(),
+    ) -> None:
+        super().__init__(message, hint=hint, option=option)
+        self.evidence = Evidence(symptoms=symptoms)
 
 
 class NarrowError(SizeConstraintError):
@@ -280,9 +292,10 @@ class NarrowError(SizeConstraintError):
         *,
         hint: str | Hint,
         option: str = "",
+        symptoms: frozenset[Symptom] = frozenset(),
         interval: tuple[str, int, int] | None = None,
     ) -> None:
-        super().__init__(message, hint=hint, option=option)
+        super().__init__(message, hint=hint, option=option, symptoms=symptoms)
         self.interval = interval
 
 
@@ -292,6 +305,7 @@ def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> Si
     `wrong` are sizes at which the program was run and differs from eager.
     """
     texts = list(dict.fromkeys(one.text for one in checked.broken))
+    symptoms = find_symptoms("\n".join(one.guard for one in checked.broken))
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
     if checked.fit is None:
         named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
@@ -303,15 +317,18 @@ def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> Si
                 Option("input"),
             ),
             option="input",
+            symptoms=symptoms,
         )
+    symptoms |= {Symptom.ASSUMED_SIZE}
     at = ", ".join(f"{name}={size}" for name, size in (wrong or {}).items())
     differs = f"; run at {at}, the program differs from eager" if at else ""
     message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
     if checked.fit.interval is None:
-        return SizeConstraintError(message, hint=checked.fit.write)
+        return SizeConstraintError(message, hint=checked.fit.write, symptoms=symptoms)
     return NarrowError(
         message,
         hint=Hint(f"{checked.fit.write}, or accept the smaller domain with ", Option("narrow")),
         interval=checked.fit.interval,
         option="narrow",
+        symptoms=symptoms,
     )

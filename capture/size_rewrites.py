@@ -14,16 +14,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SPECIALIZED_SIGN = "specialized it"  # what torch.export says of a size that became a number
-_NUMBER_SIGNS = (
-    _SPECIALIZED_SIGN,
-    "it took for granted",
-)  # also of what was computed of one, or compared
+_FIXED = frozenset((Symptom.FIXED_SIZE,))
 _TORCH_PREFIX = "torch."
 
 
@@ -55,15 +52,12 @@ def _calls_any_name(module: Module, wanted: Collection[str]) -> bool:
     return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
 
 
-def _calls_len(module: Module, reasons: Sequence[str]) -> bool:
-    return any(_SPECIALIZED_SIGN in reason for reason in reasons) and _calls_any_name(
-        module, {"len"}
-    )
+def _calls_len(module: Module) -> bool:
+    return _calls_any_name(module, {"len"})
 
 
-def _casts_sizes(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(sign in reason for reason in reasons for sign in _NUMBER_SIGNS)
-    return told and _calls_any_name(module, {"int", "max", "min"})
+def _casts_sizes(module: Module) -> bool:
+    return _calls_any_name(module, {"int", "max", "min"})
 
 
 @contextmanager
@@ -142,9 +136,8 @@ def _tensor_len(value: Any) -> Any:
     return len(value)
 
 
-def _calls_linspace(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
-    return told and calls_any(module, frozenset({"linspace"}))
+def _calls_linspace(module: Module) -> bool:
+    return calls_any(module, frozenset({"linspace"}))
 
 
 @contextmanager
@@ -192,9 +185,8 @@ def _split_float(x: Any) -> tuple[Any, Any]:
     return high, x - high
 
 
-def _calls_frequencies(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
-    return told and calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
+def _calls_frequencies(module: Module) -> bool:
+    return calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
 
 
 @contextmanager
@@ -228,28 +220,32 @@ LENGTH_REWRITES: tuple[Rewrite, ...] = (
         summary="len(tensor) as tensor.shape[0]",
         suits=_calls_len,
         during=_use_tensor_len,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
     Rewrite(
         name="symbolic-numbers",
         summary="int(), max() and min() of what follows from sizes, without fixing them",
         suits=_casts_sizes,
         during=_use_size_numbers,
-        signs=("math.trunc(", "max(", "min("),
+        answers=frozenset((Symptom.SIZE_ARITHMETIC,)),
+        needs=frozenset((Symptom.FIXED_SIZE, Symptom.ASSUMED_SIZE)),
     ),
     Rewrite(
         name="dynamic-linspace",
         summary="torch.linspace of a dynamic number of steps by torch.arange",
         suits=_calls_linspace,
         during=_use_size_linspace,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
     Rewrite(
         name="dynamic-frequencies",
         summary="torch.fft.fftfreq and rfftfreq of a dynamic size by torch.arange",
         suits=_calls_frequencies,
         during=_use_size_frequencies,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
 )
 
@@ -260,14 +256,12 @@ LENGTH_REWRITES: tuple[Rewrite, ...] = (
 # places.
 
 
-_POOL_SIGN = "specialized it"  # what torch.export says of a size that became a number
 _POOL_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
 
 
-def _needs_dynamic_pool(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_POOL_SIGN in reason for reason in reasons)
+def _needs_dynamic_pool(module: Module) -> bool:
     names = frozenset({*_POOL_NAMES, *(f"{name}_with_indices" for name in _POOL_NAMES)})
-    return told and calls_any(module, names)
+    return calls_any(module, names)
 
 
 @contextmanager
@@ -348,6 +342,7 @@ POOLING_REWRITES: tuple[Rewrite, ...] = (
         summary="adaptive max pooling to sizes that follow from others, by its windows",
         suits=_needs_dynamic_pool,
         during=_use_dynamic_pool,
-        signs=(_POOL_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
 )

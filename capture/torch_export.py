@@ -13,6 +13,7 @@ from ..core.domain import Sizes
 from ..core.errors import ConversionError, Hint, Option
 from ..core.signature import Dim, Signature
 from .captured_program import ExportCapture, example_tensors, model_of
+from .evidence import Symptom, evidence_in_error, evidence_of
 from .framework_errors import call_framework
 from .guard_relaxation import oblivious_sizes, relax_guards, specialization_places
 from .refusals import RefusedError
@@ -59,8 +60,6 @@ DynamicShapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
 ExportCall: TypeAlias = Callable[[DynamicShapes], "torch.export.ExportedProgram"]
 
 _LOG = logging.getLogger(__name__)
-# What torch says where 0 and 1, which it takes for special sizes, came into a range.
-_SPECIAL = ("0/1 specialized", "static shape of", "specialized it to be a constant", "not in range")
 
 
 def dynamic_shapes(signature: Signature) -> DynamicShapes:
@@ -121,7 +120,7 @@ def export_in_ranges(
         program = export(shapes)
         checked = check_constraints(program, job.signature, example)
     except ConversionError as error:
-        if not any(text in error.message for text in _SPECIAL):
+        if Symptom.SPECIAL_SIZE not in evidence_in_error(error).symptoms:
             raise
         return _export_oblivious(job, export, error)
     if checked.broken:
@@ -150,11 +149,17 @@ def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) ->
 
 def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
     """The refusal with the line that fixed a size, where torch told of one."""
-    if not places or (isinstance(refused, RefusedError) and refused.has_place):
+    if not places or (isinstance(refused, RefusedError) and refused.source):
         return refused
     cause = refused.cause if isinstance(refused, RefusedError) else None
     text = f"{refused.message} (at {places[0]})"
-    return RefusedError(text, hint=refused.advice, cause=cause, has_place=True)
+    return RefusedError(
+        text,
+        hint=refused.advice,
+        cause=cause,
+        source=places[0],
+        evidence=evidence_in_error(refused) | evidence_of(place=places[0]),
+    )
 
 
 def _accept_program(

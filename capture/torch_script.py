@@ -13,6 +13,7 @@ from ..core.contract import Job
 from ..core.errors import Hint, ModelcError, Option
 from ..core.kinds import Capture
 from .captured_program import ScriptCapture, capture_once, model_of
+from .evidence import evidence_in_error, join_evidence
 from .framework_errors import call_framework
 from .refusals import REDUNDANT, RefusedError, most_specific
 from .torch_trace import capture_trace
@@ -160,6 +161,7 @@ def _no_script_error(root: nn.Module, refusals: Mapping[str, RefusedError]) -> R
         f"no submodule with a branch on data will script: {'; '.join(told)}",
         hint=most.advice,
         cause=cause,
+        evidence=join_evidence(map(evidence_in_error, errors[:_TOLD])),
     )
 
 

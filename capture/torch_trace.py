@@ -14,6 +14,7 @@ from ..core.contract import Branch, Job
 from ..core.errors import Hint, Option
 from ..core.findings import Warned
 from .captured_program import ScriptCapture, example_tensors, model_of
+from .evidence import Symptom
 from .framework_errors import call_framework
 from .refusals import RefusedError
 from .size_branches import find_right_interval, find_wrong_size
@@ -80,6 +81,7 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
             hint=Hint("leave that size out of the range in ", Option("input"), f"{smaller}"),
             interval=interval,
             option="input",
+            symptoms=frozenset((Symptom.SIZE_BRANCH,)),
         )
     return notes
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dis
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, give_own_class, replace_parts, swap_attribute, swap_functions
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -61,7 +62,7 @@ def _may_write(instruction: dis.Instruction, container: dis.Instruction) -> bool
     )
 
 
-def _has_observers(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_observers(module: Module) -> bool:
     return any(
         _is_observer(hook)
         for part in module.modules()
@@ -79,7 +80,7 @@ def _remove_observers(module: Module) -> Module:
     return module
 
 
-def _has_training_flag(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_training_flag(module: Module) -> bool:
     return any(_branches_on_training(part) for part in module.modules())
 
 
@@ -97,7 +98,7 @@ def _fix_training_flag(module: Module) -> Module:
     return module
 
 
-def _is_compiled(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _is_compiled(module: Module) -> bool:
     return any(
         hasattr(part, "_orig_mod") or part._compiled_call_impl is not None or _find_compiled(part)
         for part in module.modules()
@@ -131,7 +132,7 @@ def _undo_compile(module: Module) -> Module:
     return module
 
 
-def _uses_checkpoint(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _uses_checkpoint(module: Module) -> bool:
     return any(
         "checkpoint" in method.__code__.co_names
         for part in module.modules()
@@ -192,13 +193,6 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
 # Custom autograd functions by their forward alone: what a capture would keep as a Python call.
 
 
-_FUNCTION_SIGNS = (
-    "autograd/function.py",
-    "PythonOp",
-    "autograd.Function",
-)  # what refusals say of it
-
-
 class _ForwardContext:
     """Stands in for `ctx`: it takes what forward keeps for a backward that no artifact has."""
 
@@ -209,10 +203,6 @@ class _ForwardContext:
         """What backward alone would need."""
 
     save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = _nothing
-
-
-def _has_autograd_functions(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(sign in reason for reason in reasons for sign in _FUNCTION_SIGNS)
 
 
 @contextmanager
@@ -237,9 +227,10 @@ FUNCTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="plain-functions",
         summary="torch.autograd.Function by its forward alone",
-        suits=_has_autograd_functions,
+        suits=lambda _: True,  # no class tells whether forward calls one
         during=_call_forward_only,
-        signs=_FUNCTION_SIGNS,
+        answers=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
+        needs=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
     ),
 )
 
@@ -247,7 +238,7 @@ FUNCTION_REWRITES: tuple[Rewrite, ...] = (
 # Parametrized weights as plain ones: what the parametrization computes, computed once.
 
 
-def _has_parametrizations(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_parametrizations(module: Module) -> bool:
     return any(_is_parametrized(part) or _weight_norms(part) for part in module.modules())
 
 

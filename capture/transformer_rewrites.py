@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import MissingError
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, give_own_class, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_MASK_SIGN = "Attention mask should be of size"  # what a model says of one that it did not expect
 _MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # what else a mask is made of
 _EXPORTERS = "transformers.exporters"
 
@@ -27,7 +27,7 @@ def _transformers_models(
     return [part for part in module.modules() if hasattr(part, "set_attn_implementation")]
 
 
-def _has_sdpa(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_sdpa(module: Module) -> bool:
     return any(one.config._attn_implementation == "sdpa" for one in _transformers_models(module))
 
 
@@ -37,7 +37,7 @@ def _use_eager_attention(module: Module) -> Module:
     return module
 
 
-def _has_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_experts(module: Module) -> bool:
     return any(
         one._can_set_experts_implementation()
         and "grouped_mm" in str(one.get_experts_implementation())
@@ -53,7 +53,7 @@ def _batch_experts(module: Module) -> Module:
     return module
 
 
-def _has_patches(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_patches(module: Module) -> bool:
     return bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
 
 
@@ -70,8 +70,8 @@ def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - a
         yield
 
 
-def _needs_no_mask(module: Module, reasons: Sequence[str]) -> bool:
-    return bool(_transformers_models(module)) and any(_MASK_SIGN in reason for reason in reasons)
+def _needs_no_mask(module: Module) -> bool:
+    return bool(_transformers_models(module))
 
 
 @contextmanager
@@ -94,7 +94,8 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
         summary="no attention mask where the model is given none, as in eager",
         suits=_needs_no_mask,
         during=_drop_empty_masks,
-        signs=(_MASK_SIGN,),
+        answers=frozenset((Symptom.ATTENTION_MASK,)),
+        needs=frozenset((Symptom.ATTENTION_MASK,)),
     ),
     Rewrite(
         name="batched-experts",
@@ -108,7 +109,7 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
         suits=_has_sdpa,
         change=_use_eager_attention,
         alone=True,
-        signs=("masking_utils.py", "sdpa_attention.py"),
+        files=frozenset(("masking_utils.py", "sdpa_attention.py")),
     ),
     Rewrite(
         name="transformers-patches",
@@ -120,14 +121,6 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
 
 
 # Attention in plain operators, where a capture cannot take torch's fused one.
-
-
-_ATTENTION_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
-_DATA_SIGN = "depends on tensor data"
-
-
-def _needs_plain_attention(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(sign in reason for reason in reasons for sign in _ATTENTION_SIGNS)
 
 
 @contextmanager
@@ -183,13 +176,12 @@ def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
     return seen
 
 
-def _compares_masks(module: Module, reasons: Sequence[str]) -> bool:
-    """Whether it has a stock transformer, and a refusal says that values of tensors decide."""
+def _compares_masks(module: Module) -> bool:
+    """Whether it contains one of torch's own transformers."""
     from torch import nn
 
     stock = (nn.TransformerEncoder, nn.TransformerDecoder)
-    asked = any(_DATA_SIGN in reason for reason in reasons)
-    return asked and any(isinstance(one, stock) for one in module.modules())
+    return any(isinstance(one, stock) for one in module.modules())
 
 
 @contextmanager
@@ -215,14 +207,16 @@ ATTENTION_REWRITES: tuple[Rewrite, ...] = (
         summary="masks of nn.Transformer are added, and not compared with the causal one before",
         suits=_compares_masks,
         during=_skip_mask_detection,
-        signs=(_DATA_SIGN,),
+        answers=frozenset((Symptom.DATA_BRANCH,)),
+        needs=frozenset((Symptom.DATA_BRANCH,)),
     ),
     Rewrite(
         name="plain-attention",
         summary="scaled_dot_product_attention in plain operators",
-        suits=_needs_plain_attention,
+        suits=lambda _: True,  # code of other packages may call it
         during=_use_plain_attention,
-        signs=_ATTENTION_SIGNS,
+        answers=frozenset((Symptom.FUSED_ATTENTION,)),
+        needs=frozenset((Symptom.FUSED_ATTENTION,)),
     ),
 )
 
@@ -240,7 +234,7 @@ def _is_switch_part(part: Module, name: str) -> bool:
     return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
 
 
-def _has_switch_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_switch_experts(module: Module) -> bool:
     return any(_is_switch_part(part, "SwitchTransformersExperts") for part in module.modules())
 
 
@@ -277,6 +271,6 @@ EXPERT_REWRITES: tuple[Rewrite, ...] = (
         summary="every expert called for all tokens, and left out where it was not chosen",
         suits=_has_switch_experts,
         change=_call_every_expert,
-        signs=("modeling_switch_transformers.py",),
+        files=frozenset(("modeling_switch_transformers.py",)),
     ),
 )
