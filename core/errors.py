@@ -20,6 +20,16 @@ class ErrorCode(StrEnum):
 
     NO_EFFECT = "no-effect"  # an option that nothing here uses
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+    NOT_FOUND = "not-found"  # a path, name or class that does not exist
+    NO_SAMPLES = "no-samples"
+    SAMPLES_CHANGED = "samples-changed"  # during a run
+    SAMPLES_UNFIT = "samples-unfit"  # for calibration
+    LOADER_FAILED = "loader-failed"  # a data loader raised, or is not iterable
+    NO_LABEL = "no-label"
+    BAD_LABEL = "bad-label"  # not a number, or not one per sample
+    SEVERAL_LABELS = "several-labels"
+    UNKNOWN_CLASS = "unknown-class"
+    CLASS_ORDER = "class-order"  # the order of class folders is ambiguous
 
 
 @dataclass(frozen=True, kw_only=True)

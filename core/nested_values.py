@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .errors import UsageError, first_line
+from .errors import ErrorCode, UsageError, first_line
 
 ValuePath: TypeAlias = tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[object], bool]
@@ -146,6 +146,7 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
             raise UsageError(
                 f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
                 hint="it is called without arguments",
+                code=ErrorCode.LOADER_FAILED,
             ) from error
     if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
         return found
@@ -158,6 +159,7 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     raise UsageError(
         f"{spec} is of type {type(found).__name__}, which cannot be iterated over",
         hint="name a DataLoader, a list of feeds, or a function that yields them",
+        code=ErrorCode.LOADER_FAILED,
     )
 
 
@@ -173,6 +175,7 @@ def wrap_loader_errors(items: Iterable[object], spec: str) -> Iterator[object]:
         raise UsageError(
             f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
             hint="the error is in the loader's code; iterate it in Python to see all of it",
+            code=ErrorCode.LOADER_FAILED,
         ) from error
 
 
