@@ -1,4 +1,4 @@
-"""safetensors files, one or sharded, read a portion at a time into the factory's module."""
+"""Load safetensors files, one or several shards, in portions into the factory's module."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..core.records import Checkpoint
     from .loaded_module import LoadedModule
 
-PORTION_BYTES = 256 * 2**20  # bytes of one file that are mapped at once
+PORTION_BYTES = 256 * 2**20  # bytes of a file mapped at once
 
 
 def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
-    """Build the module and fill it; at most one portion is held twice."""
+    """Build the module and fill it; at most one portion is in memory twice."""
     if checkpoint.factory is None:
         raise UsageError(
             f"{checkpoint.path} holds weights alone: --model PKG.MOD:FACTORY is needed",
@@ -36,7 +36,7 @@ def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
         )
     files = weight_files(checkpoint)
     made = call_factory(checkpoint.factory, checkpoint.factory_args)
-    chosen, said = choose_weight_set(
+    chosen, set_notes = choose_weight_set(
         [read_weight_set(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
         path=checkpoint.path,
     )  # fmt: skip
@@ -46,19 +46,19 @@ def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
     for file in files:
         for portion in read_portions(file):
             filling.add(chosen.within(portion))
-    notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
     return wrap_built_module(made.module, kind=SAFETENSORS, notes=notes)
 
 
 def read_weight_set(files: Sequence[Path]) -> WeightSet:
-    """The weights of all files, of which only names and shapes are read."""
+    """Return the weights of all files; only names and shapes are read."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
     places: dict[str, Path] = {}
     for path in files:
         with _translate_errors(path), safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - not a mapping
+            for key in file.keys():  # noqa: SIM118 - not a dict
                 shapes[key] = tuple(file.get_slice(key).get_shape())
                 places[key] = path
 
@@ -79,7 +79,7 @@ def _tensor_names(path: Path) -> list[str]:
 
 @contextmanager
 def _translate_errors(path: Path) -> Iterator[None]:
-    """Tell what the reader refuses: it raises anything at a file that changes, or a new dtype."""
+    """Translate errors of the reader, which raises anything for changed files or new dtypes."""
     try:
         yield
     except Exception as error:
@@ -89,7 +89,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 def read_portions(path: Path, *, size: int = PORTION_BYTES) -> Iterator[dict[str, torch.Tensor]]:
-    """The tensors of one file, about `size` bytes at a time; each lot has a mapping of its own."""
+    """Yield the tensors of a file in portions of about `size` bytes, each with its own mapping."""
     from safetensors import safe_open
 
     keys = _tensor_names(path)

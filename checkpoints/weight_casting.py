@@ -1,8 +1,4 @@
-"""Weights in float64 one at a time: cast when a call uses them, freed when it is done.
-
-So a model runs in float64 in the memory of its own weights and the largest of them, where a copy
-takes three times as much.
-"""
+"""Weights in float64 one at a time: cast when a call uses them, freed afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-# What tells of a weight's form: asked without casting it.
+# Metadata of a weight, available without a cast.
 _METADATA_CALLS = frozenset((
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
     "get_device", "__len__", "__hash__", "__bool__",
@@ -31,26 +27,26 @@ _METADATA_PROPERTIES = frozenset((
 ))  # fmt: skip
 
 
-class UncastWeightError(Exception):  # no error of anybody's: there is no reference then
-    """A weight was computed with as it is, or written to; the message is one line that says how."""
+class UncastWeightError(Exception):  # not a ModelcError: there is no reference then
+    """A weight was used without a cast, or written to; the message says how in one line."""
 
 
 def share_parameters(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of the module that has the very parameters of it, and its buffers in float64."""
-    twin = copy.deepcopy(module, {id(p): p for p in module.parameters()})
-    for part in twin.modules():
+    """Return a copy of the module with the same parameters, and its buffers in float64."""
+    copied = copy.deepcopy(module, {id(p): p for p in module.parameters()})
+    for part in copied.modules():
         for name, buffer in part._buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 part._buffers[name] = buffer.double()
-    return twin
+    return copied
 
 
 @contextmanager
 def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
-    """Within, every call that takes a float parameter of the module takes it in float64.
+    """Cast float parameters of the module to float64 in every call within the context.
 
     Raises:
-        UncastWeightError: from the call that got at a parameter all the same, as TorchScript's do.
+        UncastWeightError: a call used a parameter without a cast, as TorchScript does.
     """
     floats = {id(p): p for p in module.parameters() if p.is_floating_point()}
     copies = _Float64Copies()
@@ -61,13 +57,13 @@ def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
 
 
 class _Float64Copies:
-    """The memory of weights in float64, as long as anything uses it."""
+    """The float64 copies of weights that are alive."""
 
     def __init__(self) -> None:
         self._storages: dict[int, StorageWeakRef] = {}
 
     def of(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight in float64."""
+        """Return the weight in float64."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         gone = [key for key, storage in self._storages.items() if storage.expired()]  # type: ignore[no-untyped-call]  # torch's own
@@ -79,7 +75,7 @@ class _Float64Copies:
         return made
 
     def hold(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies in one of them."""
+        """Whether the tensor shares memory with one of the copies."""
         return tensor.untyped_storage()._cdata in self._storages
 
 
@@ -96,10 +92,13 @@ def _make_cast_mode(
         return value
 
     def cast_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        asked = _property_name(func)
-        if asked == "dtype" and id(args[0]) in weights:
+        property_name = _property_name(func)
+        if property_name == "dtype" and id(args[0]) in weights:
             return torch.float64
-        if asked in _METADATA_PROPERTIES or getattr(func, "__name__", "") in _METADATA_CALLS:
+        if (
+            property_name in _METADATA_PROPERTIES
+            or getattr(func, "__name__", "") in _METADATA_CALLS
+        ):
             return func(*args, **kwargs)
         if _is_lookup(func, args, kwargs):
             return func(*args, **kwargs).double()
@@ -110,14 +109,14 @@ def _make_cast_mode(
 
 
 def _property_name(func: Any) -> str:
-    """The name of the property that `func` reads; empty where it is a call."""
+    """Return the name of the property that `func` reads; empty for a call."""
     if getattr(func, "__name__", "") != "__get__":
         return ""
     return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
 def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call takes rows of a table: they are cast, and not the table."""
+    """Whether the call looks up rows of a table: cast the rows, not the table."""
     import torch
 
     renormalised = len(args) > 3 or kwargs.get("max_norm") is not None  # noqa: PLR2004
@@ -125,7 +124,7 @@ def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
 
 
 def _argument_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    """The tensors among arguments, those in lists as well; sparse ones have no one storage."""
+    """Yield the strided tensors among arguments, lists included."""
     import torch
 
     for value in values:
@@ -138,9 +137,9 @@ def _argument_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
 def _make_guard_mode(
     weights: Mapping[int, torch.Tensor], copies: _Float64Copies
 ) -> TorchDispatchMode:
-    """Refuses operators on the parameters themselves, which the other mode did not see.
+    """Reject operators on uncast parameters, which the cast mode did not see.
 
-    And those that write to what was cast: the next call would not know of it.
+    Reject writes to cast weights as well: the next call would not see them.
     """
     import torch
 
@@ -151,10 +150,10 @@ def _make_guard_mode(
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
     def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        taken = list(_argument_tensors((*args, *kwargs.values())))
-        if func not in copying and any(map(is_weight, taken)):
-            raise UncastWeightError(f"{func} takes a weight as it is")
-        if func._schema.is_mutable and any(map(copies.hold, taken)):
+        operands = list(_argument_tensors((*args, *kwargs.values())))
+        if func not in copying and any(map(is_weight, operands)):
+            raise UncastWeightError(f"{func} uses a weight without a cast")
+        if func._schema.is_mutable and any(map(copies.hold, operands)):
             raise UncastWeightError(f"{func} may write to a weight")
         return func(*args, **kwargs)
 

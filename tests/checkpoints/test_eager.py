@@ -383,7 +383,7 @@ def test_kept_answers_are_computed_once_for_each_feed_and_variant() -> None:
 
     eager = does(doubled)
     eager.names(X)
-    with eager.cache_answers():
+    with eager.cache_variants():
         runs.clear()
         first = list(eager.draw_perturbed(X, 2**-24, pairs=2))
         again = list(eager.draw_perturbed(X, 2**-24, pairs=2))

@@ -31,9 +31,9 @@ class Root(nn.Module):
 SMALL, HUGE = ({"x": np.full(3, value, np.float32)} for value in (2.0, 3e9))
 
 
-def eager(module: nn.Module, patience: int) -> Eager:
+def eager(module: nn.Module, step_limit: int) -> Eager:
     names = bind_inputs(("x",), parameters_of(Root().forward))
-    return Eager(module.eval(), ("x",), names, patience=patience)
+    return Eager(module.eval(), ("x",), names, step_limit=step_limit)
 
 
 @pytest.mark.parametrize("module", [Root(), torch.jit.script(Root())], ids=["python", "script"])
@@ -113,7 +113,7 @@ def catching_until(turns: int) -> None:
 
 
 def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
-    with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000, again=0.02)):
+    with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000, repeat_seconds=0.02)):
         catching()
 
 
@@ -128,7 +128,7 @@ def test_a_function_that_is_traced_afterwards_runs() -> None:
         """Nothing is followed."""
 
     for steps in (100_000, 10):
-        with suppress(DeadlineExceededError), limit_steps(StepCounter(steps, again=0.01)):
+        with suppress(DeadlineExceededError), limit_steps(StepCounter(steps, repeat_seconds=0.01)):
             catching_until(100)
         before = sys.gettrace()
         sys.settrace(follow)
