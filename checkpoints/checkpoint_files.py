@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import (
     CheckpointError,
     ConsentError,
+    ErrorCode,
     Hint,
     Option,
     UsageError,
@@ -126,6 +127,7 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
     raise CheckpointError(
         f"{folder} has neither config.json with weights nor an index of shards, but {held}",
         hint="use the path of the weights file",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )
 
 
@@ -137,6 +139,7 @@ def _list_shards(index: Path, kind: str) -> list[Path]:
         raise CheckpointError(
             f"{index} is not an index of shards: it has no weight_map",
             hint="download the index again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     for name, shard in zip(names, shards, strict=True):
         inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
@@ -144,11 +147,13 @@ def _list_shards(index: Path, kind: str) -> list[Path]:
             raise CheckpointError(
                 f"{index} lists the shard {name!r}, which is not in its folder",
                 hint="download every shard into the index's folder",
+                code=ErrorCode.NOT_FOUND,
             )
         if sniff_kind(shard) != kind:
             raise CheckpointError(
                 f"{index} lists the shard {name!r}, which is {sniff_kind(shard)}, not {kind}",
                 hint="download every shard again",
+                code=ErrorCode.CORRUPT_FILE,
             )
     return shards
 
@@ -181,7 +186,7 @@ def _no_such_file_error(path: Path) -> UsageError:
         hint = f"list the folder: ls {folder}"
     else:
         hint = f"the folder {folder} does not exist"
-    return UsageError(f"no such checkpoint: {path}", hint=hint)
+    return UsageError(f"no such checkpoint: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
 
 
 def _is_hub_name(path: Path) -> bool:
@@ -205,6 +210,7 @@ def needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
         f"{path} contains only weights ({kind}): --model PKG.MOD:FACTORY is required",
         hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
         option="model",
+        code=ErrorCode.FACTORY_REQUIRED,
     )
 
 

@@ -187,6 +187,7 @@ class Eager(EagerWatched):
             raise CheckpointError(
                 f"eager exceeds {limit:,} steps on {form}",
                 hint="bound the loops of forward",
+                code=ErrorCode.STEP_LIMIT,
             ) from error
 
     @contextmanager
@@ -271,6 +272,7 @@ class Eager(EagerWatched):
                 f"eager gives different values for the same feed: {', '.join(unstable)}"
                 f" ({explain_instability(training)})",
                 hint="make forward deterministic in eval mode, with dropout only if self.training",
+                code=ErrorCode.UNSTABLE_OUTPUTS,
             )
         self._observe_run(feed, first)
         return first
@@ -319,6 +321,7 @@ class Eager(EagerWatched):
                 else f"--drop-output {' '.join(sorted(parts.dropped))} leaves no output",
                 hint="return a tensor, or a tuple, dict or dataclass of tensors",
                 option="drop-output" if parts.dropped else "",
+                code=ErrorCode.NO_TENSOR,
             )
         return tensors
 

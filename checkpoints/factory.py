@@ -196,6 +196,7 @@ def _import_module(name: str, asked: str) -> ModuleType:
             hint=f"did you mean {near[0]}?"
             if near
             else "run modelc in the folder that contains it",
+            code=ErrorCode.NOT_FOUND,
         ) from error
     except (Exception, SystemExit) as error:
         raise _user_code_error(f"importing {name}", error) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
-from ..core.errors import Hint, Option, UsageError, first_line
+from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _no_cache_error(model: PreTrainedModel, why: str) -> UsageError:
         f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
         hint=Hint("convert it without them with ", Option("model-arg", "task=text-generation")),
         option="model-arg",
+        code=ErrorCode.UNSUPPORTED,
     )
 
 

@@ -196,6 +196,7 @@ def _from_pretrained(
         raise CheckpointError(
             f"transformers cannot load {folder}: {first_line(error)}",
             hint="try transformers' AutoModel.from_pretrained in Python",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     return cast("tuple[PreTrainedModel, dict[str, set[object]]]", loaded)
 
@@ -232,7 +233,9 @@ class _WeightMismatch:
         """Return the error; it differs if only weights of the head are missing."""
         of_body = [name for name in missing if name.startswith(self.body) and _POOLER not in name]
         summary = self.missing_head if missing and len(parts) == 1 and not of_body else self.summary
-        return CheckpointError(f"{summary}: {'; '.join(parts)}", hint=self.hint)
+        return CheckpointError(
+            f"{summary}: {'; '.join(parts)}", hint=self.hint, code=ErrorCode.MISFIT_WEIGHTS
+        )
 
 
 def _describe_mismatch(

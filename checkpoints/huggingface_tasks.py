@@ -190,6 +190,7 @@ def _no_past_error(asked: str, base: str, part: str) -> UsageError:
         f"{asked}: decoders with a past are not supported for encoder-decoders",
         hint=Hint("convert the whole model with ", Option("model-arg", f"task={base}{alone}")),
         option="model-arg",
+        code=ErrorCode.UNSUPPORTED,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter, parameters_of, parameters_of_schema
-from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
 from .sniff import HUGGINGFACE, PT2
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
                 "leave ", Option("method"), " out, or give the checkpoint that it was exported from"
             ),
             option="method",
+            code=ErrorCode.UNSUPPORTED,
         )
     place, _, last = name.rpartition(".")
     owner = _find_part(loaded.module, place, name)
@@ -116,6 +117,7 @@ def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
         f"--method {name}: {type(owner).__name__} {what}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
         option="method",
+        code=ErrorCode.NOT_FOUND,
     )
 
 

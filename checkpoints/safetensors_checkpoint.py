@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, Hint, Option, UsageError, first_line
-from .checkpoint_files import weight_files
+from ..core.errors import CheckpointError, ErrorCode, first_line
+from .checkpoint_files import needs_factory_error, weight_files
 from .factory import call_factory, wrap_built_module
 from .sniff import SAFETENSORS
 from .weight_loading import ModuleFiller, find_renaming
@@ -14,7 +15,6 @@ from .weight_sets import TOP_KEY, WeightSet, choose_weight_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import torch
 
@@ -27,13 +27,7 @@ PORTION_BYTES = 256 * 2**20  # bytes of a file mapped at once
 def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
     """Build the module and fill it; at most one portion is in memory twice."""
     if checkpoint.factory is None:
-        raise UsageError(
-            f"{checkpoint.path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-            hint=Hint(
-                "add ", Option("model"), " with the function or class that builds the module"
-            ),
-            option="model",
-        )
+        raise needs_factory_error(Path(checkpoint.path), SAFETENSORS)
     files = weight_files(checkpoint)
     made = call_factory(checkpoint.factory, checkpoint.factory_args)
     chosen, set_notes = choose_weight_set(
@@ -84,7 +78,9 @@ def _translate_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be read: {first_line(error)}", hint="download the file again"
+            f"{path} cannot be read: {first_line(error)}",
+            hint="download the file again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array
-from ..core.errors import Hint, Option, UsageError, first_line
+from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.nested_values import (
     NamedItem,
     iterate_leaves,
@@ -53,7 +53,7 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "give an existing .npz file"
-        raise UsageError(f"no such sample file: {path}", hint=hint)
+        raise UsageError(f"no such sample file: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
     if path.suffix == ".npz":
         found = _from_npz(path)
     elif path.suffix == ".safetensors":
@@ -64,9 +64,14 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         raise UsageError(
             f"unsupported sample format {path.suffix or 'without suffix'}: {path}",
             hint=f"save them as {', '.join(_SAMPLE_SUFFIXES)}",
+            code=ErrorCode.UNSUPPORTED,
         )
     if not found:
-        raise UsageError(f"{path} contains no arrays", hint="save at least one named array")
+        raise UsageError(
+            f"{path} contains no arrays",
+            hint="save at least one named array",
+            code=ErrorCode.NO_SAMPLES,
+        )
     return found
 
 
@@ -108,6 +113,7 @@ def _from_npz(path: Path) -> dict[str, Array]:
         raise UsageError(
             f"{path} cannot be read as .npz: {first_line(error)}",
             hint="write it with numpy.savez(path, name=array), without objects",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     half = np.float16
     return {n: a.astype(np.float32) if a.dtype == half else a for n, a in found.items()}
@@ -124,6 +130,7 @@ def _from_safetensors(path: Path) -> dict[str, Array]:
         raise UsageError(
             f"{path} cannot be read as safetensors: {first_line(error)}",
             hint="write it with safetensors.torch.save_file",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 
@@ -221,7 +228,11 @@ def read_loader(
         items = load_items(spec, lambda name: import_object(name, _SAMPLES_OPTION))
         items_read = list(islice(wrap_loader_errors(items, spec), most))
     if not items_read:
-        raise UsageError(f"the loader {spec} yields nothing", hint="yield at least one item")
+        raise UsageError(
+            f"the loader {spec} yields nothing",
+            hint="yield at least one item",
+            code=ErrorCode.NO_SAMPLES,
+        )
     names = tuple(inputs) if settled else _input_names(items_read[0], takes, inputs, spec)
     found = [
         _item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(items_read)

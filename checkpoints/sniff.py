@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.torch_sizes import PICKLES
 from ..core.untrusted_files import (
     HEADER_LIMIT,
@@ -45,7 +45,7 @@ def sniff_kind(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(40)
     if not head:
-        raise CheckpointError(f"{path} is empty", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(f"{path} is empty", hint=_DOWNLOAD_HINT, code=ErrorCode.CORRUPT_FILE)
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_zip(path)
     if path.suffix == ".safetensors" or _is_safetensors_header(head):
@@ -83,10 +83,16 @@ def find_pickled_class(path: Path) -> str | None:
 
 def _kind_of_zip(path: Path) -> str:
     if not is_zip_archive(path):
-        raise CheckpointError(f"{path} is a truncated zip archive", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(
+            f"{path} is a truncated zip archive", hint=_DOWNLOAD_HINT, code=ErrorCode.CORRUPT_FILE
+        )
     fault = find_archive_fault(path)
     if fault:
-        raise CheckpointError(f"{path} is a corrupt zip archive: {fault}", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(
+            f"{path} is a corrupt zip archive: {fault}",
+            hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
+        )
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}
@@ -99,6 +105,7 @@ def _kind_of_zip(path: Path) -> str:
     raise CheckpointError(
         f"{path} is a zip archive, but not PyTorch's: it contains {', '.join(names[:3])}",
         hint="use a file written by torch.save, torch.jit.save or torch.export.save",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )
 
 
@@ -112,26 +119,34 @@ def _check_safetensors(path: Path) -> None:
         read_safetensors_header(path)
     except TruncatedFileError as error:
         raise CheckpointError(
-            f"{path} is truncated or corrupt: {first_line(error)}", hint=_DOWNLOAD_HINT
+            f"{path} is truncated or corrupt: {first_line(error)}",
+            hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     except ValueError as error:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file: {first_line(error)}",
             hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 
 def _not_a_checkpoint_error(path: Path, head: bytes) -> CheckpointError:
     if head.startswith(b"version https://git-lfs"):
         return CheckpointError(
-            f"{path} is a Git LFS pointer, not the file itself", hint="run git lfs pull"
+            f"{path} is a Git LFS pointer, not the file itself",
+            hint="run git lfs pull",
+            code=ErrorCode.NOT_A_CHECKPOINT,
         )
     if path.suffix in _ARTIFACT_KINDS:
         what, hint = _ARTIFACT_KINDS[path.suffix]
         return CheckpointError(
-            f"{path} is {what}, not a PyTorch checkpoint", hint=hint.format(path=path)
+            f"{path} is {what}, not a PyTorch checkpoint",
+            hint=hint.format(path=path),
+            code=ErrorCode.NOT_A_CHECKPOINT,
         )
     return CheckpointError(
         f"{path} is not a PyTorch checkpoint: it begins with {head[:16]!r}",
         hint="use a file written by torch.save, torch.jit.save, torch.export.save or safetensors",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option
 from ..core.torch_file import load_torch_file, read_torch_file, unreadable_error
-from .checkpoint_files import weight_files
+from .checkpoint_files import needs_factory_error, weight_files
 from .factory import call_factory, check_acyclic, wrap_built_module
 from .loaded_module import HPARAMS, LoadedModule, find_hyper_parameters, is_lightning
 from .sniff import PICKLE, STATE_DICT
@@ -26,7 +27,6 @@ from .weight_sets import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import torch
 
@@ -52,7 +52,7 @@ def load_state_dict_file(checkpoint: Checkpoint) -> LoadedModule:
     if isinstance(found, nn.Module):
         found = found.state_dict()
     if checkpoint.factory is None:
-        raise _needs_factory_error(path)
+        raise needs_factory_error(path, STATE_DICT)
     states = find_states(found) or {TOP_KEY: _empty_state(found, path)}
     made = call_factory(checkpoint.factory, checkpoint.factory_args, find_hyper_parameters(found))
     chosen, set_notes = choose_weight_set(
@@ -87,7 +87,7 @@ def _fill_module(
 def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
     """Load several memory-mapped files of weights into the factory's module."""
     if checkpoint.factory is None:
-        raise _needs_factory_error(checkpoint.path)
+        raise needs_factory_error(Path(checkpoint.path), STATE_DICT)
     shards = [_read_shard(file) for file in files]
     made = call_factory(checkpoint.factory, checkpoint.factory_args)
     together = make_weight_set(
@@ -104,14 +104,6 @@ def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
         filling.add(chosen.within(shard))
     notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
     return wrap_built_module(made.module, kind=STATE_DICT, notes=notes)
-
-
-def _needs_factory_error(path: Path | str) -> UsageError:
-    return UsageError(
-        f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
-        option="model",
-    )
 
 
 def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
@@ -192,4 +184,5 @@ def _empty_state(found: object, path: Path) -> dict[str, object]:
     raise CheckpointError(
         f"{path} contains a {type(found).__name__} with {keys}, not a state dict",
         hint="save module.state_dict() instead",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter, ParameterKind, parameters_of_schema
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.nested_values import iterate_leaves
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
 from ..core.torch_file import refuse_archive_code
@@ -46,6 +46,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
         raise CheckpointError(
             f"{path} cannot be opened as an exported program: {first_line(error)}",
             hint="export it again with torch.export.save, on this version of torch",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     inputs = _program_inputs(program)
     sizes = _SymbolicSizes(program, inputs)
@@ -205,11 +206,13 @@ def load_torchscript(checkpoint: Checkpoint) -> LoadedModule:
         raise CheckpointError(
             f"{path} cannot be opened as TorchScript: {first_line(error)}",
             hint="save it again with torch.jit.save, on this version of torch",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     if not hasattr(module, "forward"):
         raise CheckpointError(
             f"{path} is a TorchScript archive without a forward method",
             hint="save a module that has forward",
+            code=ErrorCode.UNSUPPORTED,
         )
     method = module._c._get_method("forward")
     takes = parameters_of_schema(method.schema)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, Hint, Option, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
 
@@ -133,6 +133,7 @@ class ModuleFiller:
             raise CheckpointError(
                 f"{key} is {then}, the module's is {now}: the imaginary part would be lost",
                 hint="save real weights, or build a module with complex weights",
+                code=ErrorCode.MISFIT_WEIGHTS,
             )
         if found in (torch.float16, torch.bfloat16):
             self.half.add(then)
@@ -193,6 +194,7 @@ class ModuleFiller:
                     " to continue without these",
                 ),
                 option="model",
+                code=ErrorCode.MISFIT_WEIGHTS,
             )
         if found and (kept := len(lacking) + len(self.mismatched)):
             found.append(f"{kept} of {len(own)} tensors keep the factory's random values (seed 0)")
@@ -304,6 +306,7 @@ def check_form(name: str, tensor: torch.Tensor, wanted: str = "dense") -> None:
         hint="build the module on the cpu: a tensor on the meta device has no values"
         if meta
         else f"save it as a plain tensor: {_TO_PLAIN.get(form, 'tensor.to_dense()')}",
+        code=ErrorCode.MISFIT_WEIGHTS,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, Hint, Option, unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, unknown_name_error
 from ..core.torch_file import read_torch_file
 from .weight_loading import find_renaming
 
@@ -276,6 +276,7 @@ def _ambiguous_error(fits: Sequence[WeightSet], path: str) -> CheckpointError:
             Option("weights-key", ", or --weights-key ".join(one.key for one in fits[:_SHOWN])),
         ),
         option="weights-key",
+        code=ErrorCode.AMBIGUOUS_WEIGHTS,
     )
 
 

@@ -20,6 +20,15 @@ class ErrorCode(StrEnum):
 
     NO_EFFECT = "no-effect"  # an option that nothing here uses
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+    CORRUPT_FILE = "corrupt-file"  # truncated, damaged, or unreadable in its format
+    NOT_A_CHECKPOINT = "not-a-checkpoint"
+    FACTORY_REQUIRED = "factory-required"  # weights without code
+    MISFIT_WEIGHTS = "misfit-weights"  # checkpoint and module do not match
+    AMBIGUOUS_WEIGHTS = "ambiguous-weights"  # several sets fit
+    UNSTABLE_OUTPUTS = "unstable-outputs"  # two runs of one feed differ
+    NO_TENSOR = "no-tensor"  # the model returns none
+    STEP_LIMIT = "step-limit"  # eager does not end
+    UNSUPPORTED = "unsupported"  # a format, task or method
     NOT_FOUND = "not-found"  # a path, name or class that does not exist
     NO_SAMPLES = "no-samples"
     SAMPLES_CHANGED = "samples-changed"  # during a run

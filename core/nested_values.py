@@ -64,7 +64,7 @@ def name_leaves(
     """Take a value apart under stable names.
 
     A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other goes by its path, with
-    dots between (`hidden_states.0`). A name that is `reserved` (a graph has one name for one tensor,
+    dots between (`hidden_states.0`). A name that is `reserved` (a graph has one name per tensor,
     so not for an input and an output) gets `_out`; one that comes twice gets underscores.
     """
     pairs = list(iterate_leaves(value, is_leaf))
@@ -81,7 +81,7 @@ def name_parts_of(
     root: str = "output",
     reserved: Collection[str] = (),
 ) -> list[str]:
-    """The name of each part of a value that is reserved apart, by the rules of `name_leaves`."""
+    """The name of each part of a value that is taken apart, by the rules of `name_leaves`."""
     names: list[str] = []
     used = set(reserved)
     for path, leaf in pairs:

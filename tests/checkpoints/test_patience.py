@@ -38,9 +38,7 @@ def eager(module: nn.Module, step_limit: int) -> Eager:
 
 @pytest.mark.parametrize("module", [Root(), torch.jit.script(Root())], ids=["python", "script"])
 def test_a_run_that_never_ends_is_ended_and_said(module: nn.Module) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"eager is not done with x:float32\[3\] after 3,000 steps"
-    ):
+    with pytest.raises(CheckpointError, match=r"3,000 steps.*x:float32\[3\]"):
         eager(module, 3000).run_with_deadline(HUGE)
 
 
@@ -120,7 +118,7 @@ def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
 def test_a_float64_reference_that_never_ends_is_none() -> None:
     found = eager(Root(), 3000)
     assert found.run_exact({"x": np.linspace(1e30, 9e30, 7, dtype=np.float32)}) is None
-    assert "is not done" in found.no_float64
+    assert "3,000 steps" in found.no_float64
 
 
 def test_a_function_that_is_traced_afterwards_runs() -> None:
