@@ -1,7 +1,7 @@
-"""Padding up to a multiple of a size, computed where Python's code asks whether any is due.
+"""Padding to a multiple of a size, computed instead of a Python branch.
 
-`if height % 2 != 0: x = pad(x, ...)` holds for the sizes that were captured. Padding by nothing
-leaves a tensor as it is, so the amount alone need be known, and that follows from the size.
+`if height % 2 != 0: x = pad(x, ...)` holds for the captured sizes only. Padding by 0 is the
+identity, so the amount can always be computed from the size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute, swap_functions
 
 _SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
-_PATCH_PADDING = "maybe_pad"  # of images whose patches are no part of their sizes, as in FocalNet
+_PATCH_PADDING = "maybe_pad"  # of images to whole patches, in FocalNet
 _MODELS_PREFIX = "transformers.models."
 
 
@@ -24,7 +24,7 @@ def _has_padding(module: Module) -> bool:
 
 
 def _find_same_paddings(module: Module) -> list[Any]:
-    """The functions of that name in the files that the parts' classes come from."""
+    """Return the functions of that name in the files of the submodules' classes."""
     files = {type(part).__module__ for part in module.modules()}
     found = [
         getattr(sys.modules.get(name), _SAME_PADDING, None)
@@ -35,7 +35,7 @@ def _find_same_paddings(module: Module) -> list[Any]:
 
 
 def _find_patch_embeddings(module: Module) -> list[type]:
-    """The classes of parts that pad images to whole patches."""
+    """Return the classes of submodules that pad images to whole patches."""
     return list(
         dict.fromkeys(
             type(part)
@@ -59,7 +59,7 @@ def _use_size_padding(module: Module) -> Iterator[None]:
 
 
 def _pad_as_tensorflow(features: Any, conv_layer: Any) -> Any:
-    """As TensorFlow's SAME: as many outputs as a stride has steps in the image."""
+    """Pad like TensorFlow's SAME."""
     from torch.nn import functional
 
     amounts: list[Any] = []
@@ -88,7 +88,7 @@ def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> An
 PADDING_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="computed-padding",
-        summary="padding computed of the sizes, without asking whether any is due",
+        summary="padding computed from the sizes, without a branch",
         suits=_has_padding,
         during=_use_size_padding,
         answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),

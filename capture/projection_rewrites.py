@@ -1,9 +1,8 @@
-"""LSTMs with `proj_size` as LSTMs without: ONNX's operator has no projection.
+"""LSTMs with `proj_size` as plain ones: ONNX's operator has no projection.
 
-What such a layer gives is a projection of a hidden state, y = P h, and only y comes back, as R y.
-As R y = (R P) h, a plain LSTM whose recurrent weight is R P computes the same hidden states, and
-its outputs are projected afterwards. A first state y0 that is given is that of h0 = P+ y0, with
-the pseudo-inverse of P: as P has more columns than rows, P P+ is the identity.
+The output of such a layer is y = P h, and only y is fed back, as R y = (R P) h. So a plain LSTM
+with the recurrent weight R P has the same hidden states, and its outputs are projected afterwards.
+An initial state y0 becomes h0 = P+ y0 with the pseudo-inverse of P; P P+ is the identity.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _replace_projected_lstms(module: Module) -> Module:
 
 
 def _make_plain_lstm(lstm: Any) -> Module:
-    """A module that gives what the LSTM gives, of plain LSTMs of one layer each."""
+    """Return an equivalent module of plain LSTMs with one layer each."""
     from torch import nn
 
     class Unprojected(nn.Module):
@@ -54,7 +53,7 @@ def _make_plain_lstm(lstm: Any) -> Module:
             self.layers = nn.ModuleList(_make_lstm_layer(lstm, at) for at in range(lstm.num_layers))
 
         def flatten_parameters(self) -> None:
-            """As models call it; there is nothing to be done."""
+            """Do nothing; models may call it."""
 
         def forward(self, x: torch.Tensor, hx: Any = None) -> Any:
             import torch
@@ -74,7 +73,7 @@ def _make_plain_lstm(lstm: Any) -> Module:
 
 
 def _make_lstm_layer(lstm: Any, at: int) -> Module:
-    """One layer: a plain LSTM, and the projections of its directions."""
+    """Return one layer: a plain LSTM, and the projections of its directions."""
     import torch
     from torch import nn
 
@@ -93,7 +92,7 @@ def _make_lstm_layer(lstm: Any, at: int) -> Module:
             getattr(plain, f"weight_hh_l0{suffix}").copy_(recurrent)
 
     class Layer(nn.Module):
-        """Hidden states on one side, their projections on the other."""
+        """A plain LSTM with projections of its hidden states."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -120,7 +119,7 @@ def _make_lstm_layer(lstm: Any, at: int) -> Module:
 PROJECTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="plain-projections",
-        summary="LSTMs with proj_size as plain ones, whose outputs are projected afterwards",
+        summary="LSTMs with proj_size as plain LSTMs with projected outputs",
         suits=_needs_plain_projections,
         change=_replace_projected_lstms,
         answers=_SYMPTOMS,

@@ -1,4 +1,4 @@
-"""What a rewrite is, and the means to change a copy of a model: own classes, swapped functions."""
+"""Rewrites, and tools to change a copy of a model: own classes, swapped functions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ else:
 
 
 def keep_module(module: Module) -> Module:
-    """Nothing is changed in the module itself."""
+    """Return the module unchanged."""
     return module
 
 
 def no_context(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
-    """Nothing is changed while the copy runs."""
+    """Return an empty context."""
     return nullcontext()
 
 
 def calls_any(module: Module, names: frozenset[str]) -> bool:
-    """Whether a method of a part's class names one of them, as torch.nn.ELU's forward does `elu`.
+    """Whether a method of a submodule's class uses one of the names, such as `elu`.
 
-    What `torch.nn.Module` itself has is left out.
+    Methods of `torch.nn.Module` do not count.
     """
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     members = [m for kind in kinds if kind.__name__ != "Module" for m in vars(kind).values()]
@@ -42,7 +42,7 @@ def calls_any(module: Module, names: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """One known change.
+    """One known change to a model.
 
     Attributes:
         name: its name in records and on the command line.
@@ -79,9 +79,9 @@ class Rewrite:
 
 
 def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
-    """Give one module of the copy a class of its own with these members.
+    """Give a module of the copy its own class with these members.
 
-    Classes are shared with the reference: what is set on them would change it as well.
+    Classes are shared with the reference, so attributes cannot be set on them.
     """
     base = type(part)
     part.__class__ = type(
@@ -94,7 +94,7 @@ def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
 def replace_parts(
     module: torch.nn.Module, instead: Callable[[torch.nn.Module], torch.nn.Module]
 ) -> torch.nn.Module:
-    """The module with every part that `instead` gives another for replaced; itself too."""
+    """Replace submodules, and the module itself, by what `instead` returns for them."""
     for part in list(module.modules()):
         for name, child in list(part.named_children()):
             other = instead(child)
@@ -108,10 +108,10 @@ def replace_parts(
 
 @contextmanager
 def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
-    """Have every loaded module that knows a function by any name know its replacement instead.
+    """Replace functions under every name in every loaded module; restore them afterwards.
 
-    `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
-    the one in torch would not reach it. All are put back, whatever happens in between.
+    `from torch.utils.checkpoint import checkpoint` in the user's file is a separate name, which
+    replacing the attribute in torch would not change.
     """
     back = {id(new): function for function, new in replacements.items()}
     ours = {id(new.__globals__) for new in replacements.values() if hasattr(new, "__globals__")}
@@ -119,11 +119,11 @@ def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]
         _exchange({id(function): new for function, new in replacements.items()}, ours)
         yield
     finally:
-        _exchange(back, ours)  # also where a module was imported meanwhile, and knows the new one
+        _exchange(back, ours)  # also in modules that were imported meanwhile
 
 
 def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -> None:
-    """Set every name of a loaded module that stands for one of these; not in files of ours."""
+    """Set every name of a loaded module that refers to one of these; not in modelc's files."""
     for module in list(sys.modules.values()):
         names: object = getattr(module, "__dict__", None)
         if not isinstance(names, dict) or id(names) in ours:
@@ -135,7 +135,7 @@ def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -
 
 @contextmanager
 def swap_attribute(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute of a library's class or module, and put the old one back."""
+    """Set an attribute of a library's class or module; restore it afterwards."""
     before = vars(owner)[name]
     setattr(owner, name, value)
     try:

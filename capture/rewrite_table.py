@@ -1,4 +1,4 @@
-"""The table of rewrites, and the copy of the model that they are made on."""
+"""The table of rewrites, and the copies of the model that they change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REWRITE_TABLE: tuple[Rewrite, ...] = (
     *numeric_rewrites.SPECTRA_REWRITES,
 )
 
-# Copies are kept as long as their eager model: each step of a run enters them, twice at times.
+# Copies live as long as their eager model: each step of a run uses them.
 _COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDictionary()
 
 
@@ -60,20 +60,20 @@ _COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDiction
 def apply_rewrites(
     eager: Eager, names: Sequence[str], *, example: Feed | None = None
 ) -> Iterator[Eager]:
-    """A copy of `eager` with the rewrites of these names, in order; without names, itself.
+    """Yield a copy of `eager` with these rewrites, in order; without names, itself.
 
-    What must hold while code runs holds inside the `with` alone, and is put back in all cases.
+    Changes outside the copy hold only within the context.
 
     Args:
-        eager: the reference, which stays as it is.
-        names: rewrites of the table, and `patch:pkg.mod:fn` for the user's own.
-        example: a feed on which the copy is to give the outputs that eager gives, by name.
+        eager: the reference, which does not change.
+        names: names in the table, and `patch:pkg.mod:fn` for the user's patches.
+        example: a feed to compare the names of the copy's outputs with eager's.
 
     Raises:
-        UsageError: there is no such rewrite or patch.
-        CheckpointError: a patch raised, gave no module, wrote into the reference's weights, or its
-            model gives other outputs.
-        ConversionError: the module cannot be copied, or a rewrite does not suit it after all.
+        UsageError: the rewrite or patch does not exist.
+        CheckpointError: a patch raised, returned no module, wrote into the reference's weights,
+            or changes the outputs' names.
+        ConversionError: the module cannot be copied, or a rewrite fails.
     """
     if not names:
         yield eager
@@ -119,7 +119,7 @@ def match_rewrites(eager: Eager, evidence: Evidence, *, exclude: Sequence[str]) 
 
 
 def describe_rewrite(name: str) -> str:
-    """What is said to the user of a rewrite, after `captured with`."""
+    """Describe a rewrite for `captured with ...`."""
     if name.startswith(PATCH):
         return f"--patch {name.removeprefix(PATCH)}"
     return f"{name}: {_find_rewrite(name).summary}"
@@ -133,7 +133,7 @@ def _find_rewrite(name: str) -> Rewrite:
 
 
 def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
-    """The copy with these rewrites; made once."""
+    """Return the cached copy with these rewrites."""
     copies = _COPIES.setdefault(eager, {})
     if names not in copies:
         module = copy_sharing_weights(eager.module)
@@ -149,9 +149,9 @@ def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
 def _apply_change(module: Module, rewrite: Rewrite) -> Module:
     try:
         return rewrite.change(module)
-    except Exception as error:  # it works on the insides of the user's module
+    except Exception as error:  # rewrites change internals of the user's module
         raise ConversionError(
-            f"the rewrite {rewrite.name} does not suit this model: {first_line(error)}",
+            f"the rewrite {rewrite.name} fails on this model: {first_line(error)}",
             hint=Hint("change the copy yourself with ", Option("patch", "PKG.MOD:FN")),
             option="patch",
         ) from error
@@ -159,7 +159,7 @@ def _apply_change(module: Module, rewrite: Rewrite) -> Module:
 
 @contextmanager
 def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
-    """Look that patches leave the reference's weights alone, when applied and when run."""
+    """Check that patches do not write into the reference's weights."""
     patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
     before = weight_checksums(eager.module) if patches else {}
     try:
@@ -171,7 +171,7 @@ def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _isolate_script_types() -> Iterator[None]:
-    """TorchScript types of our own: torch would take the copy's class for the reference's."""
+    """Use separate TorchScript types: the copy's class has the name of the reference's."""
     from torch.jit import _recursive
 
     with swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
@@ -181,17 +181,17 @@ def _isolate_script_types() -> Iterator[None]:
 def _check_outputs(
     copied: Eager, outputs: Sequence[str], example: Feed, names: Sequence[str]
 ) -> None:
-    """That the copy gives the outputs of the reference, by name."""
+    """Check that the copy's outputs have the reference's names."""
     patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
     what = f"--patch {', '.join(patches)}" if patches else f"the rewrite {', '.join(names)}"
     kind = CheckpointError if patches else ConversionError
-    hint = "return from forward what the model returns, in the same places"
+    hint = "return the same outputs as the model, in the same order"
     try:
         given = copied.names(example)
     except CheckpointError as error:
         raise kind(f"with {what}, {error.message}", hint=hint) from error
     if tuple(given) != tuple(outputs):
         raise kind(
-            f"with {what} the model gives {', '.join(given)} instead of {', '.join(outputs)}",
+            f"with {what} the model returns {', '.join(given)} instead of {', '.join(outputs)}",
             hint=hint,
         )

@@ -1,8 +1,8 @@
-"""LSTM and GRU as captures take them: padded rows for packed sequences, and any length.
+"""RNNs for captures: padded batches for packed sequences, and any length.
 
-Each direction of each layer runs over the padded batch by itself. The forward one is right up to a
-row's length whatever follows; the backward one runs over each row reversed within its length. So
-outputs and final states are those of the packed run, for every length.
+Each direction of each layer runs over the padded batch separately: forward, padding does not affect
+earlier steps; backward, each row is reversed within its length. Outputs and final states equal
+those of the packed run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSED_GATE = 1e4  # added to a gate: its sigmoid is 0 or 1 exactly, in every f
 
 @dataclass
 class _PaddedSequence:
-    """Stands in for a PackedSequence: rows (batch, time, features) and how long each is."""
+    """Replaces PackedSequence: rows (batch, time, features) and their lengths."""
 
     data: Any
     lengths: Any
@@ -50,7 +50,7 @@ def _use_padded_rnn(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ever
 
 
 def _pack(
-    input: torch.Tensor,  # noqa: A002 - torch's own names, by which it is called
+    input: torch.Tensor,  # noqa: A002 - torch's name
     lengths: torch.Tensor | list[int],
     batch_first: bool = False,
     enforce_sorted: bool = True,  # noqa: ARG001 - torch's signature
@@ -82,13 +82,13 @@ def _unpack(
 
 
 def _trim_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Up to the longest row, as unpacking gives it."""
+    """Trim to the longest row, like unpacking."""
     import torch
 
     longest = lengths.max()
     if torch._C._get_tracing_state() is not None:
-        return data[:, :longest]  # the tracer follows a tensor, not an int made of it
-    steps: Any = longest.item()  # not int(): torch.export follows what item() gives
+        return data[:, :longest]  # the tracer follows tensors, not ints
+    steps: Any = longest.item()  # not int(): torch.export follows item()
     check: Any = torch._check
     check(steps >= 1)
     check(steps <= data.shape[1])
@@ -107,7 +107,7 @@ def _make_forward(kind: type[Module]) -> Any:
 
 
 def _run_layers(rnn: Any, given: _PaddedSequence, hx: Any) -> tuple[_PaddedSequence, Any]:
-    """Every layer and direction in turn; the states in torch's order."""
+    """Run every layer and direction; return states in torch's order."""
     import torch
 
     directions = 1 + rnn.bidirectional
@@ -131,7 +131,7 @@ def _run_layers(rnn: Any, given: _PaddedSequence, hx: Any) -> tuple[_PaddedSeque
 
 
 def _initial_state(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Tensor, ...]:
-    """The first state of one layer and direction, (1, batch, size) each."""
+    """Return the initial state of one layer and direction, (1, batch, size) each."""
     if hx is not None:
         given = hx if isinstance(hx, tuple) else (hx,)
         return tuple(one[index : index + 1] for one in given)
@@ -142,7 +142,7 @@ def _initial_state(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[t
 
 
 def _reverse_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Each row reversed within its length; what is beyond stays where it is."""
+    """Reverse each row within its length."""
     import torch
 
     steps = torch.arange(data.shape[1])
@@ -158,7 +158,7 @@ def _run_direction(
     start: tuple[torch.Tensor, ...],
     weights: list[torch.Tensor],
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """One layer in one direction over padded rows: outputs, and the state after each row's last."""
+    """Run one layer in one direction; return outputs, and the state at each row's end."""
     out = _run_kernel(rnn, data, start, weights)[0]
     last = (lengths - 1)[:, None, None].expand(-1, 1, out.shape[2])
     hidden = out.gather(1, last)[:, 0]
@@ -184,10 +184,10 @@ def _last_cell_state(
     start: tuple[torch.Tensor, ...],
     weights: list[torch.Tensor],
 ) -> torch.Tensor:
-    """The cell state after each row's last step; computed for itself, as few models use it.
+    """Return the cell state after each row's last step, in a separate run, as few models use it.
 
-    One more feature says that a step is beyond the row. It shuts the input gate and opens the
-    forget gate entirely, so that the cell stays what it is.
+    An extra feature marks steps beyond the row. It closes the input gate and opens the forget
+    gate, so that the cell does not change.
     """
     import torch
 
@@ -210,17 +210,17 @@ def _last_cell_state(
 PACKED_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="padded-rnn",
-        summary="packed sequences as padded ones with a mask",
+        summary="packed sequences as padded batches with a mask",
         suits=_has_packed_rnn,
         during=_use_padded_rnn,
     ),
 )
 
 
-# LSTM and GRU of any length: `torch.export` unrolls them where it looks for their sizes.
+# LSTM and GRU of any length.
 #
-# The operator itself stays in the program. What fixes the length is torch's way to find the sizes
-# of what it gives: a Python loop over time. Torch has another one, that does not unroll.
+# The operator stays in torch.export's program, but torch infers its output sizes with a Python loop
+# over time, which fixes the length. Torch's while-loop decomposition does not.
 
 
 def _has_specialized_rnn(module: Module) -> bool:
@@ -242,7 +242,7 @@ def _prevent_unrolling(module: Module) -> Iterator[None]:  # noqa: ARG001 - as e
     )
 
     with ExitStack() as stack:
-        stack.callback(_clear_kernel_cache)  # after the managers have put back what was there
+        stack.callback(_clear_kernel_cache)  # after the decompositions are restored
         stack.enter_context(register_lstm_while_loop_decomposition())
         stack.enter_context(register_gru_while_loop_decomposition())
         _clear_kernel_cache()
@@ -250,7 +250,7 @@ def _prevent_unrolling(module: Module) -> Iterator[None]:  # noqa: ARG001 - as e
 
 
 def _clear_kernel_cache() -> None:
-    """Have torch look its Python kernels up again: an operator keeps what it once found."""
+    """Clear the cached Python kernels of the operators."""
     import torch
 
     for operator in (torch.ops.aten.lstm.input, torch.ops.aten.gru.input):
@@ -260,7 +260,7 @@ def _clear_kernel_cache() -> None:
 RNN_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="any-length-rnn",
-        summary="LSTM and GRU over time without unrolling it",
+        summary="LSTM and GRU without unrolling",
         suits=_has_specialized_rnn,
         during=_prevent_unrolling,
         answers=frozenset((Symptom.FIXED_SIZE,)),

@@ -1,4 +1,4 @@
-"""Attention and experts in plain operators, and what transformers changes before an export."""
+"""Attention and experts in plain operators, and transformers' patches for export."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .rewrite import Module, Rewrite, give_own_class, swap_functions
 if TYPE_CHECKING:
     import torch
 
-_MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # what else a mask is made of
+_MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # further sources of a mask
 _EXPORTERS = "transformers.exporters"
 
 
 def _transformers_models(
     module: Module,
-) -> list[Any]:  # PreTrainedModel, which need not be installed
-    """The transformers models in a module: itself, or those that a user's own model holds."""
+) -> list[Any]:  # of PreTrainedModel, which may not be installed
+    """Return the transformers models in a module, including itself."""
     return [part for part in module.modules() if hasattr(part, "set_attn_implementation")]
 
 
@@ -91,7 +91,7 @@ def _drop_empty_masks(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ev
 TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-empty-masks",
-        summary="no attention mask where the model is given none, as in eager",
+        summary="no attention mask if the model gets none, as in eager",
         suits=_needs_no_mask,
         during=_drop_empty_masks,
         answers=frozenset((Symptom.ATTENTION_MASK,)),
@@ -120,7 +120,7 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-# Attention in plain operators, where a capture cannot take torch's fused one.
+# Attention in plain operators, for captures without torch's fused operator.
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Softmax of the scaled products, as torch documents it; `is_causal` may be a symbol."""
+    """Compute attention as documented by torch; `is_causal` may be symbolic."""
     import torch
 
     if enable_gqa:
@@ -157,13 +157,13 @@ def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     elif attn_mask is not None:
         scores = scores + attn_mask
     shares = torch.softmax(scores, dim=-1)
-    if attn_mask is not None:  # torch gives 0 to a query that sees no key, softmax would give NaN
+    if attn_mask is not None:  # torch returns 0 for fully masked queries, softmax NaN
         shares = shares.masked_fill(torch.isneginf(scores).all(dim=-1, keepdim=True), 0.0)
     return shares @ value
 
 
 def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
-    """Which keys each query sees; all, where what stood for `is_causal` turns out false."""
+    """Return which keys each query sees; all if `is_causal` is false at run time."""
     import torch
 
     ahead = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
@@ -197,14 +197,14 @@ def _causality_from_caller(
     is_causal: bool | None = None,
     size: int | None = None,  # noqa: ARG001 - torch's signature
 ) -> bool:
-    """Only what the caller said: a mask that happens to be the causal one is added as any other."""
+    """Return the caller's flag: a mask that equals the causal one is added like any other."""
     return bool(is_causal)
 
 
 ATTENTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="masks-as-given",
-        summary="masks of nn.Transformer are added, and not compared with the causal one before",
+        summary="masks of nn.Transformer added without comparison to the causal one",
         suits=_compares_masks,
         during=_skip_mask_detection,
         answers=frozenset((Symptom.DATA_BRANCH,)),
@@ -221,10 +221,10 @@ ATTENTION_REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-# Experts that transformers calls for the tokens that chose them: each for all tokens, weighted.
+# Experts called for all tokens, weighted.
 #
-# Which experts are called, and with how many tokens, is tensor data: a trace freezes it. Where a
-# token did not choose an expert, that expert's answer is left out, so the sum is the same.
+# transformers calls experts only for the tokens that chose them, which is tensor data that a trace
+# freezes. Results of experts that a token did not choose are omitted, so the sum is the same.
 
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
@@ -248,13 +248,13 @@ def _call_every_expert(module: Module) -> Module:
 
 
 def _keep_router_dtype(router: Any) -> None:
-    """`self.classifier = self.classifier.to(dtype)` in forward: where it is so, nothing moves."""
+    """Skip `self.classifier = self.classifier.to(dtype)` in forward if the dtype is right."""
     if all(one.dtype == router.dtype for one in router.classifier.parameters()):
         give_own_class(router.classifier, {"to": lambda self, *_: self})
 
 
 def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
-    """The sum over experts; `selected_experts` (tokens, 1, experts) is 1 where a token chose."""
+    """Sum over experts; `selected_experts` (tokens, 1, experts) is 1 for chosen experts."""
     import torch
 
     total = torch.zeros_like(hidden_states)
@@ -268,7 +268,7 @@ def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_w
 EXPERT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="every-expert",
-        summary="every expert called for all tokens, and left out where it was not chosen",
+        summary="every expert called for all tokens, masked where not chosen",
         suits=_has_switch_experts,
         change=_call_every_expert,
         files=frozenset(("modeling_switch_transformers.py",)),

@@ -124,7 +124,7 @@ def test_weights_alone_need_a_factory(refuse: Refuse, weights: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("no_such_package:build", "there is no module 'no_such_package'"),
+        ("no_such_package:build", "no module 'no_such_package'"),
         (
             "modelc.sample_models.digits:bild",
             "did you mean build?",

@@ -206,7 +206,7 @@ def labels_file(folder: Path, labels: Any) -> Path:
         ([3, 4], {"output": "logits"}, "unknown --metric-output 'logits'"),
         ([3, 4], {"metric": "top9"}, "unknown metric 'top9'"),
         ([3, 4], {"metric": "mse"}, "has a label of a number, and the output is 10"),
-        ([3, 4], {"metric": "tests_no_such:fn"}, "there is no module"),
+        ([3, 4], {"metric": "tests_no_such:fn"}, "no module"),
         ([3, 4], {"label": "z"}, "has no label 'z'"),
     ],
 )

@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_patch_is_said(spec: str, message: str, opened: Ope
         ("nets.py", "not of the form PKG.MOD:FN"),
         (f"{HERE}:widen", "has no 'widen'"),
         (f"{HERE}:X", "is a str, which is not called"),
-        ("no_such_place:fn", "there is no module 'no_such_place'"),
+        ("no_such_place:fn", "no module 'no_such_place'"),
     ],
 )
 def test_a_patch_that_is_not_there_is_a_wrong_order(spec: str, message: str, opened: Open) -> None:
