@@ -43,7 +43,7 @@ JobOf = Callable[..., Job]
 )
 def test_text_of_frameworks(text: str, symptom: Symptom) -> None:
     assert symptom in find_symptoms(text)
-    assert not find_symptoms("RuntimeError: no such words")
+    assert not find_symptoms("RuntimeError: unknown")
 
 
 def test_an_exception_is_read_where_it_is_caught() -> None:
