@@ -98,7 +98,7 @@ class CalibrationSurvey:
             preprocess=self._opened.images.text,
             inputs=inputs,
             findings=self._findings.all(),
-            skipped=dict(self.reader.source.skipped),
+            skipped=dict(self.reader.source.skip_counts),
         )
 
     def split(self) -> tuple[tuple[FeedUnit, ...], tuple[FeedUnit, ...]]:

@@ -44,7 +44,7 @@ class LabelledSource(Protocol):
         ...
 
     @property
-    def skipped(self) -> Mapping[str, int]:
+    def skip_counts(self) -> Mapping[str, int]:
         """Kinds of ignored files, with counts."""
         ...
 
@@ -71,7 +71,7 @@ class LabelledArrays:
     is_shared = False
 
     def __init__(self, listing: FolderListing, names: Sequence[str], label: str | None) -> None:
-        self.skipped: Mapping[str, int] = listing.skipped
+        self.skip_counts: Mapping[str, int] = listing.skip_counts
         self._root = listing.root
         self._files = listing.groups[listing.main]
         self._names = names
@@ -97,7 +97,7 @@ class ArrayFolder:
     """A folder with one `.npy` file per input and one of labels, such as `x.npy` and `y.npy`."""
 
     is_shared = False
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, folder: Path, names: Sequence[str], label: str | None) -> None:
         self.classes = read_classes(folder)
@@ -184,7 +184,7 @@ class ListedFiles:
         images: ImageReaders,
     ) -> None:
         self.classes: tuple[str, ...] = ()
-        self.skipped: Mapping[str, int] = {}
+        self.skip_counts: Mapping[str, int] = {}
         self._root = root
         self._files = files
         self._names = names
@@ -226,8 +226,10 @@ def open_class_folders(
         root, [(path, numbers[path.relative_to(root).parts[0]]) for path in files], names, images
     )
     found.classes = classes
-    skipped = Counter({kind: count for kind, count in listing.skipped.items() if kind != ".txt"})
-    found.skipped = skipped + Counter(listing.others)
+    skip_counts = Counter(
+        {kind: count for kind, count in listing.skip_counts.items() if kind != ".txt"}
+    )
+    found.skip_counts = skip_counts + Counter(listing.others)
     return found
 
 
@@ -266,7 +268,7 @@ def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> ListedF
     found.classes = classes
     here = [one for kind in list_sample_files(folder).groups.values() for one in kind]
     left = sum(one not in seen for one in here)
-    found.skipped = {f"files that {path.name} does not name": left} if left else {}
+    found.skip_counts = {f"files that {path.name} does not name": left} if left else {}
     return found
 
 

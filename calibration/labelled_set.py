@@ -78,7 +78,7 @@ class LabelledSet:
     @property
     def notes(self) -> tuple[str, ...]:
         """Assumptions and ignored files so far."""
-        notes = [f"ignored: {count:,} {what}" for what, count in self._source.skipped.items()]
+        notes = [f"ignored: {count:,} {what}" for what, count in self._source.skip_counts.items()]
         if self._options.preprocess is not None and not self._images.settled:
             notes.append("--preprocess does not apply: there are no images")
         return (*self._images.assumed, *notes)
@@ -236,7 +236,7 @@ class LabelledLoader:
 
     is_shared = False
     classes: tuple[str, ...] = ()
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, spec: str, form: FeedForm) -> None:
         self._spec = spec

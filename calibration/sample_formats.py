@@ -115,7 +115,7 @@ class SampleSource(Protocol):
         ...
 
     @property
-    def skipped(self) -> Mapping[str, int]:
+    def skip_counts(self) -> Mapping[str, int]:
         """Kinds of ignored files, with counts."""
         ...
 

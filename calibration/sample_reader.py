@@ -79,9 +79,10 @@ def open_source(
     else:
         source = _open_path(path, form, images, findings)
     if not len(source):
-        skipped = ", ".join(f"{count:,} {what}" for what, count in source.skipped.items())
+        skip_counts = ", ".join(f"{count:,} {what}" for what, count in source.skip_counts.items())
         raise UsageError(
-            f"there are no samples in {options.source}" + (f", but {skipped}" if skipped else ""),
+            f"there are no samples in {options.source}"
+            + (f", but {skip_counts}" if skip_counts else ""),
             hint=f"samples are {' '.join(SAMPLE_SUFFIXES)}",
             code=ErrorCode.NO_SAMPLES,
         )
@@ -126,9 +127,11 @@ def report_opened(
         findings.add(FindingKind.ASSUMED, assumed)
     if given is not None and not opened.images.settled:
         findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
-    if opened.source.skipped:
-        skipped = ", ".join(f"{count:,} {what}" for what, count in opened.source.skipped.items())
-        findings.add(FindingKind.SKIPPED, f"ignored: {skipped}")
+    if opened.source.skip_counts:
+        skip_counts = ", ".join(
+            f"{count:,} {what}" for what, count in opened.source.skip_counts.items()
+        )
+        findings.add(FindingKind.SKIPPED, f"ignored: {skip_counts}")
 
 
 # Samples by place and row.

@@ -31,7 +31,7 @@ class FolderListing:
 
     root: Path
     groups: dict[str, list[Path]]
-    skipped: Counter[str] = field(default_factory=Counter)
+    skip_counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def main(self) -> str:
@@ -51,21 +51,21 @@ def list_sample_files(root: Path) -> FolderListing:
     Hidden files and folders are ignored; symbolic links are followed, each folder once.
     """
     listing = FolderListing(root=root, groups={})
-    for path in [root] if root.is_file() else _walk_files(root, listing.skipped):
+    for path in [root] if root.is_file() else _walk_files(root, listing.skip_counts):
         group = file_group(path.suffix)
         if group:
             listing.groups.setdefault(group, []).append(path)
         else:
-            listing.skipped[path.suffix.lower() or "without suffix"] += 1
+            listing.skip_counts[path.suffix.lower() or "without suffix"] += 1
     return listing
 
 
-def _walk_files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
+def _walk_files(root: Path, skip_counts: Counter[str]) -> Iterator[Path]:
     """Yield files in sorted order, those of a folder before its subfolders."""
     seen: set[Path] = set()
 
     def count_unreadable(_: OSError) -> None:
-        skipped["unreadable folders"] += 1
+        skip_counts["unreadable folders"] += 1
 
     for place, folders, names in os.walk(root, onerror=count_unreadable, followlinks=True):
         real = Path(place).resolve()
@@ -76,9 +76,9 @@ def _walk_files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.startswith("."):
-                skipped["hidden"] += 1
+                skip_counts["hidden"] += 1
             elif Path(place, name).exists() and not Path(place, name).is_file():
-                skipped["named pipes and devices"] += 1
+                skip_counts["named pipes and devices"] += 1
             else:
                 yield Path(place, name)
 
@@ -89,7 +89,7 @@ class FolderSource:
     kind = "folder"
 
     def __init__(self, listing: FolderListing, names: Sequence[str], images: ImageReaders) -> None:
-        self.skipped = listing.skipped
+        self.skip_counts = listing.skip_counts
         self._root = listing.root
         self._files = listing.groups.get(listing.main, [])
         self._names = names
@@ -149,7 +149,7 @@ class ShardSource:
     kind = "shards"
 
     def __init__(self, shards: Sequence[Path], names: Sequence[str], images: ImageReaders) -> None:
-        self.skipped: Counter[str] = Counter()
+        self.skip_counts: Counter[str] = Counter()
         self._names = names
         self._images = images
         self._groups = [group for shard in shards for group in self._index(shard)]
@@ -227,7 +227,7 @@ class ShardSource:
         if info.isdir():
             return
         if not info.isreg() or info.issparse() or path.name.startswith("."):
-            self.skipped["hidden" if path.name.startswith(".") else "links"] += 1
+            self.skip_counts["hidden" if path.name.startswith(".") else "links"] += 1
             return
         stem, _, tail = path.name.partition(".")
         members = groups.setdefault((path.parent / stem).as_posix(), [])
@@ -236,7 +236,7 @@ class ShardSource:
         if usable and field in ("", *self._names):
             members.append(_ShardMember(field, f".{last}", info.offset_data, info.size))
         else:
-            self.skipped[f".{tail}" if tail else "without suffix"] += 1
+            self.skip_counts[f".{tail}" if tail else "without suffix"] += 1
 
 
 def _explain_truncation(shard: Path, offset: int) -> str:
@@ -265,7 +265,7 @@ class LoaderSource:
     """A loader's samples. The temporary folder is deleted with the source or by `close()`."""
 
     kind = "loader"
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, spec: str, items: Iterable[object], form: FeedForm) -> None:
         self._spec = spec
@@ -351,7 +351,7 @@ class SyntheticSource:
     """Synthetic samples, drawn from the signature each time they are read."""
 
     kind = "random"
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, draw: Callable[[int], Feed], count: int) -> None:
         self._draw = draw

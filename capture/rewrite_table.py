@@ -18,8 +18,6 @@ from ..core.errors import (
 )
 from . import (
     numeric_rewrites,
-    padding_rewrites,
-    projection_rewrites,
     rnn_rewrites,
     scan_rewrites,
     size_rewrites,
@@ -41,10 +39,10 @@ REWRITE_TABLE: tuple[Rewrite, ...] = (
     *transformer_rewrites.EXPERT_REWRITES,
     *training_rewrites.FUNCTION_REWRITES,
     *size_rewrites.LENGTH_REWRITES,
-    *padding_rewrites.PADDING_REWRITES,
+    *transformer_rewrites.PADDING_REWRITES,
     *size_rewrites.POOLING_REWRITES,
     *rnn_rewrites.RNN_REWRITES,
-    *projection_rewrites.PROJECTION_REWRITES,
+    *rnn_rewrites.PROJECTION_REWRITES,
     *scan_rewrites.SCAN_REWRITES,
     *transformer_rewrites.TRANSFORMERS_REWRITES,
     *transformer_rewrites.ATTENTION_REWRITES,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
-from . import huggingface_folder, safetensors_checkpoint, state_dict_checkpoint, torch_archives
+from . import huggingface_folder, state_dict_checkpoint, torch_archives
 from .loaded_module import LoadedModule
 from .method_wrapper import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
@@ -26,7 +26,7 @@ __all__ = ["LoadedModule", "load_checkpoint", "modules_in_training"]
 
 _OPENERS: dict[str, Callable[[Checkpoint], LoadedModule]] = {
     STATE_DICT: state_dict_checkpoint.load_state_dict_file,
-    SAFETENSORS: safetensors_checkpoint.load_safetensors,
+    SAFETENSORS: state_dict_checkpoint.load_safetensors,
     TORCHSCRIPT: torch_archives.load_torchscript,
     PT2: torch_archives.load_exported_program,
     HUGGINGFACE: huggingface_folder.load_huggingface,

@@ -297,8 +297,8 @@ def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
     Raises:
         CheckpointError: the file cannot be read, or contains pickled objects.
     """
-    from .safetensors_checkpoint import read_weight_set
     from .sniff import SAFETENSORS, sniff_kind
+    from .state_dict_checkpoint import read_weight_set
 
     if sniff_kind(path) == SAFETENSORS:
         sets = [read_weight_set([path])]

@@ -175,7 +175,7 @@ def test_what_no_interval_mends_has_the_dims_to_fix_for_a_hint(job_of: JobOf) ->
 
 
 def test_multiples_are_said(job_of: JobOf) -> None:
-    with pytest.raises(ConversionError, match="'s'.*4") as caught:
+    with pytest.raises(ConversionError, match=r"'s'.*4") as caught:
         capture_export(job_of(Folded(), "x:float32[b=1..4,s=1..15]"))
     assert caught.value.hint == "write s=4*(k=1..3)"
 

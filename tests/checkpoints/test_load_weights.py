@@ -14,7 +14,7 @@ from torch import nn
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.checkpoints.safetensors_checkpoint import read_portions
+from modelc.checkpoints.state_dict_checkpoint import read_portions
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
 Write = Callable[[str], str]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from modelc.capture.evidence import Symptom, evidence_of
-from modelc.capture.padding_rewrites import PADDING_REWRITES
 from modelc.capture.rewrite_table import apply_rewrites, suggest_rewrites
+from modelc.capture.transformer_rewrites import PADDING_REWRITES
 
 from .conftest import Opened
 from .test_rewrites import agree, trace
