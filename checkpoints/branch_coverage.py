@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from .source_decisions import BranchTest
 from .source_positions import Span, is_within
 
-_TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type that sys.settrace wants
+_TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type for sys.settrace
 Place: TypeAlias = tuple[str, int]  # file and line
 _OTHER, _TESTING, _TAKEN, _NOWHERE = range(4)
 _WORD = 2  # bytes of an instruction
@@ -21,7 +21,7 @@ _RETURNS = frozenset(
     dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap
 )
 _LOOP_STEP = dis.opmap["FOR_ITER"]
-# What a comprehension does with an element carries the place of its last condition.
+# Instructions of a comprehension that have the position of its last condition.
 _IGNORED_INSTRUCTIONS = frozenset(
     dis.opmap[name]
     for name in ("LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RESUME", "POP_TOP")
@@ -35,19 +35,18 @@ _IGNORED_INSTRUCTIONS = frozenset(
 def trace_branch_outcomes(
     run: Callable[[], object], tests: Sequence[BranchTest]
 ) -> tuple[str, ...]:
-    """Call `run` and say, for each test, how it came out each time: `TTF`, empty if not reached.
+    """Call `run` and return, for each test, its outcomes in order: `TTF`; empty if not executed.
 
-    Instructions are followed, not lines, so that `a if test else b` and the number of turns of a
-    loop are told.
+    Instructions are traced, not lines, to cover `a if test else b` and the iterations of loops.
     """
-    watch = _BranchTracer(tests)
-    with _trace_thread(watch.enter):
+    tracer = _BranchTracer(tests)
+    with _trace_thread(tracer.enter):
         run()
-    return tuple("".join(way) for way in watch.ways)
+    return tuple("".join(one) for one in tracer.outcomes)
 
 
 def trace_lines(run: Callable[[], object], places: Collection[Place]) -> frozenset[Place]:
-    """Call `run` and say which of the places it came by."""
+    """Call `run` and return which of the places it executed."""
     files = {file for file, _ in places}
     found: set[Place] = set()
 
@@ -62,7 +61,7 @@ def trace_lines(run: Callable[[], object], places: Collection[Place]) -> frozens
 
 @contextmanager
 def _trace_thread(enter: _TraceFunction) -> Iterator[None]:
-    """Trace this thread while in the block."""
+    """Trace this thread within the context."""
     before = sys.gettrace()
     sys.settrace(enter)
     try:
@@ -72,23 +71,23 @@ def _trace_thread(enter: _TraceFunction) -> Iterator[None]:
 
 
 class _BranchTracer:
-    """A trace function that follows only the code objects which hold the tests."""
+    """Traces only the code objects that contain tests."""
 
     def __init__(self, tests: Sequence[BranchTest]) -> None:
         self.tests = tests
-        self.ways: list[list[str]] = [[] for _ in tests]
+        self.outcomes: list[list[str]] = [[] for _ in tests]
         self.files = {test.file for test in tests}
         self.known: dict[int, tuple[CodeType, Mapping[int, bytes]]] = {}
 
     def enter(self, frame: FrameType, *_: object) -> _TraceFunction | None:
-        """Follow a frame whose code holds a test."""
+        """Trace a frame whose code contains a test."""
         if frame.f_code.co_filename not in self.files:
             return None
         watched = self._instruction_parts(frame.f_code)
         if not watched:
             return None
         frame.f_trace_opcodes = True
-        testing: set[int] = set()  # tests that the last instruction belonged to
+        testing: set[int] = set()  # tests that the last instruction evaluated
 
         def follow(frame: FrameType, event: str, _: object) -> _TraceFunction:
             if event == "exception":
@@ -104,23 +103,23 @@ class _BranchTracer:
         return follow
 
     def _end_frame(self, testing: set[int]) -> None:
-        """The frame ends at a test: an implicit return after it carries its place."""
+        """Record a frame that ends at a test: an implicit return after it has its position."""
         for index in testing:
-            self.ways[index].append("F")
+            self.outcomes[index].append("F")
         testing.clear()
 
     def _step(self, parts: Mapping[int, int], testing: set[int]) -> None:
-        """Take in one instruction, as the part that it is of each test."""
+        """Process one instruction, by its role in each test."""
         for index, part in parts.items():
             if part == _TESTING:
                 testing.add(index)
             elif part != _NOWHERE and index in testing:
                 testing.discard(index)
-                self.ways[index].append("T" if part == _TAKEN else "F")
+                self.outcomes[index].append("T" if part == _TAKEN else "F")
 
     def _instruction_parts(self, code: CodeType) -> Mapping[int, bytes]:
-        """For each test that stands in `code`, what each of its instructions is a part of."""
-        if id(code) not in self.known:  # the code is kept, so that its id stays its own
+        """Return, for each test in `code`, the role of each instruction."""
+        if id(code) not in self.known:  # the code is kept, so that its id is not reused
             parts = {
                 index: _classify_code(code, test)
                 for index, test in enumerate(self.tests)
@@ -132,10 +131,10 @@ class _BranchTracer:
 
 
 def _classify_code(code: CodeType, test: BranchTest) -> bytes:
-    """Of each instruction: whether it is of the test, of what follows where it holds, of neither.
+    """Return the role of each instruction: part of the test, of the taken branch, or neither.
 
-    A conditional jump belongs to the instruction before it, as its place is the whole statement's;
-    what has no place says nothing.
+    A conditional jump has the position of the whole statement, so it counts as the instruction
+    before it; instructions without a position are ignored.
     """
     found = bytearray()
     before = _OTHER

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..capture.evidence import Symptom
 from .onnx_shared_ops import OpWriter, rank_of, size_of, translation_error
 
 _LARGEST = 16  # rows; each adds some thirty operators
@@ -87,7 +88,7 @@ def logdet(op: Any, self: Any) -> Any:
 def _square_size(matrices: Any, name: str) -> int:
     size = size_of(matrices, -1)
     if size is None or size != size_of(matrices, -2):
-        raise translation_error(name, "of matrices whose size is not fixed")
+        raise translation_error(name, "of matrices whose size is not fixed", Symptom.OPEN_INVERSE)
     if not 0 < size <= _LARGEST:
         raise translation_error(name, f"of matrices of {size} rows: {_LARGEST} are the most")
     return size

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..capture.evidence import Symptom, evidence_of
 from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
 
@@ -314,7 +315,7 @@ def _number_tensor(items: Any) -> Any:
     return torch.tensor(items)
 
 
-def translation_error(operator: str, why: str) -> RefusedError:
+def translation_error(operator: str, why: str, *symptoms: Symptom) -> RefusedError:
     """What is raised where an operator is called in a way that is not written here."""
     return RefusedError(
         f"{operator} cannot be written in ONNX {why}",
@@ -322,6 +323,7 @@ def translation_error(operator: str, why: str) -> RefusedError:
             "make it of other operators, or write it: ", Option("custom-op", "NS::OP=PKG.MOD:FN")
         ),
         option="custom-op",
+        evidence=evidence_of(*symptoms),
     )
 
 

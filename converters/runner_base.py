@@ -157,7 +157,7 @@ class TorchRunner(RunnerBase):
         except Exception as error:  # the runtime's edge: torch raises anything
             raise runner_error("torch", error, _error_line(error)) from error
         found = name_leaves(
-            value, lambda leaf: isinstance(leaf, torch.Tensor), taken=self.inputs
+            value, lambda leaf: isinstance(leaf, torch.Tensor), reserved=self.inputs
         ).found
         names = list(found)
         if self._outputs is not None and len(self._outputs) == len(names):

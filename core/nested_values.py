@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .errors import UsageError, first_line
+from .errors import ErrorCode, UsageError, first_line
 
 ValuePath: TypeAlias = tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[object], bool]
@@ -17,7 +17,7 @@ PartsOf: TypeAlias = Callable[[object], Iterable[tuple[str, object]] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class NamedLeaves:
-    """A value taken apart: its leaves by name, and what was neither leaf, container nor None."""
+    """A value reserved apart: its leaves by name, and what was neither leaf, container nor None."""
 
     found: dict[str, Any]  # leaves are of the caller's type
     dropped: dict[str, object]
@@ -59,16 +59,16 @@ def container_items(value: object) -> Iterable[tuple[str, object]] | None:
 
 
 def name_leaves(
-    value: object, is_leaf: IsLeaf, *, root: str = "output", taken: Collection[str] = ()
+    value: object, is_leaf: IsLeaf, *, root: str = "output", reserved: Collection[str] = ()
 ) -> NamedLeaves:
     """Take a value apart under stable names.
 
     A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other goes by its path, with
-    dots between (`hidden_states.0`). A name that is `taken` (a graph has one name for one tensor,
+    dots between (`hidden_states.0`). A name that is `reserved` (a graph has one name per tensor,
     so not for an input and an output) gets `_out`; one that comes twice gets underscores.
     """
     pairs = list(iterate_leaves(value, is_leaf))
-    names = name_parts_of(pairs, is_leaf, root=root, taken=taken)
+    names = name_parts_of(pairs, is_leaf, root=root, reserved=reserved)
     found = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if is_leaf(leaf)}
     dropped = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if not is_leaf(leaf)}
     return NamedLeaves(found=found, dropped=dropped)
@@ -79,15 +79,15 @@ def name_parts_of(
     is_leaf: IsLeaf,
     *,
     root: str = "output",
-    taken: Collection[str] = (),
+    reserved: Collection[str] = (),
 ) -> list[str]:
     """The name of each part of a value that is taken apart, by the rules of `name_leaves`."""
     names: list[str] = []
-    used = set(taken)
+    used = set(reserved)
     for path, leaf in pairs:
         name = ".".join(path if path and not path[0].isdigit() else (root, *path))
         if is_leaf(leaf):
-            if name in taken:
+            if name in reserved:
                 name += "_out"
             while name in used:
                 name += "_"
@@ -146,6 +146,7 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
             raise UsageError(
                 f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
                 hint="it is called without arguments",
+                code=ErrorCode.LOADER_FAILED,
             ) from error
     if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
         return found
@@ -158,6 +159,7 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     raise UsageError(
         f"{spec} is of type {type(found).__name__}, which cannot be iterated over",
         hint="name a DataLoader, a list of feeds, or a function that yields them",
+        code=ErrorCode.LOADER_FAILED,
     )
 
 
@@ -173,12 +175,13 @@ def wrap_loader_errors(items: Iterable[object], spec: str) -> Iterator[object]:
         raise UsageError(
             f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
             hint="the error is in the loader's code; iterate it in Python to see all of it",
+            code=ErrorCode.LOADER_FAILED,
         ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedItem:
-    """An item taken apart: its parts by the inputs' names, and what no input takes."""
+    """An item reserved apart: its parts by the inputs' names, and what no input takes."""
 
     parts: Mapping[str, object]
     surplus: tuple[str, ...] = ()
@@ -202,8 +205,8 @@ def name_parts(value: object, names: Sequence[str], is_leaf: IsLeaf) -> NamedIte
     return NamedItem(parts={names[0]: value}) if len(names) == 1 else None
 
 
-def _surplus_positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
-    return tuple(f"position {index}" for index in range(taken, len(value)))
+def _surplus_positions(value: Sequence[object], reserved: int) -> tuple[str, ...]:
+    return tuple(f"position {index}" for index in range(reserved, len(value)))
 
 
 def _match_names(value: Mapping[str, object], names: Sequence[str], is_leaf: IsLeaf) -> NamedItem:

@@ -6,6 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
+from ..capture.evidence import (
+    Evidence,
+    evidence_in_error,
+    evidence_in_verdict,
+    join_evidence,
+)
 from ..capture.model_copy import PATCH
 from ..capture.refusals import can_strict_help, is_redundant, most_specific
 from ..capture.rewrite_table import (
@@ -65,6 +71,12 @@ class _StepAttempts:
     def holds(self) -> bool:
         """Whether one of the trials passed."""
         return any(trial.verdict.passed for trial in self.trials)
+
+    def evidence(self, errors: int = 0, trials: int = 0) -> Evidence:
+        """What was found wrong, from these counts of errors and trials on."""
+        refused = map(evidence_in_error, self.errors[errors:])
+        judged = (evidence_in_verdict(t.verdict, t.frozen or ()) for t in self.trials[trials:])
+        return join_evidence((*refused, *judged))
 
     def all_of(self, recipes: Iterable[Recipe], parent: Parent, run: RunContext) -> None:
         """Try ways until one holds; quantizers are all tried."""
@@ -176,8 +188,7 @@ def _try_all(step: Step, parent: Parent, run: RunContext) -> _StepAttempts:
     tried.all_of(recipes_for(step, _user_patches(run)), parent, run)
     if not step.captures or tried.holds():
         return tried
-    reasons = [one.reason for one in tried.attempts]
-    sets = (*run.held, *suggest_rewrites(run.eager.model, reasons))
+    sets = (*run.held, *suggest_rewrites(run.eager.model, tried.evidence()))
     for names in dict.fromkeys(sets):  # what held for another format comes first
         held = _try_rewrites(names, tried, parent, run)
         for name in held:
@@ -281,12 +292,11 @@ def _try_rewrites(
         if unfit:
             run.progress.note(f"{tried.step.name}: {unfit}")
             return ()
-        before = len(tried.attempts)
+        before = len(tried.errors), len(tried.trials)
         tried.all_of(recipes_for(tried.step, (*_user_patches(run), *names)), parent, run)
         if tried.holds():
             return names
-        met = [one.reason for one in tried.attempts[before:]]
-        more = match_rewrites(run.eager.model, met, besides=names)
+        more = match_rewrites(run.eager.model, tried.evidence(*before), exclude=names)
         names = (*names, *more) if more else ()
     return ()
 

@@ -380,6 +380,6 @@ def run_eager(eager: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
         CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
             done with hard values after many steps.
     """
-    outputs = eager.model.run_reference(feed.arrays, far=not feed.basic)
+    outputs = eager.model.run_reference(feed.arrays, extreme=not feed.basic)
     _check_names(eager.signature, tuple(outputs), feed)
     return ReferenceOutputs(feed=feed, outputs=outputs)

@@ -183,7 +183,7 @@ def _run_eager_or_none(feed: NamedFeed, eager: EagerReference) -> Outputs | None
     if key in eager.swept:
         return eager.swept[key]
     try:
-        found: Outputs | None = eager.model.run_reference(feed.arrays, far=True)
+        found: Outputs | None = eager.model.run_reference(feed.arrays, extreme=True)
     except CheckpointError:
         found = None
     if found is not None and tuple(found) != eager.signature.outputs:

@@ -67,7 +67,7 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     if judging.sensitivity is None and not _is_cheap(candidate, target, eager):
         return verdict
     step = progress.step(title, log=candidate.name.replace("/", "-"))
-    with step as clock, eager.model.cache_answers():
+    with step as clock, eager.model.cache_variants():
         case = JudgeCase.of(candidate, eager, judging, progress, held_out=held_out)
         evidence = case.ask()
         if not judge_with_ties(evidence, eager)[1].passed:

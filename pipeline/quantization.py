@@ -66,7 +66,7 @@ def prepare_calibration(
     """
     usual = (one.feed for one in eager.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
-    lent = LoaderHooks(
+    hooks = LoaderHooks(
         load=_load_samples,
         draw=_sample_drawer(eager.signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
@@ -76,7 +76,7 @@ def prepare_calibration(
         found = open_calibration(
             options,
             eager.signature,
-            lent,
+            hooks,
             root=root,
             advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
         )
@@ -107,7 +107,7 @@ def preview_calibration(
         UsageError: nothing says what the inputs are, or there are no samples.
     """
     signature, own = _describe_inputs(inputs, samples)
-    lent = LoaderHooks(
+    hooks = LoaderHooks(
         load=_load_samples,
         draw=_sample_drawer(signature, options.seed, own),
         validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
@@ -119,7 +119,7 @@ def preview_calibration(
             report = survey_samples(
                 options,
                 signature,
-                lent,
+                hooks,
                 thorough=thorough,
                 advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
             )

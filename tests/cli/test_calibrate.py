@@ -112,8 +112,8 @@ def test_fewer_samples_and_a_selection_may_be_asked_for(door: Door, images: Path
         (("random",), "nothing says what goes into the model"),
         (("random", *INPUT, "--preprocess", "imagenot"), "unknown --preprocess preset 'imagenot'"),
         (("random", *INPUT, "--calib-select", "coreset"), "unknown calibration selection"),
-        (("random", *INPUT, "--calib-samples", "0"), "0 calibration samples are none"),
-        (("no_such_module:loader", *INPUT), "there is no module 'no_such_module'"),
+        (("random", *INPUT, "--calib-samples", "0"), "calib-samples"),
+        (("no_such_module:loader", *INPUT), "no module 'no_such_module'"),
     ],
 )
 def test_wrong_orders_are_refused(

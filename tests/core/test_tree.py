@@ -84,5 +84,5 @@ def test_a_value_given_whole_and_in_parts_is_refused() -> None:
 
 
 def test_a_name_that_an_input_has_gets_out_at_its_end() -> None:
-    found = name_leaves({"h": 1, "y": 2}, lambda leaf: isinstance(leaf, int), taken=("x", "h"))
+    found = name_leaves({"h": 1, "y": 2}, lambda leaf: isinstance(leaf, int), reserved=("x", "h"))
     assert list(found.found) == ["h_out", "y"]

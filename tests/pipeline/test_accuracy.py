@@ -204,11 +204,11 @@ def labels_file(folder: Path, labels: Any) -> Path:
     [
         ([3, 10], {}, "a.npz row 1 has the label 10; the output has 10 classes"),
         ([3, np.nan], {}, "NaN or Inf in 1 of 2 labels"),
-        (["a", "b"], {}, "has the text 'a' for a label"),
+        (["a", "b"], {}, "'a'"),
         ([3, 4], {"output": "logits"}, "unknown --metric-output 'logits'"),
         ([3, 4], {"metric": "top9"}, "unknown metric 'top9'"),
         ([3, 4], {"metric": "mse"}, "has a label of a number, and the output is 10"),
-        ([3, 4], {"metric": "tests_no_such:fn"}, "there is no module"),
+        ([3, 4], {"metric": "tests_no_such:fn"}, "no module"),
         ([3, 4], {"label": "z"}, "has no label 'z'"),
     ],
 )

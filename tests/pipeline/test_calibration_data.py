@@ -114,7 +114,7 @@ def test_drawn_samples_are_like_the_sample_and_repeat(
             assert found.report.inputs[0].total.high <= 1
     assert records[0] == records[1]
     assert records[0].digest != records[2].digest
-    assert any("drawn, not real" in text for text in records[0].findings)
+    assert any("synthetic" in text for text in records[0].findings)
 
 
 def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:

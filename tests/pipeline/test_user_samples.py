@@ -109,7 +109,7 @@ def test_a_loader_that_is_not_there_is_the_users_error(order: Orders, source: So
     from dataclasses import replace
 
     asked = order("torchscript", source=replace(source, samples=Path("no.such:loader")))
-    with pytest.raises(UsageError, match=r"--samples no\.such:loader: there is no module 'no'"):
+    with pytest.raises(UsageError, match=r"--samples no\.such:loader: no module 'no'"):
         run(asked)
 
 
