@@ -28,12 +28,12 @@ _FLOAT_LAYERS = frozenset({
     "Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "GRU", "LSTM", "MatMul",
     "MultiHeadAttention", "RNN",
 })  # fmt: skip
-# Operators that take integers themselves, of ONNX and of ONNX Runtime.
+# operators of ONNX and of ONNX Runtime that take integers
 _INTEGER_LAYERS = frozenset({
     "ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger",
     "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
 })  # fmt: skip
-# What may stand between a DequantizeLinear and a layer without the layer losing its integers.
+# operators between a DequantizeLinear and a layer that keep the layer in integers
 _SHAPE_ONLY = frozenset({
     "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
@@ -44,18 +44,18 @@ _EIGHT_BITS = ("INT8", "UINT8")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxLayer:
-    """One compute layer and what it computes in."""
+    """One compute layer and its compute dtype."""
 
     node: Node
     dtype: str
 
 
 def measure_coverage(path: Path, example: Feed) -> Coverage:
-    """The layers of a model by dtype, and each dtype's share of the FLOPs at the example's sizes.
+    """Return a model's layers by dtype, and each dtype's share of the FLOPs at the example's sizes.
 
-    A layer is int8 when its data and its weight both come out of a DequantizeLinear of 8-bit
-    integers: that is the pattern that runtimes turn into integer arithmetic. Where the FLOPs of
-    any layer are not known, or all layers are of one dtype, the share is of layers.
+    A layer is int8 if its data and its weight both come from a DequantizeLinear of 8-bit integers:
+    runtimes turn that pattern into integer arithmetic. The share counts layers where the FLOPs of
+    any layer are unknown, or all layers have one dtype.
 
     Raises:
         ConversionError: the model cannot be read.
@@ -83,7 +83,7 @@ def measure_coverage(path: Path, example: Feed) -> Coverage:
 
 
 def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
-    """The compute layers of a model, bodies of If and Loop included."""
+    """Return the compute layers of a model, including the bodies of If and Loop."""
     import onnx
 
     types = _TensorTypes(call_framework("ONNX", lambda: onnx.shape_inference.infer_shapes(model)))
@@ -95,7 +95,7 @@ def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
 
 
 class _TensorTypes:
-    """The element types of a model's tensors, and who makes them."""
+    """Element types and producers of a model's tensors."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._codes: dict[str, int] = {}
@@ -106,7 +106,7 @@ class _TensorTypes:
                 self._codes[value.name] = value.type.tensor_type.elem_type
 
     def dtype(self, node: onnx.NodeProto) -> str:
-        """`int8`, or the type of the layer's data input."""
+        """Return `int8` or the type of the layer's data input."""
         if node.op_type in _INTEGER_LAYERS:
             return "int8"
         sources = [self._source(name) for name in node.input[:2]]
@@ -122,7 +122,7 @@ class _TensorTypes:
         return str(onnx.TensorProto.DataType.Name(code)) if code else "UNKNOWN"
 
     def _source(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that a tensor's values come from, behind what only changes shapes."""
+        """Return the node that produces a tensor's values, skipping shape changes."""
         maker = self._makers.get(tensor)
         while maker is not None and maker.op_type in _SHAPE_ONLY:
             maker = self._makers.get(maker.input[0])
@@ -145,7 +145,7 @@ def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def _layer_flops(
     model: onnx.ModelProto, folder: Path, example: Feed, layers: Iterable[OnnxLayer]
 ) -> list[int] | None:
-    """The work of each layer; None where that of any is not known."""
+    """Return the FLOPs of each layer; None if any is unknown."""
     nodes = [layer.node for layer in layers]
     outer = {id(node) for node in model.graph.node}
     if not nodes or any(id(node) not in outer for node in nodes):
@@ -155,7 +155,7 @@ def _layer_flops(
     try:
         shapes = run_shapes(model, folder, example, tensors)
     except Exception:  # noqa: BLE001 - what does not run here, as FP8, has layers all the same
-        _LOG.warning("no FLOPs: the model does not run here", exc_info=True)
+        _LOG.warning("no FLOPs: ONNX Runtime cannot run the model", exc_info=True)
         return None
     work = [node_flops(node, shapes) for node in nodes]
     known = [amount for amount in work if amount is not None]
@@ -163,37 +163,37 @@ def _layer_flops(
 
 
 Shape: TypeAlias = tuple[int, ...]
-_PAST_KEY = 4  # the input of Attention that holds the keys of earlier turns
+_PAST_KEY = 4  # index of the past keys among the inputs of Attention
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NodeShapes:
-    """A node with the shapes of what it reads and makes."""
+    """A node with the shapes of its inputs and outputs."""
 
     node: Node
-    inputs: tuple[Shape, ...]  # () where an optional input is left out
+    inputs: tuple[Shape, ...]  # () for an omitted optional input
     output: Shape
 
 
 def node_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
-    """Two for each multiply and add; None where an operator or a shape is not known."""
+    """Count two FLOPs per multiply-add; None if the operator or a shape is unknown."""
     rule = _FLOP_RULES.get(node.op_type)
     if rule is None or node.output[0] not in shapes:
         return None
     inputs = tuple(shapes.get(name, ()) for name in node.input)
     try:
         return rule(_NodeShapes(node=node, inputs=inputs, output=shapes[node.output[0]]))
-    except (IndexError, ValueError):  # an input without a shape, an equation with an ellipsis
+    except (IndexError, ValueError):  # an input without a shape, or an equation with an ellipsis
         return None
 
 
 def run_shapes(
     model: onnx.ModelProto, folder: Path, example: Feed, tensors: Iterable[str]
 ) -> dict[str, Shape]:
-    """The shapes of weights and of the named tensors when the example is run, in ONNX Runtime.
+    """Return the shapes of weights and of the named tensors while ONNX Runtime runs the example.
 
     Raises:
-        Exception: whatever ONNX Runtime raises.
+        Exception: anything that ONNX Runtime raises.
     """
     from onnx import TensorProto, helper
 
@@ -220,29 +220,28 @@ def _copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _conv_flops(weight: int) -> Callable[[_NodeShapes], int]:
-    """Each output element takes a kernel: the weight is [out, in / groups, *kernel]."""
+    """Multiply each output element by the kernel: the weight is [out, in / groups, *kernel]."""
     return lambda work: 2 * prod(work.output) * prod(work.inputs[weight][1:])
 
 
 def _conv_transpose_flops(work: _NodeShapes) -> int:
-    """Each input element gives a kernel: the weight is [in, out / groups, *kernel]."""
     return 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:])
 
 
 def _matmul_flops(work: _NodeShapes) -> int:
-    """Each output element takes a row of the first factor."""
+    """Multiply each output element by the length of a row of the first factor."""
     transposed = any(entry.name == "transA" and entry.i for entry in work.node.attribute)
     return 2 * prod(work.output) * work.inputs[0][0 if transposed else -1]
 
 
 def _recurrent_flops(work: _NodeShapes) -> int:
-    """Each step of each row takes the weights of input and state, of all gates and directions."""
+    """Count the weights of input and state, of all gates and directions, per step and row."""
     steps, weight, state = work.inputs[:3]
     return 2 * prod(steps[:2]) * (prod(weight) + prod(state))
 
 
 def _einsum_flops(work: _NodeShapes) -> int:
-    """Every combination of the indices; an ellipsis is not followed."""
+    """Count all combinations of the indices; None for an ellipsis."""
     equation = next(entry.s for entry in work.node.attribute if entry.name == "equation").decode()
     sizes: dict[str, int] = {}
     terms = equation.replace(" ", "").split("->")[0].split(",")
@@ -252,7 +251,7 @@ def _einsum_flops(work: _NodeShapes) -> int:
 
 
 def _attention_flops(work: _NodeShapes) -> int:
-    """Scores and their product with the values, for each query and key, of 3-D or 4-D inputs."""
+    """Count the scores and their product with the values, for 3-D or 4-D inputs."""
     query, key = work.inputs[:2]
     past = work.inputs[_PAST_KEY] if len(work.inputs) > _PAST_KEY else ()
     keys = key[-2] + (past[-2] if past else 0)

@@ -173,7 +173,7 @@ def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
     weights = {name for name, _ in float_constants(model.graph)}
     origins = read_origins(parent)
     reasons = {
-        name: f"kept in FP32 as asked: the weights of {module_or_node(node, origins)}"
+        name: f"kept in FP32 by --keep-fp: the weights of {module_or_node(node, origins)}"
         for node in model.graph.node
         if node.name in asked
         for name in node.input

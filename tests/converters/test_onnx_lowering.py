@@ -64,7 +64,7 @@ def test_a_lower_opset_is_the_users_to_ask_for() -> None:
 
 
 def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"--opset 21 is beyond what --for allows: onnxruntime"):
+    with pytest.raises(UsageError, match=r"--opset 21 is newer than --for allows: onnxruntime"):
         choose_opset(21, OLD, default=20, last=23)
 
 
