@@ -9,7 +9,7 @@ _SUFFIXES = ((bool, "i"), (int, "i"), (float, "f"), (str, "s"))
 
 
 def python_value(value: Any) -> Any:
-    """What an operator was given: a Python value where the graph has a constant, else as it is."""
+    """Return the Python value of a constant in the graph; anything else unchanged."""
     node = value.node()
     if node.kind() == "prim::Constant":
         return value.toIValue()
@@ -24,10 +24,10 @@ def python_value(value: Any) -> Any:
 
 
 class SymbolicOpBuilder:
-    """Writes each operator that is asked for by name; takes what onnxscript's opsets take.
+    """Adds the operator called by name to the graph; accepts what onnxscript's opsets accept.
 
-    Inputs are values of the graph or Python numbers, which take the type of the inputs that they
-    must agree with. `_outputs` says how many outputs an operator with any number of them has.
+    Inputs are graph values or Python numbers, which take the dtype of the inputs that they must
+    agree with. `_outputs` is the number of outputs of a variadic operator.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -65,7 +65,7 @@ class SymbolicOpBuilder:
         return constant if like is None else self._graph.op("CastLike", constant, like)
 
     def _like(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
-        """The input whose type this one must have."""
+        """Return the input whose dtype this one must have."""
         import torch
 
         types = [_formal_input(schema, index).type_str for index in range(len(inputs))]
@@ -76,12 +76,12 @@ class SymbolicOpBuilder:
 
 
 def _formal_input(schema: Any, index: int) -> Any:
-    """The schema's input; what is beyond the last goes into that, which takes any number."""
+    """Return the schema's input; indices beyond the last belong to the last, which is variadic."""
     return schema.inputs[min(index, len(schema.inputs) - 1)]
 
 
 def _attribute_suffix(value: Any) -> str:
-    """How the exporter marks the type of an attribute."""
+    """Return the exporter's suffix for the type of an attribute."""
     import torch
 
     if isinstance(value, torch.Tensor):

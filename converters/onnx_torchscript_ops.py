@@ -15,7 +15,7 @@ from .onnx_shared_ops import OpWriter, as_floats, dtype_of, expm1, log1p, rank_o
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
 _MATRIX = 2
 _TORCH_FLOAT = 6  # c10::ScalarType::Float
-# As torch's documentation has them ("Alias for ...")
+# as in torch's documentation ("Alias for ...")
 OPERATOR_ALIASES: Mapping[str, str] = {
     "absolute": "abs",
     "arccos": "acos",
@@ -50,7 +50,7 @@ OPERATOR_ALIASES: Mapping[str, str] = {
 
 
 def _exporter_symbolic(name: str) -> OpWriter:
-    """What the exporter has for an operator, in the opset that it writes."""
+    """Return the exporter's translation of an operator in the opset being written."""
 
     def write(g: Any, *values: Any) -> object:
         from torch.onnx._internal.torchscript_exporter.registration import registry
@@ -69,7 +69,7 @@ def _exporter_symbolic(name: str) -> OpWriter:
 
 
 def _unary_writer(kind: str) -> OpWriter:
-    """An operator of ONNX that takes floats."""
+    """Return the writer of a unary ONNX operator on floats."""
 
     def write(op: Any, self: Any) -> Any:
         return getattr(op, kind)(as_floats(op, self))
@@ -78,76 +78,76 @@ def _unary_writer(kind: str) -> OpWriter:
 
 
 def positive(op: Any, self: Any) -> Any:
-    """The values as they are."""
+    """Return the values unchanged."""
     return op.Identity(self)
 
 
 def ravel(op: Any, self: Any) -> Any:
-    """All values in one row."""
+    """Flatten to one dim."""
     return op.Reshape(self, _number_row([-1]))
 
 
 def trunc(op: Any, self: Any) -> Any:
-    """The whole part, towards zero."""
+    """Round towards zero."""
     if "int" in (dtype_of(self) or ""):
         return op.Identity(self)
     return op.Where(op.Less(self, 0.0), op.Ceil(self), op.Floor(self))
 
 
 def frac(op: Any, self: Any) -> Any:
-    """What is left beside the whole part."""
+    """Return the fractional part."""
     return op.Sub(self, trunc(op, self))
 
 
 def exp2(op: Any, self: Any) -> Any:
-    """2 to the power of each value."""
+    """Return 2 to the power of each value."""
     self = as_floats(op, self)
     return op.Pow(op.CastLike(2.0, self), self)
 
 
 def erfc(op: Any, self: Any) -> Any:
-    """1 - erf(x): exact to float32's step at 1, as the values are at most 2."""
+    """Return 1 - erf(x), which is exact to float32's step at 1, as values are at most 2."""
     return op.Sub(1.0, op.Erf(as_floats(op, self)))
 
 
 def deg2rad(op: Any, self: Any) -> Any:
-    """Degrees in radians."""
+    """Convert degrees to radians."""
     return op.Mul(as_floats(op, self), math.pi / 180)
 
 
 def rad2deg(op: Any, self: Any) -> Any:
-    """Radians in degrees."""
+    """Convert radians to degrees."""
     return op.Mul(as_floats(op, self), 180 / math.pi)
 
 
 def sinc(op: Any, self: Any) -> Any:
-    """sin(pi x) / (pi x), which is 1 at 0."""
+    """Return sin(pi x) / (pi x), which is 1 at 0."""
     turned = op.Mul(as_floats(op, self), math.pi)
     return op.Where(op.Equal(turned, 0.0), op.CastLike(1.0, turned), op.Div(op.Sin(turned), turned))
 
 
 def fmax(op: Any, self: Any, other: Any) -> Any:
-    """The greater of two, of which NaN is none."""
+    """Return the larger of two, ignoring NaN."""
     return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Max(self, other)))
 
 
 def fmin(op: Any, self: Any, other: Any) -> Any:
-    """The lesser of two, of which NaN is none."""
+    """Return the smaller of two, ignoring NaN."""
     return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Min(self, other)))
 
 
 def heaviside(op: Any, self: Any, values: Any) -> Any:
-    """0 below zero, 1 above, and at zero the values given."""
+    """Return 0 below zero, 1 above, and the given values at zero."""
     return op.Where(op.Equal(self, 0.0), values, op.CastLike(op.Greater(self, 0.0), self))
 
 
 def logaddexp(op: Any, self: Any, other: Any) -> Any:
-    """log(exp(x) + exp(y)) from the greater; two that are equal, infinite ones too, are doubled."""
+    """Return log(exp(x) + exp(y)), scaled by the larger; equal values, even infinite, double."""
     return _log_of_sum(op, self, other, log_of_two=math.log(2))
 
 
 def logaddexp2(op: Any, self: Any, other: Any) -> Any:
-    """As `logaddexp`, to the base of 2."""
+    """Translate `logaddexp` to base 2."""
     return _log_of_sum(op, self, other, log_of_two=1.0)
 
 
@@ -160,40 +160,40 @@ def _log_of_sum(op: Any, self: Any, other: Any, *, log_of_two: float) -> Any:
 
 
 def xlogy(op: Any, self: Any, other: Any) -> Any:
-    """The product of x and log(y), which is 0 where x is, unless y is NaN."""
+    """Return x log(y), which is 0 where x is 0 unless y is NaN."""
     none = op.And(op.Equal(self, 0.0), op.Not(op.IsNaN(other)))
     return op.Where(none, op.CastLike(0.0, other), op.Mul(self, op.Log(other)))
 
 
 def addcdiv(op: Any, self: Any, one: Any, other: Any, value: float = 1) -> Any:
-    """The sum of x and value times one / other."""
+    """Return x + value * one / other."""
     return op.Add(self, op.Mul(op.Div(one, other), float(value)))
 
 
 def inner(op: Any, self: Any, other: Any) -> Any:
-    """The products of all rows with all rows."""
+    """Return the products of all pairs of rows."""
     rank = rank_of(other)
     if rank > _MATRIX or rank_of(self) == 0 or rank == 0:
-        raise translation_error("inner", "of numbers or of more than two dims on the right")
+        raise translation_error("inner", "for scalars, or more than two dims on the right")
     return op.MatMul(self, op.Transpose(other, perm=[1, 0]) if rank == _MATRIX else other)
 
 
 def addmv(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, self: Any, mat: Any, vec: Any, beta: float = 1, alpha: float = 1
 ) -> Any:
-    """The sum of beta x and alpha (mat vec); ONNX Runtime 1.24 turns mat wrong beside a row."""
+    """Return beta x + alpha (mat @ vec); ONNX Runtime 1.24 transposes mat wrongly beside a row."""
     column = op.Mul(op.Unsqueeze(vec, _number_row([1])), float(alpha))
     added = op.Squeeze(op.MatMul(mat, column), _number_row([1]))
     return op.Add(op.Mul(self, float(beta)), added)
 
 
 def flipud(op: Any, self: Any) -> Any:
-    """The first dim in reverse."""
+    """Reverse the first dim."""
     return _reverse_axis(op, self, 0)
 
 
 def fliplr(op: Any, self: Any) -> Any:
-    """The second dim in reverse."""
+    """Reverse the second dim."""
     return _reverse_axis(op, self, 1)
 
 
@@ -205,7 +205,7 @@ def _reverse_axis(op: Any, self: Any, axis: int) -> Any:
 def diff(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Any:
-    """The differences of neighbours, n times."""
+    """Return the differences of neighbours, n times."""
     parts = [part for part in (prepend, self, append) if part is not None]
     values = op.Concat(*parts, axis=dim) if len(parts) > 1 else self
     for _ in range(n):
@@ -217,27 +217,27 @@ def diff(  # noqa: PLR0913, PLR0917 - the operator's own
 
 
 def column_stack(op: Any, tensors: Sequence[Any]) -> Any:
-    """Columns, and matrices, side by side."""
+    """Put columns and matrices side by side."""
     return op.Concat(*(_pad_rank(op, one, back=[1]) for one in tensors), axis=1)
 
 
 def dstack(op: Any, tensors: Sequence[Any]) -> Any:
-    """One behind the other, in the third dim."""
+    """Stack along the third dim."""
     return op.Concat(*(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2)
 
 
 def _pad_rank(op: Any, value: Any, *, back: Sequence[int], front: Sequence[int] = ()) -> Any:
-    """The value with dims of 1 before and behind, where it has too few for the last of them."""
+    """Add dims of 1 before and after a value whose rank is too low."""
     rank = rank_of(value)
     if rank == 0:
-        raise translation_error("it", "of a number among the tensors")
+        raise translation_error("it", "for a scalar among the tensors")
     for axis in (*(front if rank == 1 else ()), *(back if rank <= back[-1] else ())):
         value = op.Unsqueeze(value, _number_row([axis]))
     return value
 
 
 def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> Any:
-    """The values at these places along a dim; without one, in one row."""
+    """Gather along a dim; of the flattened values if there is none."""
     if dim is None:
         return op.GatherElements(ravel(op, self), ravel(op, indices), axis=0)
     axis = dim % rank_of(self)
@@ -251,34 +251,34 @@ def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> 
 
 
 def msort(op: Any, self: Any) -> Any:
-    """The values along the first dim, in order."""
+    """Sort along the first dim."""
     size = op.Shape(self, start=0, end=1)
     return op.TopK(self, size, axis=0, largest=0, sorted=1)[0]
 
 
 def argwhere(op: Any, self: Any) -> Any:
-    """The places of what is not zero, one a row."""
+    """Return the indices of non-zero values, one per row."""
     return op.Transpose(op.NonZero(self), perm=[1, 0])
 
 
 def trace(op: Any, self: Any) -> Any:
-    """The sum of the diagonal of a matrix."""
+    """Return the sum of a matrix's diagonal."""
     on = op.Cast(op.EyeLike(self, dtype=_INT64), to=_BOOL)
     return op.ReduceSum(op.Where(on, self, 0.0), keepdims=0)
 
 
 def isposinf(op: Any, self: Any) -> Any:
-    """Where it is infinite and above zero."""
+    """Return where values are positive infinity."""
     return op.IsInf(self, detect_negative=0)
 
 
 def isneginf(op: Any, self: Any) -> Any:
-    """Where it is infinite and below zero."""
+    """Return where values are negative infinity."""
     return op.IsInf(self, detect_positive=0)
 
 
 def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any) -> Any:
-    """Steps of float32 between two numbers; of others as the exporter writes it."""
+    """Return float32 steps between two numbers; other dtypes are left to the exporter."""
     from torch.onnx._internal.torchscript_exporter import symbolic_opset9
 
     if python_value(dtype) not in {None, _TORCH_FLOAT}:
