@@ -1,4 +1,4 @@
-"""Faults planted in copies of an OpenVINO IR: what a verdict on it would have to find."""
+"""Plant faults in copies of an OpenVINO IR, to measure what a verdict on it detects."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .planted_faults import (
 if TYPE_CHECKING:
     import openvino
 
-_ORDERED = {  # operators whose inputs, named by place, do not commute
+_ORDERED = {  # operators, by the position of their inputs, that do not commute
     "Subtract": (0, 1), "Divide": (0, 1), "Power": (0, 1), "FloorMod": (0, 1), "Mod": (0, 1),
     "Less": (0, 1), "Greater": (0, 1), "LessEqual": (0, 1), "GreaterEqual": (0, 1),
     "Select": (1, 2),
 }  # fmt: skip
-_SCALED = {"Elu": "alpha", "LRN": "alpha"}  # operators with an attribute that is a number
+_SCALED = {"Elu": "alpha", "LRN": "alpha"}  # operators with a numeric attribute
 _FLIPPED = {"AvgPool": "exclude-pad", "CumSum": "exclusive", "GridSample": "align_corners"}
 _NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "Gelu": ("approximation_mode", {"ERF": "TANH", "TANH": "ERF"}),
@@ -52,7 +52,7 @@ _FLOATS = ("f32", "f16", "f64")
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind; None in a model with a loop that might not end.
+    """Write a copy with one fault of this kind; None for a model with a conditional loop.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -76,7 +76,7 @@ def plant_fault(
 
 
 def _has_open_loop(model: openvino.Model) -> bool:
-    """Whether a loop, in a body too, ends where its body says so: a fault may keep it from that."""
+    """Return whether a loop's end is computed in its body: a fault might keep it from ending."""
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "Loop":
@@ -93,7 +93,7 @@ def _has_open_loop(model: openvino.Model) -> bool:
 
 
 def _nodes_of_types(model: openvino.Model, *kinds: str) -> list[Any]:
-    """The nodes of these types; all where none is named."""
+    """Return the nodes of these types; all without types."""
     return [node for node in model.get_ordered_ops() if not kinds or node.get_type_name() in kinds]
 
 
@@ -102,7 +102,7 @@ def _node_label(node: Any) -> str:
 
 
 def _replace_constant(constant: Any, array: Array) -> None:
-    """Have what reads the constant read another."""
+    """Replace a constant for all its readers."""
     import numpy as np
     import openvino
 
@@ -114,7 +114,7 @@ def _replace_constant(constant: Any, array: Array) -> None:
 
 
 def _float_constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
-    """Constants of floats, and of 8-bit integers, with one element or with several."""
+    """Return constants of floats and 8-bit integers, with one element or with several."""
     kinds = _FLOATS if scalar else (*_FLOATS, "i8", "u8")
     return [
         node
@@ -126,7 +126,7 @@ def _float_constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
 def _alter_weights(
     change: Callable[[Array, Random], tuple[Array, str] | None],
 ) -> Callable[[openvino.Model, Random], FaultChange | None]:
-    """A fault in one of the constants with several elements."""
+    """Return a fault that alters one constant with several elements."""
 
     def plant(model: openvino.Model, random: Random) -> FaultChange | None:
         nodes = _float_constants(model, scalar=False)
@@ -141,7 +141,7 @@ def _alter_weights(
 
 
 def _scale_constant(model: openvino.Model, random: Random, *, small: bool) -> FaultChange | None:
-    """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
+    """Scale a scalar constant; `small` selects those that may be an epsilon."""
     found = []
     for node in _float_constants(model, scalar=True):
         value = float(node.data.reshape(-1)[0])
@@ -157,9 +157,9 @@ def _scale_constant(model: openvino.Model, random: Random, *, small: bool) -> Fa
 
 
 def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
-    """Two float inputs of an operator, or two rows of a weight, in each other's place.
+    """Swap two float inputs of an operator, or two rows of a weight.
 
-    Integers are left alone: they may be indices, which OpenVINO does not always check.
+    Leaves integers alone: they may be indices, which OpenVINO does not always check.
     """
     nodes = [node for node in _nodes_of_types(model, *_ORDERED) if _can_swap(node)]
     if nodes and random.random() < 1 / 2:
@@ -168,7 +168,7 @@ def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
         sources = [node.input(place).get_source_output() for place in (one, other)]
         node.input(one).replace_source_output(sources[1])
         node.input(other).replace_source_output(sources[0])
-        return _node_label(node), f"inputs {one} and {other} in each other's place"
+        return _node_label(node), f"inputs {one} and {other} swapped"
     return _alter_weights(swap_rows)(model, random)
 
 
@@ -181,7 +181,7 @@ def _can_swap(node: Any) -> bool:
 
 
 def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
-    """Another value of an attribute, or of a scalar that an operator reads."""
+    """Change an attribute, or a scalar that an operator reads."""
     nodes = _nodes_of_types(model, *_SCALED, *_FLIPPED, *_NAMED)
     nodes += [node for node in _nodes_of_types(model, *_PADDED) if any(_begin_padding(node))]
     scaled = (
@@ -194,7 +194,7 @@ def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
 
 
 def _begin_padding(node: Any) -> list[int]:
-    """What is padded before the first of the spatial axes; nothing where that is left open."""
+    """Return the padding before the first spatial axis; empty if automatic."""
     found = node.get_attributes()
     known = found.get("auto_pad", "explicit") in ("explicit", "EXPLICIT")
     return list(found.get("pads_begin", []))[:1] if known else []
@@ -224,7 +224,7 @@ def _alter_attribute(node: Any) -> str:
 
 
 def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
-    """An epsilon a thousand times as large."""
+    """Scale an epsilon by 1000."""
     nodes = _nodes_of_types(model, "MVN", "NormalizeL2", "BatchNormInference")
     if not nodes:
         return _scale_constant(model, random, small=True)
@@ -238,7 +238,7 @@ def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
 def _alter_at_size(
     model: openvino.Model, signature: Signature, fault: SizeFault, random: Random
 ) -> FaultChange | None:
-    """Multiply an output where an input has a size; None where no output is of floats."""
+    """Multiply an output at one size of an input; None if no output holds floats."""
     import numpy as np
     from openvino import opset13 as ops
 
