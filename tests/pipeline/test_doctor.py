@@ -212,13 +212,13 @@ def test_a_torch_for_the_cpu_clashes_with_no_cuda() -> None:
 
 def test_a_cudnn_that_torch_did_not_pin_is_broken() -> None:
     pins = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
-    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "what torch needs")
+    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "requirements of torch")
     assert found.state is CheckState.BROKEN
     assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is required"
 
 
 def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
-    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "what nncf needs")
+    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "requirements of nncf")
     assert found.state is CheckState.WARN
 
 

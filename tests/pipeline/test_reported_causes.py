@@ -150,5 +150,5 @@ def test_a_folder_is_no_artifact_and_one_in_it_is_named(order: Orders) -> None:
 
 
 def test_a_folder_without_a_record_is_no_artifact_either(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no artifact that modelc knows"):
+    with pytest.raises(UsageError, match="is not a model of a known format"):
         inspect(tmp_path)

@@ -143,7 +143,7 @@ def test_no_file_and_no_model_are_usage_errors(alone: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         validate_file(alone / "absent.onnx")
     (alone / "notes.txt").write_text("hello")
-    with pytest.raises(UsageError, match="is no artifact that modelc knows"):
+    with pytest.raises(UsageError, match="is not a model of a known format"):
         validate_file(alone / "notes.txt")
 
 
@@ -213,7 +213,7 @@ def test_machine_code_of_a_stranger_is_refused_before_anything_is_loaded(
 
 
 def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
-    hint = "give what the model was exported for"
+    hint = "give inputs within the exported signature"
     with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         raise RunnerError("dim b is 9", hint=hint)
     assert caught.value.hint == hint
