@@ -75,7 +75,7 @@ def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
 
 
 def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[LostTensor]:
-    """Find each activation that its scale would destroy: one whose range is set by a mask's fill."""
+    """Find each activation that its scale would destroy: a mask's fill sets its range."""
     wiring = GraphWiring(model.graph)
     for node in model.graph.node:
         scale = wiring.constants.get(node.input[1]) if node.op_type == QUANTIZE else None

@@ -95,7 +95,7 @@ def test_inputs_are_bound_to_the_methods_parameters(tmp_path: Path, spec: str) -
     assert loaded.parameters == ("x", "scale")
     found = eager_of(loaded, "x", "scale").run({"x": X, "scale": X * 0})["output"]
     assert not found.any()
-    with pytest.raises(UsageError, match="encode requires x, which no input gives"):
+    with pytest.raises(UsageError, match="encode requires x, which the inputs lack"):
         eager_of(loaded, "scale")
 
 

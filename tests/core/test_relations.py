@@ -108,7 +108,7 @@ def test_a_relation_that_cannot_be_is_an_error(inputs: tuple[str, ...], message:
 def test_the_hint_says_where_the_base_may_begin() -> None:
     with pytest.raises(UsageError) as caught:
         signature("x:float32[a=2*b-7,b=1..9]")
-    assert caught.value.hint == "let b begin at 4"
+    assert caught.value.hint == "start b at 4"
     assert sizes(signature("x:float32[a=2*b-7,b=4..9]").inputs[0].dims[0])[0] == 1
 
 
@@ -180,4 +180,4 @@ def test_a_size_below_zero_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         merge_inputs([parse_input("x:float32[n=0..4,m=n-1]")], {})
     merge_inputs([parse_input("x:float32[n=1..4,m=n+0]")], {})
-    assert "begin at 2" in caught.value.hint
+    assert "at 2" in caught.value.hint
