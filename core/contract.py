@@ -24,7 +24,7 @@ else:
 Feed: TypeAlias = Mapping[str, Array]
 Outputs: TypeAlias = dict[str, Array]
 
-RECORD = "modelc.json"  # our record inside an archive of torch's: written by converters, read by checkpoints
+RECORD = "modelc.json"  # our record inside torch's archives
 CAPTURE_TIMEOUT = 60.0  # seconds of torch's symbolic solver per attempt
 EAGER = "checkpoint"  # the parent of targets that are captured from the eager model
 

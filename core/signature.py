@@ -1,4 +1,4 @@
-"""The Signature: what goes into a model and what comes out, by name, dtype and dims."""
+"""The Signature: a model's inputs and outputs, by name, dtype and dims."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FLOATS = ("float32", "float64", "float16")
 
 
 class RowOrder(StrEnum):
-    """How values lie along the last axis, as `--input` says it."""
+    """The order of values along the last axis, as in `--input`."""
 
     FREE = ""
-    ASCENDING = "ascending"  # no value is less than the one before it, as of boxes and offsets
-    DESCENDING = "descending"  # none is greater, as of the lengths of sorted sequences
+    ASCENDING = "ascending"  # no value is less than the one before it, such as boxes and offsets
+    DESCENDING = "descending"  # none is greater, such as the lengths of sorted sequences
 
     def sort(self, array: Array) -> Array:
-        """The array with its rows in this order."""
+        """Sort the rows of an array in this order."""
         import numpy as np
 
         if self is RowOrder.FREE or not array.ndim:
@@ -46,9 +46,9 @@ class ValueRange:
     """The values that drawn feeds may hold, both ends included.
 
     An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
-    the least and the greatest that it is at the dim's sizes. `usual` is the part of a chosen range
-    that feeds are drawn in but for those of edge values; None stands for the whole range. `order`
-    is that of each row along the last axis.
+    the least and the greatest value over the dim's sizes. `usual` is the part of a chosen range
+    that feeds are drawn from, except feeds of edge values; None means the whole range. `order` is
+    that of each row along the last axis.
     """
 
     low: float
@@ -70,7 +70,7 @@ class ValueRange:
         return tuple(one.base for one in (self.low_dim, self.high_dim) if one is not None)
 
     def at(self, sizes: Mapping[str, int]) -> ValueRange:
-        """The same in numbers where dims have these sizes, by name; others are as they were."""
+        """Resolve the ends for these sizes of dims, by name; keep the others."""
         low, high = self.low_dim, self.high_dim
         if low is not None and low.base in sizes:
             return replace(self, low=low.size(sizes[low.base]), low_dim=None).at(sizes)
@@ -88,7 +88,7 @@ def _end(value: float, relation: Relation | None) -> str:
 
 
 def _number_text(value: float) -> str:
-    """The value without loss, and without `.0`: what is written can be read back."""
+    """Format a value without loss and without `.0`, such that it can be parsed again."""
     return repr(value).removesuffix(".0")
 
 
@@ -96,7 +96,7 @@ def _number_text(value: float) -> str:
 class InputSpec:
     """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument.
 
-    `hides` says of a bool mask that True hides a place, as padding masks of torch.nn do.
+    `hides` means that True in a bool mask hides a position, as padding masks of torch.nn do.
     """
 
     name: str
@@ -112,7 +112,7 @@ class InputSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """Ordered inputs and output names. One Signature drives capture, axes, feeds and verdicts."""
+    """Ordered inputs and output names, which determine capture, axes, feeds and verdicts."""
 
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class Signature:
                 )
 
     def dims_with_names(self) -> Iterable[Dim]:
-        """Every named dim of every input, in order, repeats included."""
+        """Yield every named dim of every input, in order, with repetitions."""
         return (dim for spec in self.inputs for dim in spec.dims if dim.name is not None)
 
     @property
@@ -150,10 +150,10 @@ class Signature:
         return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
 
     def fix_at_opt(self, names: Iterable[str]) -> Signature:
-        """The same with these dims, and what depends on them, fixed at their opt sizes.
+        """Fix these dims, and what depends on them, at their opt sizes.
 
         Raises:
-            UsageError: a name is no dim that varies.
+            UsageError: a name is not a dynamic dim.
         """
         known = {**self.free_dims, **self.dynamic_dims}
         bases: set[str] = set()
@@ -178,20 +178,20 @@ class Signature:
         )
 
     def with_outputs(self, outputs: Iterable[str]) -> Signature:
-        """The same inputs with the output names that eager gave."""
+        """Return the same inputs with eager's output names."""
         return replace(self, outputs=tuple(outputs))
 
     def sizes_by_name(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of all named dims where the free ones have these."""
+        """Return the sizes of all named dims for these sizes of the free dims."""
         return {
             **sizes,
             **{dim.name: dim.size(sizes) for dim in self.dims_with_names() if dim.name},
         }
 
     def axes(self) -> dict[str, dict[int, str]]:
-        """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out.
+        """Return the dynamic axes by input: `{"x": {0: "batch"}}`, without inputs that have none.
 
-        Dims that are equal by a relation have one name.
+        Dims that are equal by a relation share one name.
         """
         found = {
             spec.name: {i: _axis_name(dim) for i, dim in enumerate(spec.dims) if dim.dynamic}
@@ -207,7 +207,7 @@ def _axis_name(dim: Dim) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InputPattern:
-    """What one `--input` says: parts left out (dtype, `_` dims) come from a sample."""
+    """One `--input`; a sample provides the omitted parts (dtype, `_` dims)."""
 
     name: str
     dtype: str | None
@@ -217,12 +217,12 @@ class InputPattern:
 
     @property
     def whole(self) -> bool:
-        """Whether it says the dtype and every dim."""
+        """Whether it has the dtype and every dim."""
         return self.dtype is not None and self.dims is not None and None not in self.dims
 
 
 def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
-    """Merge what the user wrote with what a sample or the checkpoint says.
+    """Merge the user's inputs with those of a sample or the checkpoint.
 
     Args:
         patterns: the `--input` options, in order.
@@ -291,7 +291,7 @@ def _merge_dims(pattern: InputPattern, known: InputSpec | None) -> tuple[Dim, ..
     if known is not None and len(known.dims) != len(dims):
         raise UsageError(
             f"--input {pattern.text!r} has {len(dims)} dims, the sample has {len(known.dims)}",
-            hint=f"the sample's form is {known}",
+            hint=f"the sample is {known}",
             option="input",
         )
     merged: list[Dim] = []
@@ -322,7 +322,7 @@ def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Di
 
 
 def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
-    """A dim without bounds takes the sample's size for its opt."""
+    """Take the sample's size for the opt of a dim without bounds."""
     if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
     size = dim.relation.base_of(sample.opt)

@@ -24,7 +24,7 @@ def wrong_input(refuse: Refuse, weights: Path, text: str, *, code: int = 2) -> s
     [
         ("x:float32[1,8", "expected ',' or ']' at character 14, found the end"),
         ("x:float32[1;8]", "expected ',' or ']' at character 12, found ';'"),
-        ("x:float32[batch=8..1]", "batch=8..1 is no range: 8 is larger than 1"),
+        ("x:float32[batch=8..1]", "batch=8..1 is not a range: 8 is larger than 1"),
         ("1x:float32[8]", "expected an input name at character 1"),
         ("x:float32[8]{3..1}", "3 is larger than 1"),
     ],

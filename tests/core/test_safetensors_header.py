@@ -48,12 +48,12 @@ def test_a_size_that_cannot_be_is_refused(tmp_path: Path, entry: object) -> None
 
 
 def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="was to follow"):
+    with pytest.raises(ValueError, match="was expected"):
         read_safetensors_header(written(tmp_path, {"a": A, "b": A}))
 
 
 def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="was to follow"):
+    with pytest.raises(ValueError, match="was expected"):
         read_safetensors_header(written(tmp_path, {"a": {**A, "data_offsets": [8, 32]}}, size=32))
 
 
