@@ -88,11 +88,11 @@ def _library_names(path: Path) -> list[str]:
 
 def convert(job: Job) -> Converted:
     """Capture, compile in a child process, and pack with our record."""
-    taken = capture_exported_program(job)
+    captured = capture_exported_program(job)
     name = job.stem + SUFFIX
     place = job.folder / "aoti"
     place.mkdir()
-    with exported_program.with_examples(taken.program, job) as program:
+    with exported_program.with_examples(captured.program, job) as program:
         from_one = any(dim.low <= 1 for dim in job.signature.dynamic_dims.values())
         package = aoti_compiler.compile_package(program, place, from_one=from_one)
         record = _build_record(job, program)
@@ -104,8 +104,8 @@ def convert(job: Job) -> Converted:
         files=((name, "model"),),
         versions=package_versions("torch"),
         options={"compiled for": target},
-        notes=(*taken.notes, f"machine code for {target}: export again for another kind of CPU"),
-        places=taken.places,
+        notes=(*captured.notes, f"machine code for {target}: export again for another kind of CPU"),
+        places=captured.places,
     )
 
 
@@ -131,9 +131,9 @@ def _pack_archive(package: Path, path: Path, record: str) -> None:
         for entry in entries:
             if _LIBRARIES in entry.filename and entry.filename.endswith(_SOURCES):
                 continue
-            kept = zipfile.ZipInfo(entry.filename)
-            kept.file_size = entry.file_size
-            with whole.open(entry) as source, slim.open(kept, "w") as target:
+            info = zipfile.ZipInfo(entry.filename)
+            info.file_size = entry.file_size
+            with whole.open(entry) as source, slim.open(info, "w") as target:
                 shutil.copyfileobj(source, target, _KEPT)
         slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # no date
 

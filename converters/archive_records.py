@@ -121,15 +121,15 @@ def size_ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec
     """Return the sizes that the program accepts: `batch=1..8, seq=1..`."""
     names = symbol_names(program, specs)
     dims = {dim.name: dim for spec in specs for dim in spec.dims}
-    shown = []
+    ranges = []
     for symbol, found in program.range_constraints.items():
         name = _rename_symbols(str(symbol), names)
         low = int(found.lower)
         if low == _LEAST and name in dims:  # 2 means any size: torch specialises 0 and 1
             low = min(low, dims[name].low)
         high = int(found.upper) if found.upper < _ENDLESS else ""
-        shown.append(f"{name}={low}..{high}")
-    return ", ".join(shown)
+        ranges.append(f"{name}={low}..{high}")
+    return ", ".join(ranges)
 
 
 def count_operators(program: torch.export.ExportedProgram) -> Counter[str]:

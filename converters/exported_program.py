@@ -86,9 +86,9 @@ def convert(job: Job) -> Converted:
     """Export and save without stack traces and their paths."""
     import torch
 
-    taken = capture_exported_program(job)
+    captured = capture_exported_program(job)
     name = job.stem + SUFFIX
-    with _strip_user_data(taken.program) as program:
+    with _strip_user_data(captured.program) as program:
         call_framework(
             "torch.export.save",
             lambda: torch.export.save(
@@ -100,8 +100,8 @@ def convert(job: Job) -> Converted:
     return Converted(
         files=((name, "model"),),
         versions=package_versions("torch"),
-        notes=taken.notes,
-        places=taken.places,
+        notes=captured.notes,
+        places=captured.places,
     )
 
 

@@ -238,8 +238,8 @@ def _join_names(names: Sequence[str]) -> str:
 
 def package_versions(*packages: str) -> dict[str, str]:
     """Return installed versions by distribution name, without absent ones."""
-    asked = ((package, _package_version(package)) for package in packages)
-    return {package: version for package, version in asked if version is not None}
+    versions = ((package, _package_version(package)) for package in packages)
+    return {package: version for package, version in versions if version is not None}
 
 
 @cache

@@ -198,16 +198,16 @@ def run_shapes(
     from onnx import TensorProto, helper
 
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    wanted = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
+    missing = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
     half = has_half(model)
     probe = emulate_half(model, float_io=has_half_io(model)) if half else _copy_model(model)
     del probe.graph.output[:]
-    for index, name in enumerate(wanted):
+    for index, name in enumerate(missing):
         end = f"shape::{index}"
         probe.graph.node.append(helper.make_node("Shape", [name], [end], name=end))
         probe.graph.output.append(helper.make_tensor_value_info(end, TensorProto.INT64, [None]))
     ends = run_session(open_session(probe, folder, once=True), example)
-    found = {name: ends[f"shape::{index}"] for index, name in enumerate(wanted)}
+    found = {name: ends[f"shape::{index}"] for index, name in enumerate(missing)}
     return shapes | {name: tuple(int(size) for size in shape) for name, shape in found.items()}
 
 

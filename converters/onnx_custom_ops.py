@@ -119,15 +119,15 @@ def register_symbolics(custom_ops: Mapping[str, OpWriter], opset: int) -> Iterat
 
     known: dict[str, Any] = registry._registry
     functions = {**SCRIPT_OPS, **_COMMON_OPS, **TORCHSCRIPT_OPS, **custom_ops}
-    kept = {name: known.get(name) for name in functions}
+    previous = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
-            if kept[name] is not None:
-                known[name] = copy.deepcopy(kept[name])
+            if previous[name] is not None:
+                known[name] = copy.deepcopy(previous[name])
             utils.register_custom_op_symbolic(name, _make_symbolic(name, write), opset)
         yield
     finally:
-        for name, group in kept.items():
+        for name, group in previous.items():
             known.pop(name, None)
             if group is not None:
                 known[name] = group

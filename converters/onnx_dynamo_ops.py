@@ -71,9 +71,9 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     if attn_mask is None:
         return found
     is_bool = attn_mask.dtype is not None and attn_mask.dtype.value == _BOOL
-    hidden = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
-    shown = attn_mask if is_bool else op.Greater(attn_mask, hidden)
-    keys = op.ReduceMax(op.Cast(shown, to=_INT64), [-1], keepdims=1)
+    fill = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
+    visible = attn_mask if is_bool else op.Greater(attn_mask, fill)
+    keys = op.ReduceMax(op.Cast(visible, to=_INT64), [-1], keepdims=1)
     return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
 
 
@@ -99,15 +99,17 @@ def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     rows = op.Gather(weight, indices)
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [-1]))
-    kept = _is_not_padding(op, indices, padding_idx)
-    sizes = _scatter_values(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
-    found = _reduce_rows(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
-    told = (
+    valid = _is_not_padding(op, indices, padding_idx)
+    sizes = _scatter_values(
+        op, op.Shape(offsets), bags, op.Cast(valid, to=_INT64), fill=0, by="add"
+    )
+    found = _reduce_rows(op, rows, op.Unsqueeze(valid, [-1]), (bags, sizes), mode=mode)
+    bag_sizes = (
         op.Concat(sizes, op.Constant(value_ints=[0]), axis=0)
         if include_last_offset
         else op.Identity(sizes)
     )
-    return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
+    return found, bags, bag_sizes, op.CastLike(found, sizes) if mode == _MAX else bag_sizes
 
 
 def reduce_public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
@@ -115,8 +117,8 @@ def reduce_public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any)
 
     In the internal operator, a negative value means no padding.
     """
-    others, told = given[:_PADDING], given[_PADDING:]
-    padding = named.pop("padding_idx", told[0] if told else None)
+    others, last = given[:_PADDING], given[_PADDING:]
+    padding = named.pop("padding_idx", last[0] if last else None)
     if padding is not None and padding < 0:
         padding += weight.shape[0]
     return reduce_embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
@@ -138,13 +140,13 @@ def _is_not_padding(op: Any, indices: Any, padding_idx: int | None) -> Any:
     return op.Not(op.Equal(op.Cast(indices, to=_INT64), padding_idx))
 
 
-def _reduce_rows(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
+def _reduce_rows(op: Any, rows: Any, valid: Any, by: tuple[Any, Any], *, mode: int) -> Any:
     """Sum, average or take the maximum of the rows of each bag; 0 for an empty bag."""
     bags, sizes = by
     wide = op.Expand(op.Unsqueeze(bags, [-1]), op.Shape(rows))
     shape = op.Concat(op.Shape(sizes), op.Shape(rows, start=1), axis=0)
     nothing = float("-inf") if mode == _MAX else 0.0
-    rows = op.Where(kept, rows, op.CastLike(nothing, rows))
+    rows = op.Where(valid, rows, op.CastLike(nothing, rows))
     how = "max" if mode == _MAX else "add"
     found = _scatter_values(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
     empty = op.Unsqueeze(op.Equal(sizes, 0), [-1])

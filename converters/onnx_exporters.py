@@ -39,16 +39,16 @@ def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
         RefusedError: the capture or the exporter failed; names the operator and its module.
         UsageError: a custom operator is absent from the model.
     """
-    taken = capture_program(job)
-    if isinstance(taken, ExportCapture):
-        model = _export_with_dynamo(job, opset, taken.program)
+    captured = capture_program(job)
+    if isinstance(captured, ExportCapture):
+        model = _export_with_dynamo(job, opset, captured.program)
     else:
-        model = _export_torchscript(job, opset, taken.module)
+        model = _export_torchscript(job, opset, captured.module)
     name_padded_axes(model)
     rewrite_int64_comparisons(model, job.signature)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
-    return model, taken
+    return model, captured
 
 
 def _export_with_dynamo(
@@ -102,10 +102,10 @@ def _separate_names(model: onnx_ir.Model) -> None:
     import onnx_ir
 
     ends = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
-    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    reserved = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         for value in node.outputs:
-            if value.name in taken and id(value) not in ends:
+            if value.name in reserved and id(value) not in ends:
                 value.name = f"{value.name}::inner"
 
 

@@ -232,9 +232,9 @@ def _attribute_value(node: onnx.NodeProto, name: str) -> Any:
 def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     from onnx import helper
 
-    kept = [one for one in node.attribute if one.name != name]
+    others = [one for one in node.attribute if one.name != name]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
 def _alter_attribute(node: onnx.NodeProto) -> str:

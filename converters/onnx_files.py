@@ -121,11 +121,11 @@ def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     shape = tuple(tensor.dims)
     if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
         return numpy_helper.to_array(tensor, base_dir=str(folder))
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    place = PurePosixPath(told.get("location", ""))
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    place = PurePosixPath(location.get("location", ""))
     if place.is_absolute() or ".." in place.parts or not place.parts:
         raise ValueError(f"the weights of {tensor.name} are outside the model's folder, in {place}")
-    offset = int(told.get("offset") or 0)
+    offset = int(location.get("offset") or 0)
     return np.memmap(folder / place, np.dtype("<f4"), "r", offset, shape)
 
 

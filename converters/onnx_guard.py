@@ -54,11 +54,11 @@ def _is_utf8(model: onnx.ModelProto) -> bool:
             if not all(isinstance(name, str) for name in names):
                 return False
             graphs += [one.g for one in node.attribute if one.HasField("g")]
-    told = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
-    told += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
+    texts = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    texts += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
     dims = [d.dim_param for v in (*model.graph.input, *model.graph.output)
             for d in v.type.tensor_type.shape.dim]  # fmt: skip
-    return all(isinstance(text, str) for text in (*told, *dims))
+    return all(isinstance(text, str) for text in (*texts, *dims))
 
 
 def check_tensors(model: onnx.ModelProto, path: Path) -> None:
@@ -125,14 +125,16 @@ def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:
 
 def _external_fault(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
     """Return what is wrong with a tensor in an external file; empty if nothing."""
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    name = told.get("location", "")
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    name = location.get("location", "")
     if not isinstance(name, str):
         return "lies in a file whose name is not UTF-8"
     try:
-        offset, length = int(told.get("offset") or 0), int(told.get("length") or needed)
+        offset, length = int(location.get("offset") or 0), int(location.get("length") or needed)
     except ValueError:
-        return f"has offset {told.get('offset')!r:.40} and length {told.get('length')!r:.40}"
+        return (
+            f"has offset {location.get('offset')!r:.40} and length {location.get('length')!r:.40}"
+        )
     if fault := external_path_fault(path, name):
         return fault
     if not needed:

@@ -77,7 +77,7 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
 
 def _prepare_input(job: Job, parent: Path) -> _HalfInput:
     """Inspect the parent, and write it for AutoCast."""
-    asked = match_nodes(parent, job.keep)
+    matched = match_nodes(parent, job.keep)
     feeds = job.feeds or (job.example,)
     model = read_with_names(parent)
     masks = clamp_masks(model, parent.parent, feeds, job.precision)
@@ -87,10 +87,10 @@ def _prepare_input(job: Job, parent: Path) -> _HalfInput:
     origins = read_origins(parent)
     return _HalfInput(
         draft=write_draft(model, parent, job.folder / _DRAFT),
-        keep=tuple(dict.fromkeys([*asked, *(name for one in found for name in one.keep)])),
+        keep=tuple(dict.fromkeys([*matched, *(name for one in found for name in one.keep)])),
         notes=(
             *_forecast_notes(model, found, origins),
-            *_keep_note(model, asked, origins),
+            *_keep_note(model, matched, origins),
             *_mask_note(masks, job.precision),
             *_io_note(job),
         ),
@@ -123,14 +123,14 @@ def _write_half(
     return (*files, *copy_sidecar(parent, out))
 
 
-def _half_options(half: onnx.ModelProto, job: Job, kept: int) -> dict[str, str]:
+def _half_options(half: onnx.ModelProto, job: Job, count: int) -> dict[str, str]:
     opset = next(entry.version for entry in half.opset_import if entry.domain in ("", "ai.onnx"))
     return {
         "by": "ModelOpt AutoCast",
         "opset": str(opset),
         "io": str(job.precision if job.half_io else Precision.FP32),
         **({"keep": ", ".join(job.keep)} if job.keep else {}),
-        **({"kept in fp32": f"{kept} nodes"} if kept else {}),
+        **({"kept in fp32": f"{count} nodes"} if count else {}),
     }
 
 
@@ -148,14 +148,14 @@ def _forecast_notes(
 
 
 def _keep_note(
-    model: onnx.ModelProto, asked: Sequence[str], origins: Mapping[str, NodeOrigin]
+    model: onnx.ModelProto, matched: Sequence[str], origins: Mapping[str, NodeOrigin]
 ) -> tuple[str, ...]:
-    if not asked:
+    if not matched:
         return ()
-    wanted = set(asked)
-    nodes = [node for node in all_nodes(model.graph) if node.name in wanted]
+    names = set(matched)
+    nodes = [node for node in all_nodes(model.graph) if node.name in names]
     places = dict.fromkeys(module_or_node(node, origins) for node in nodes)
-    return (f"kept in FP32 by --keep-fp, {len(asked)} nodes: {', '.join(places)}",)
+    return (f"kept in FP32 by --keep-fp, {len(matched)} nodes: {', '.join(places)}",)
 
 
 def _mask_note(masks: Sequence[str], low: Precision) -> tuple[str, ...]:

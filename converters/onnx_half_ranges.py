@@ -241,16 +241,16 @@ class _OverflowFinder:
 
         In `x / sqrt(var + 1e-12)` the sum itself may be 0 in float16, so all of it stays in FP32.
         """
-        kept: dict[str, None] = {}
+        nodes: dict[str, None] = {}
         waiting = list(self.links.readers.get(tensor, ()))
         while waiting:
             node = waiting.pop()
-            kept[node.name] = None
+            nodes[node.name] = None
             if node.op_type in _DIVIDES:
                 continue
             readers = [one for out in node.output for one in self.links.readers.get(out, ())]
             waiting.extend(one for one in readers if one.op_type in _GUARDED | _DIVIDES)
-        return tuple(kept)
+        return tuple(nodes)
 
 
 def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
@@ -271,10 +271,10 @@ def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
     small = sizes[(sizes > 0) & (sizes < _NORMAL)] if low is Precision.FP16 else sizes[:0]
     if not small.size or _sqnr(sizes, small) >= _LEAST_SQNR:
         return peak, ""
-    lost = np.count_nonzero(small <= _HALF_STEP) / np.count_nonzero(sizes)
-    if lost == 0:
+    vanishing = np.count_nonzero(small <= _HALF_STEP) / np.count_nonzero(sizes)
+    if vanishing == 0:
         return peak, f"weights stay below {peak:.1e}, where FP16 loses precision"
-    return peak, f"{lost:.0%} of the weights become 0, the largest is {peak:.1e}"
+    return peak, f"{vanishing:.0%} of the weights become 0, the largest is {peak:.1e}"
 
 
 def _mask_fill(values: Array) -> float | None:
@@ -298,5 +298,5 @@ def _sqnr(sizes: Array, small: Array) -> float:
 
     noise = small - small.astype(np.float16).astype(np.float32)
     power = float(np.sum(np.square(sizes, dtype=np.float64)))
-    lost = float(np.sum(np.square(noise, dtype=np.float64)))
-    return 10 * np.log10(power / lost) if lost else np.inf
+    noise_power = float(np.sum(np.square(noise, dtype=np.float64)))
+    return 10 * np.log10(power / noise_power) if noise_power else np.inf

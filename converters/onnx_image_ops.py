@@ -108,13 +108,13 @@ def _add_axes(op: Any, values: Any, axes: int) -> Any:
 
 def _window_maximum(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
     """Return the window maximum along an axis, where NaN counts as the largest, and its index."""
-    lost = op.IsNaN(parts)
-    shown = op.Where(op.And(inside, op.Not(lost)), parts, op.CastLike(-math.inf, parts))
-    lost = op.Cast(op.And(inside, lost), to=_INT64)
-    any_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=0), 0)
-    top = op.ReduceMax(shown, [axis], keepdims=0)
-    last_lost = op.ArgMax(lost, axis=axis, keepdims=0, select_last_index=1)
-    best = op.ArgMax(shown, axis=axis, keepdims=0)
+    is_nan = op.IsNaN(parts)
+    comparable = op.Where(op.And(inside, op.Not(is_nan)), parts, op.CastLike(-math.inf, parts))
+    is_nan = op.Cast(op.And(inside, is_nan), to=_INT64)
+    any_lost = op.Greater(op.ReduceMax(is_nan, [axis], keepdims=0), 0)
+    top = op.ReduceMax(comparable, [axis], keepdims=0)
+    last_lost = op.ArgMax(is_nan, axis=axis, keepdims=0, select_last_index=1)
+    best = op.ArgMax(comparable, axis=axis, keepdims=0)
     return (
         op.Where(any_lost, op.CastLike(math.nan, parts), top),
         op.Where(any_lost, last_lost, best),
@@ -283,8 +283,8 @@ def multiply_add(op: Any, x: Any, y: Any, z: Any) -> Any:
         error = op.Add(error, op.Mul(one, other))
     total = op.Add(z, product)
     added = op.Sub(total, z)
-    lost = op.Add(op.Sub(z, op.Sub(total, added)), op.Sub(product, added))
-    return op.Add(total, op.Add(lost, error))
+    sum_error = op.Add(op.Sub(z, op.Sub(total, added)), op.Sub(product, added))
+    return op.Add(total, op.Add(sum_error, error))
 
 
 def _split_float(op: Any, x: Any) -> tuple[Any, Any]:

@@ -109,9 +109,11 @@ def convert(job: Job) -> Converted:
     if job.parent is not None:
         return _convert_parent(job, job.parent)
     opset = _choose_opset(job)
-    model, taken = export_onnx(job, opset)
+    model, source = export_onnx(job, opset)
     name_output_axes(model, job.output_axes)
-    scope = model_of(job).scope if isinstance(taken, ExportCapture) or taken.call == "flat" else ""
+    scope = (
+        model_of(job).scope if isinstance(source, ExportCapture) or source.call == "flat" else ""
+    )
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
     conditions = add_guard(model, job.signature) if job.guard else 0
@@ -129,10 +131,10 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        notes=(*taken.notes, *notes),
-        frozen=taken.frozen if isinstance(taken, ScriptCapture) else (),
-        warned=taken.warned if isinstance(taken, ScriptCapture) else (),
-        places=taken.places if isinstance(taken, ExportCapture) else (),
+        notes=(*source.notes, *notes),
+        frozen=source.frozen if isinstance(source, ScriptCapture) else (),
+        warned=source.warned if isinstance(source, ScriptCapture) else (),
+        places=source.places if isinstance(source, ExportCapture) else (),
     )
 
 

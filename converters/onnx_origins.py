@@ -132,16 +132,16 @@ def match_nodes(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     nodes = list(all_nodes(model.graph))
     found: set[str] = set()
     for pattern in patterns:
-        taken = {node.name for node in nodes if _is_match(pattern, node, origins)}
-        if not taken:
+        matched = {node.name for node in nodes if _is_match(pattern, node, origins)}
+        if not matched:
             raise _no_match_error(pattern, nodes, origins)
-        if "" in taken:
+        if "" in matched:
             raise UsageError(
                 f"--keep-fp {pattern!r} matches nodes of {path.name} without a name",
                 hint="name its nodes, as modelc export does",
                 option="keep-fp",
             )
-        found |= taken
+        found |= matched
     return tuple(dict.fromkeys(node.name for node in nodes if node.name in found))
 
 
@@ -169,8 +169,8 @@ def _no_match_error(
     modules = [above for path in paths for above in _module_prefixes(path)]
     named = [node.name for node in nodes if node.name]
     known = dict.fromkeys([*modules, *(node.op_type for node in nodes), *named])
-    wanted = pattern.removesuffix(_BELOW)
-    near = get_close_matches(wanted, list(known), n=3, cutoff=0.4) or list(known)[:3]
+    name = pattern.removesuffix(_BELOW)
+    near = get_close_matches(name, list(known), n=3, cutoff=0.4) or list(known)[:3]
     return UsageError(
         f"--keep-fp {pattern!r} matches no node, operator or module of the model",
         hint=f"did you mean {', '.join(near)}?",
@@ -198,7 +198,7 @@ def assign_absorbed_layers(
     for node in nodes:
         for name in node.inputs:
             readers[name].append(node)
-    taken: dict[str, NodeOrigin] = {}
+    absorbed: dict[str, NodeOrigin] = {}
     for name, origin in origins.items():
         before = by_name.get(origin.after)
         if name in by_name or before is None or origin.operator not in _ACTIVATIONS:
@@ -206,8 +206,8 @@ def assign_absorbed_layers(
         for output in before.outputs:
             for reader in readers[output]:
                 if reader.operator in _QUANTIZERS:
-                    taken[_find_dequantize(reader, readers).name] = origin
-    return tuple(_with_origin(node, taken.get(node.name)) for node in nodes)
+                    absorbed[_find_dequantize(reader, readers).name] = origin
+    return tuple(_with_origin(node, absorbed.get(node.name)) for node in nodes)
 
 
 def _with_origin(node: ProbeNode, origin: NodeOrigin | None) -> ProbeNode:

@@ -111,9 +111,9 @@ def _reduce_extreme(  # noqa: PLR0913 - the operator's own
     """Return the largest or smallest number; NaN if any value is NaN."""
     neutral, none = scatter.neutral(src, reduce), op.CastLike(0.0, src)
     start = self if include_self else scatter.put(self, neutral)
-    lost = scatter.reduce(start, op.Where(op.IsNaN(src), src, none), "sum")
+    nan_sum = scatter.reduce(start, op.Where(op.IsNaN(src), src, none), "sum")
     start, src = (op.Where(op.IsNaN(one), neutral, one) for one in (start, src))
-    return op.Where(op.IsNaN(lost), lost, scatter.reduce(start, src, reduce))
+    return op.Where(op.IsNaN(nan_sum), nan_sum, scatter.reduce(start, src, reduce))
 
 
 def _is_same_size(one: Any, other: Any) -> bool:
@@ -139,25 +139,25 @@ SCATTER_OPS: Mapping[str, OpWriter] = {
 def median(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the median and its index along a dim, or the median of all values; NaN propagates."""
     values, axis = _flatten_rows(op, self, dim, "median")
-    lost, shown = _mask_nan(op, values, dtype_of(self))
+    nan_mask, filled = _mask_nan(op, values, dtype_of(self))
     count = op.Div(op.Add(_axis_size(op, values, axis), 1), 2)  # up to the median
-    lower, places = op.TopK(shown, count, axis=axis, largest=0, sorted=1)
+    lower, places = op.TopK(filled, count, axis=axis, largest=0, sorted=1)
     found, at = (op.Gather(one, [-1], axis=axis) for one in (lower, places))
-    if lost is not None:
-        is_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=1), 0)
+    if nan_mask is not None:
+        is_lost = op.Greater(op.ReduceMax(nan_mask, [axis], keepdims=1), 0)
         found = op.Where(is_lost, op.CastLike(math.nan, values), found)
-        at = op.Where(is_lost, op.ArgMax(lost, axis=axis, keepdims=1), at)
+        at = op.Where(is_lost, op.ArgMax(nan_mask, axis=axis, keepdims=1), at)
     return _pick_results(op, (found, at), dim, keepdim=keepdim)
 
 
 def nanmedian(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the `median` of the values that are not NaN."""
     values, axis = _flatten_rows(op, self, dim, "nanmedian")
-    lost, shown = _mask_nan(op, values, dtype_of(self))
-    if lost is None:
+    nan_mask, filled = _mask_nan(op, values, dtype_of(self))
+    if nan_mask is None:
         return median(op, self, dim, keepdim)
-    ordered, places = op.TopK(shown, _axis_size(op, values, axis), axis=axis, largest=0, sorted=1)
-    count = op.ReduceSum(op.Sub(1, lost), [axis], keepdims=1)
+    ordered, places = op.TopK(filled, _axis_size(op, values, axis), axis=axis, largest=0, sorted=1)
+    count = op.ReduceSum(op.Sub(1, nan_mask), [axis], keepdims=1)
     middle = op.Div(op.Max(op.Sub(count, 1), 0), 2)
     found, at = (op.GatherElements(one, middle, axis=axis) for one in (ordered, places))
     found = op.Where(op.Equal(count, 0), op.CastLike(math.nan, values), found)

@@ -126,8 +126,8 @@ def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = 
 def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
     """Return the sorting order; always stable."""
     names = ("stable", "dim", "descending") if len(others) == _STABLE else ("dim", "descending")
-    asked = {"dim": -1, "descending": False, **dict(zip(names, others, strict=False)), **named}
-    dim, descending = int(asked["dim"]), int(asked["descending"])
+    options = {"dim": -1, "descending": False, **dict(zip(names, others, strict=False)), **named}
+    dim, descending = int(options["dim"]), int(options["descending"])
     size = op.Gather(op.Shape(self), [dim])
     _, places = op.TopK(self, size, axis=dim, largest=descending, sorted=1)
     return places
@@ -177,8 +177,8 @@ def lstm_cell(op: Any, x: Any, states: Any, *weights: Any) -> tuple[Any, Any]:
     state, cell = states
     both = zip(*_gates(op, x, state, weights, count=4), strict=True)
     take, keep, new, give = (op.Add(one, other) for one, other in both)
-    kept = op.Mul(op.Sigmoid(keep), cell)
-    cell = op.Add(kept, op.Mul(op.Sigmoid(take), op.Tanh(new)))
+    remembered = op.Mul(op.Sigmoid(keep), cell)
+    cell = op.Add(remembered, op.Mul(op.Sigmoid(take), op.Tanh(new)))
     return op.Mul(op.Sigmoid(give), op.Tanh(cell)), cell
 
 

@@ -64,13 +64,13 @@ def index_links(graph: onnx.GraphProto) -> GraphLinks:
 
 def name_nodes(graph: onnx.GraphProto) -> None:
     """Name each node that has no name, or the name of an earlier node."""
-    taken: set[str] = set()
+    used: set[str] = set()
     for index, node in enumerate(all_nodes(graph)):
-        if not node.name or node.name in taken:
+        if not node.name or node.name in used:
             node.name = f"{node.op_type}_{node.output[0] if node.output else index}"
-        while node.name in taken:
+        while node.name in used:
             node.name = f"{node.name}_{index}"
-        taken.add(node.name)
+        used.add(node.name)
 
 
 def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
@@ -129,8 +129,8 @@ class GraphWiring:
 
     def before(self, name: str) -> str | None:
         """Return the tensor before a Q/DQ pair; None if no pair produces `name`."""
-        taken = self.producer_if(name, DEQUANTIZE)
-        given = self.producer_if(taken.input[0], QUANTIZE) if taken is not None else None
+        dequantize = self.producer_if(name, DEQUANTIZE)
+        given = self.producer_if(dequantize.input[0], QUANTIZE) if dequantize is not None else None
         return str(given.input[0]) if given is not None else None
 
 

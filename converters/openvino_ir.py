@@ -226,8 +226,8 @@ def _copy_array(array: Array, bfloat16: bool) -> Array:
 
 def _openvino_error(error: RuntimeError) -> RunnerError:
     """Drop the source locations that precede OpenVINO's message."""
-    told = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
-    return runner_error("OpenVINO", error, "\n".join(told))
+    lines = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
+    return runner_error("OpenVINO", error, "\n".join(lines))
 
 
 def _port_dtype(port: Any) -> str:
@@ -235,10 +235,10 @@ def _port_dtype(port: Any) -> str:
     return str(port.get_element_type().to_dtype())
 
 
-def _dtype_error(name: str, given: str, wanted: str) -> RunnerError:
+def _dtype_error(name: str, given: str, expected: str) -> RunnerError:
     return RunnerError(
-        f"OpenVINO: input {name!r} is {given}, the model takes {wanted}",
-        hint=f"feed it as {wanted}",
+        f"OpenVINO: input {name!r} is {given}, the model takes {expected}",
+        hint=f"feed it as {expected}",
     )
 
 

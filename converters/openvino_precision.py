@@ -169,13 +169,13 @@ def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
     import onnx
 
     model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
-    asked = set(match_nodes(parent, job.keep))
+    matched = set(match_nodes(parent, job.keep))
     weights = {name for name, _ in float_constants(model.graph)}
     origins = read_origins(parent)
     reasons = {
         name: f"kept in FP32 by --keep-fp: the weights of {module_or_node(node, origins)}"
         for node in model.graph.node
-        if node.name in asked
+        if node.name in matched
         for name in node.input
         if name in weights
     }

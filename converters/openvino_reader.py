@@ -127,13 +127,13 @@ def root_refusal(text: str) -> str:
     OpenVINO lists failed operators in any order, with all that depend on them.
     """
     _, *parts = _OPERATOR.split(text.partition(_SUMMARY)[0])
-    told = [
+    reasons = [
         (name, [line.strip() for line in body.splitlines() if line.strip()])
         for name, body in zip(parts[::2], parts[1::2], strict=True)
     ]
     roots = [
         f"{name}: {lines[-1]}"
-        for name, lines in told
+        for name, lines in reasons
         if lines and not any(sign in lines[-1] for sign in _FOLLOWS)
     ]
     return roots[0] if roots else ""

@@ -21,8 +21,8 @@ def keep_order_of_equals(model: openvino.Model) -> None:
     order in OpenVINO, and stays.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "TopK"]:
-        told = node.get_attributes()
-        if told.get("stable") is False and told.get("sort") != "none":
+        attributes = node.get_attributes()
+        if attributes.get("stable") is False and attributes.get("sort") != "none":
             node.set_attribute("stable", True)
 
 
@@ -131,36 +131,36 @@ def keep_lone_columns(model: openvino.Model) -> None:
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "Convolution"]:
         data, kernel = (node.get_input_partial_shape(i) for i in (0, 1))
-        told = node.get_attributes()
-        if kernel.is_dynamic or data.rank.is_dynamic or told["auto_pad"].startswith("same"):
+        attributes = node.get_attributes()
+        if kernel.is_dynamic or data.rank.is_dynamic or attributes["auto_pad"].startswith("same"):
             continue
-        wide = (kernel[-1].get_length() - 1) * told["dilations"][-1] + 1
-        padded = told["pads_begin"][-1] + told["pads_end"][-1] > 0
-        if padded or wide == 1 or told["strides"][-1] < wide:
+        wide = (kernel[-1].get_length() - 1) * attributes["dilations"][-1] + 1
+        padded = attributes["pads_begin"][-1] + attributes["pads_end"][-1] > 0
+        if padded or wide == 1 or attributes["strides"][-1] < wide:
             continue
         row, channels = math.prod(kernel.to_shape()[i] for i in (1, -1)), kernel[1].get_length()
         if data[-1].is_static and data[-1].get_length() == wide:
-            node.set_attribute("strides", [*told["strides"][:-1], 1])
+            node.set_attribute("strides", [*attributes["strides"][:-1], 1])
         elif (
             data[-1].is_dynamic
             and data[-1].get_min_length() <= wide
             and row % _LANES == 0 < channels % _LANES
         ):
-            replace_node(node, _add_column(node, told))
+            replace_node(node, _add_column(node, attributes))
 
 
-def _add_column(node: Any, told: dict[str, Any]) -> openvino.Node:
+def _add_column(node: Any, attributes: dict[str, Any]) -> openvino.Node:
     """Compute the convolution with one more column, and cut that off."""
     from openvino import opset13 as op
 
-    right = [*told["pads_end"][:-1], told["strides"][-1]]
+    right = [*attributes["pads_end"][:-1], attributes["strides"][-1]]
     wider = op.convolution(
         node.input_value(0),
         node.input_value(1),
-        told["strides"],
-        told["pads_begin"],
+        attributes["strides"],
+        attributes["pads_begin"],
         right,
-        told["dilations"],
+        attributes["dilations"],
     )
     return op.slice(
         wider, int64_constant(0), int64_constant(-1), int64_constant(1), int64_constant(-1)
@@ -227,8 +227,8 @@ def _real_fake_quantize(node: Any, zero: float, scale: float) -> openvino.Node:
         op.constant((node.input_value(i).get_node().data - zero) * scale, dtype="float32")
         for i in (3, 4)
     )
-    taken = [node.input_value(i) for i in range(3)]
-    return op.fake_quantize(*taken, low, high, node.get_attributes()["levels"])
+    inputs = [node.input_value(i) for i in range(3)]
+    return op.fake_quantize(*inputs, low, high, node.get_attributes()["levels"])
 
 
 def _softplus(x: openvino.Output) -> openvino.Node:
@@ -355,8 +355,8 @@ def _extend_lstm_weights(weights: list[Any]) -> list[Any]:
     from openvino import opset13 as op
 
     w, r, bias = weights
-    hidden = r.get_output_partial_shape(0)[2].get_length()
-    column = np.repeat(np.array([_CLOSED, -_CLOSED, 0, 0]), hidden).reshape(1, -1, 1)
+    size = r.get_output_partial_shape(0)[2].get_length()
+    column = np.repeat(np.array([_CLOSED, -_CLOSED, 0, 0]), size).reshape(1, -1, 1)
     return [op.concat([w, op.constant(column, dtype=w.get_output_element_type(0))], 2), r, bias]
 
 
@@ -365,8 +365,8 @@ def _sequence_node(node: Any, x: Any, states: list[Any], lengths: Any, weights: 
     from openvino import opset13 as op
 
     make = {_LSTM: op.lstm_sequence, "GRUSequence": op.gru_sequence, "RNNSequence": op.rnn_sequence}
-    taken = {name: value for name, value in node.get_attributes().items() if name in _TAKEN}
-    return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **taken)
+    options = {name: value for name, value in node.get_attributes().items() if name in _TAKEN}
+    return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **options)
 
 
 def _direction_part(value: openvino.Output, number: int, *, axis: int) -> Any:

@@ -259,9 +259,9 @@ def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultC
     reader, at, output = found
     graph.setInsertPoint(reader)
 
-    def step(kind: str, values: list[Any], kept: Any) -> Any:
+    def step(kind: str, values: list[Any], attributes: Any) -> Any:
         node = graph.create(kind, values)
-        node.output().setType(kept)
+        node.output().setType(attributes)
         graph.insertNode(node)
         return node.output()
 

@@ -142,12 +142,12 @@ def find_plugins(
         metadata.entry_points(group=GROUP) if entries is None else entries,
         key=lambda entry: (entry.name, entry.value),
     )
-    taken = {target.NAME for target in built_in}
+    used = {target.NAME for target in built_in}
     twice = {name for name, count in Counter(entry.name for entry in found).items() if count > 1}
     taking: list[PluginTarget] = []
     refused: list[str] = []
     for plugin in map(PluginTarget, found):
-        why = _name_refusal(plugin.NAME, taken, twice)
+        why = _name_refusal(plugin.NAME, used, twice)
         if why:
             refused.append(f"the target {plugin.NAME!r} of {plugin.package} is rejected: {why}")
         else:
@@ -155,8 +155,8 @@ def find_plugins(
     return tuple(taking), tuple(refused)
 
 
-def _name_refusal(name: str, taken: Collection[str], twice: Collection[str]) -> str:
-    if name in taken or name == EAGER:
+def _name_refusal(name: str, used: Collection[str], twice: Collection[str]) -> str:
+    if name in used or name == EAGER:
         return "modelc has a target of that name"
     if name in twice:
         return "several packages have a target of that name"

@@ -59,8 +59,8 @@ def _updated(args: list[Any]) -> Sequence[Any]:
 def _popped(args: list[Any]) -> Sequence[Any]:
     """Return the changed copy, then the removed item."""
     copy = args[0].copy()
-    taken = copy.pop(*args[1:])
-    return [copy, taken]
+    item = copy.pop(*args[1:])
+    return [copy, item]
 
 
 def _with_default(args: list[Any]) -> Sequence[Any]:

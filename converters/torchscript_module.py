@@ -73,25 +73,25 @@ def convert(job: Job) -> Converted:
     """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
     import torch
 
-    taken = capture_torchscript(job)
+    captured = capture_torchscript(job)
     name = job.stem + SUFFIX
-    _check_space(job.folder, taken.module)
+    _check_space(job.folder, captured.module)
     call_framework(
         "torch.jit.save",
         lambda: torch.jit.save(
-            taken.module,
+            captured.module,
             str(job.folder / name),
-            _extra_files={RECORD: build_call_record(job, taken.call)},
+            _extra_files={RECORD: build_call_record(job, captured.call)},
         ),
     )
     strip_debug_files(job.folder / name)
     return Converted(
         files=((name, "model"),),
         versions=package_versions("torch"),
-        options={"call": taken.call},
-        notes=taken.notes,
-        frozen=taken.frozen,
-        warned=taken.warned,
+        options={"call": captured.call},
+        notes=captured.notes,
+        frozen=captured.frozen,
+        warned=captured.warned,
     )
 
 

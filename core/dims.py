@@ -294,12 +294,12 @@ def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
     dims = list(dims)
     bases = [dim.free for dim in dims if dim.relation is not None]
     plain = [dim for dim in dims if dim.relation is None and dim.name]
-    said = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
+    defined = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
     count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
-    names = list(dict.fromkeys((*said, *count)))
+    names = list(dict.fromkeys((*defined, *count)))
     for dim in (*plain, *bases):
         name = dim.name or ""
-        if count[name] > 1 or dim.bounded or name in said:
+        if count[name] > 1 or dim.bounded or name in defined:
             continue
         near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
         if near:

@@ -177,8 +177,8 @@ def _fit_around(holds: Holds, signature: Signature, base: Sizes, name: str) -> D
     inside = (one for one in sample_points(signature, base) if low <= one[name] <= high)
     if low == high or not all(map(holds, inside)):
         return None
-    said = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
-    return replace(range_fit(signature, dim, low, high), said=said)
+    text = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
+    return replace(range_fit(signature, dim, low, high), said=text)
 
 
 def _holds_at(holds: Holds, base: Sizes, name: str, size: int) -> bool:
@@ -260,13 +260,13 @@ def single_size_fit(name: str, size: int) -> DimFit:
 
 def range_fit(signature: Signature, dim: Dim, low: int, high: int) -> DimFit:
     """Return the fit of a dim with fewer sizes than asked for."""
-    relation, asked = f"{low}..{high}", f"{dim.low}..{dim.high}"
+    relation, given = f"{low}..{high}", f"{dim.low}..{dim.high}"
     names = ", ".join(_dim_names(signature, dim))
     text = f"write {dim.name}={relation}" if dim.name in signature.dynamic_dims else (
         f"write {dim.name}={relation} in the relation of {names}"
     )  # fmt: skip
     return DimFit(
-        said=f"dim {dim.name!r} holds in {relation} only, not in {asked}",
+        said=f"dim {dim.name!r} holds in {relation} only, not in {given}",
         write=text,
         interval=(dim.name or "", low, high),
     )

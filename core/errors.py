@@ -255,8 +255,8 @@ def as_usage_error(error: BaseException) -> UsageError | None:
     if not isinstance(error, OSError) or error.errno is None or not is_user_error(error):
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
-    shown = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
-    what = f"cannot use {shown}" if shown else "the system refused"
+    short = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
+    what = f"cannot use {short}" if short else "the system refused"
     return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
 
 

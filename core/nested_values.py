@@ -202,8 +202,8 @@ def name_parts(value: object, names: Sequence[str], is_leaf: IsLeaf) -> NamedIte
     return NamedItem(parts={names[0]: value}) if len(names) == 1 else None
 
 
-def _surplus_positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
-    return tuple(f"position {index}" for index in range(taken, len(value)))
+def _surplus_positions(value: Sequence[object], count: int) -> tuple[str, ...]:
+    return tuple(f"position {index}" for index in range(count, len(value)))
 
 
 def _match_names(value: Mapping[str, object], names: Sequence[str], is_leaf: IsLeaf) -> NamedItem:

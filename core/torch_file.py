@@ -45,13 +45,13 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         if match is None:
             raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
-        told = f"{called} holds more than weights and was refused: {what}"
+        message = f"{called} holds more than weights and was refused: {what}"
         if may_allow:
             tail = ", only if you trust its maker: it runs code of theirs"
             allow = Hint("add ", Option("allow-pickle"), tail)
-            raise ConsentError(told, hint=allow, option="allow-pickle") from error
+            raise ConsentError(message, hint=allow, option="allow-pickle") from error
         hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
-        raise CheckpointError(told, hint=hint) from error
+        raise CheckpointError(message, hint=hint) from error
     except Exception as error:  # the unpickler raises anything on garbage
         raise unreadable_error(called, error) from error
 

@@ -130,13 +130,13 @@ def _find_member_fault(member: zipfile.ZipInfo) -> str:
     parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
     windows = PureWindowsPath(name)
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    shown = repr(name[:_MAX_NAME_SHOWN])
+    title = repr(name[:_MAX_NAME_SHOWN])
     if rooted or ".." in parts or not parts or "\0" in member.orig_filename:
-        return f"{shown} has a name outside the folder"
+        return f"{title} has a name outside the folder"
     if stat.S_ISLNK(member.external_attr >> 16):
-        return f"{shown} is a link"
+        return f"{title} is a link"
     if member.flag_bits & _ENCRYPTED_FLAG:
-        return f"{shown} is encrypted"
+        return f"{title} is encrypted"
     return ""
 
 
@@ -155,15 +155,15 @@ def _find_overlap(members: Sequence[zipfile.ZipInfo], end: int) -> str:
     placed = sorted(members, key=lambda member: member.header_offset)
     ends = [*(member.header_offset for member in placed[1:]), end]
     for member, after in zip(placed, ends, strict=False):
-        shown = repr(member.filename[:_MAX_NAME_SHOWN])
+        title = repr(member.filename[:_MAX_NAME_SHOWN])
         if (
             member.header_offset < 0
             or member.header_offset + _HEADER_SIZE + member.compress_size > after
         ):
-            return f"{shown} reaches into what follows it"
+            return f"{title} reaches into what follows it"
         stored = member.compress_type == zipfile.ZIP_STORED
         if stored and member.file_size != member.compress_size:
-            return f"{shown} is of two sizes"
+            return f"{title} is of two sizes"
     return ""
 
 
@@ -211,7 +211,9 @@ def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
         header = file.read(length) if length <= min(size, HEADER_LIMIT) else b""
     try:
         held = json.loads(header)
-        found = [_parse_entry(name, said) for name, said in held.items() if name != "__metadata__"]
+        found = [
+            _parse_entry(name, entry) for name, entry in held.items() if name != "__metadata__"
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no header of {length} bytes") from error
     entries = tuple(sorted(found, key=lambda one: (one.start, one.end)))
@@ -222,9 +224,9 @@ def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
     return entries
 
 
-def _parse_entry(name: str, said: dict[str, object]) -> SafetensorsEntry:
+def _parse_entry(name: str, entry: dict[str, object]) -> SafetensorsEntry:
     """Return one tensor; raises KeyError, TypeError or ValueError if it is malformed."""
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
         raise TypeError(name)
     start, end = offsets

@@ -60,8 +60,8 @@ class Switchboard:
         switches = {
             _switch_name(index): np.array(index in on) for index in range(len(self._sites.sites))
         }
-        taken = {name: array for name, array in feed.items() if name in self._inputs} | switches
-        found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
+        inputs = {name: array for name, array in feed.items() if name in self._inputs} | switches
+        found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, inputs))
         return dict(zip(self._outputs, found, strict=True))
 
 
@@ -176,16 +176,16 @@ class _SwitchBuilder:
         self, site: QuantizedSite, tensor: str
     ) -> tuple[*tuple[onnx.NodeProto, ...], str]:
         """Return the nodes of the quantized model's value of a float tensor, and its name."""
-        taken = self._wiring.producer_if(site.source, DEQUANTIZE)
-        if taken is None:
+        dequantize = self._wiring.producer_if(site.source, DEQUANTIZE)
+        if dequantize is None:
             return (self._bring(site.source),)
-        given = self._wiring.producer_if(taken.input[0], QUANTIZE)
+        given = self._wiring.producer_if(dequantize.input[0], QUANTIZE)
         number = len(self._made)
         if given is None:
-            start = self._bring(taken.input[0])
-            return (last := self._clone(taken, start, f"{number}::dq"), last.output[0])
+            start = self._bring(dequantize.input[0])
+            return (last := self._clone(dequantize, start, f"{number}::dq"), last.output[0])
         first = self._clone(given, tensor, f"{number}::q")
-        last = self._clone(taken, first.output[0], f"{number}::dq")
+        last = self._clone(dequantize, first.output[0], f"{number}::dq")
         return (first, last, last.output[0])
 
     def _clone(self, node: onnx.NodeProto, start: str, name: str) -> onnx.NodeProto:

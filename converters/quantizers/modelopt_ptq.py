@@ -152,7 +152,7 @@ def _restore_onnxruntime() -> Iterator[None]:
 def _make_result(
     job: QuantizeJob, method: str, finished: FinishedModel, lost: list[str]
 ) -> Quantized:
-    told = "kept in floating point, as 8 bits would lose their values: "
+    note = "kept in floating point, as 8 bits would lose their values: "
     return Quantized(
         path=finished.path,
         versions=package_versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
@@ -166,5 +166,5 @@ def _make_result(
             "biases corrected": str(finished.corrected),
             "kept": ", ".join(job.keep),
         },
-        notes=(told + ", ".join(lost),) if lost else (),
+        notes=(note + ", ".join(lost),) if lost else (),
     )

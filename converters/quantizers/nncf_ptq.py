@@ -67,9 +67,10 @@ def quantize(job: QuantizeJob) -> Quantized:
     model = read_bounded(job)
     samples = calibration_samples(job, model_inputs(model, job.signature))
     attention = has_attention(model)
-    kept = ir_node_names(model, job)
+    excluded = ir_node_names(model, job)
     made = call_quietly(
-        "NNCF", lambda: _quantize_model(model, samples, method, attention=attention, kept=kept)
+        "NNCF",
+        lambda: _quantize_model(model, samples, method, attention=attention, excluded=excluded),
     )
     count = _count_int8_products(made)
     path = job.folder / _FILE
@@ -96,7 +97,7 @@ def _quantize_model(
     method: str,
     *,
     attention: bool,
-    kept: list[str],
+    excluded: list[str],
 ) -> openvino.Model:
     nncf = _import_nncf()
     preset = nncf.QuantizationPreset
@@ -108,7 +109,7 @@ def _quantize_model(
         subset_size=_sample_count(samples, method),
         fast_bias_correction=method == "fast",
         model_type=nncf.ModelType.TRANSFORMER if attention else None,
-        ignored_scope=nncf.IgnoredScope(names=kept, validate=False) if kept else None,
+        ignored_scope=nncf.IgnoredScope(names=excluded, validate=False) if excluded else None,
         advanced_parameters=_nncf_settings(nncf, method),
     )
 
@@ -201,8 +202,8 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     from openvino.passes import ConstantFolding, Manager
 
     model = read_openvino(job.parent)
-    taken = model_inputs(model, job.signature)
-    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in taken}
+    names = model_inputs(model, job.signature)
+    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in names}
     call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     manager = Manager()
     manager.register_pass(ConstantFolding())
@@ -212,8 +213,8 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
 
 def model_inputs(model: openvino.Model, signature: Signature) -> tuple[str, ...]:
     """Return the signature's inputs that the model still has."""
-    taken = {name for port in model.inputs for name in port.get_names()}
-    return tuple(spec.name for spec in signature.inputs if spec.name in taken)
+    names = {name for port in model.inputs for name in port.get_names()}
+    return tuple(spec.name for spec in signature.inputs if spec.name in names)
 
 
 def has_attention(model: openvino.Model) -> bool:

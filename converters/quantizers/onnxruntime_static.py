@@ -97,8 +97,8 @@ class _QuantizationPlan:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = place_for_cpu(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            told = "the model has no convolution or matrix product to quantize"
-            raise NothingQuantizedError(told)
+            message = "the model has no convolution or matrix product to quantize"
+            raise NothingQuantizedError(message)
         return found
 
     def tensors(self) -> frozenset[str]:
@@ -193,7 +193,7 @@ def _tensorrt_options(kinds: list[str]) -> dict[str, object]:
 def _make_result(
     job: QuantizeJob, method: str, finished: FinishedModel, lost: Collection[str]
 ) -> Quantized:
-    told = "kept in floating point, as 8 bits would lose their values: "
+    note = "kept in floating point, as 8 bits would lose their values: "
     return Quantized(
         path=finished.path,
         versions=package_versions("onnxruntime-gpu", "onnxruntime", "onnx"),
@@ -207,7 +207,7 @@ def _make_result(
             "biases corrected": str(finished.corrected),
             "kept": ", ".join(job.keep),
         },
-        notes=(told + ", ".join(sorted(lost)),) if lost else (),
+        notes=(note + ", ".join(sorted(lost)),) if lost else (),
     )
 
 

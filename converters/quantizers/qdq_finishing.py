@@ -224,18 +224,18 @@ def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
     """Add to a float bias, or to the integers of a quantized one."""
     import numpy as np
 
-    taken = wiring.producer_if(bias, DEQUANTIZE)
-    place = taken.input[0] if taken is not None else bias
+    node = wiring.producer_if(bias, DEQUANTIZE)
+    place = node.input[0] if node is not None else bias
     constant = wiring.constants.get(place)
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
         return False
     old = tensor_values(constant)
     if old.size != shift.size or old.shape[-1:] != shift.shape:
         return False
-    if taken is None:
+    if node is None:
         new = old + shift.reshape(old.shape)
     else:
-        steps = np.round(shift / tensor_values(wiring.constants[taken.input[1]]).astype(np.float64))
+        steps = np.round(shift / tensor_values(wiring.constants[node.input[1]]).astype(np.float64))
         limits = np.iinfo(old.dtype)
         new = np.clip(old + steps.reshape(old.shape), limits.min, limits.max)
     _store_values(constant, new.astype(old.dtype))
@@ -252,19 +252,21 @@ def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
     """Return the weights that the quantized model computes with; None if not quantized."""
     import numpy as np
 
-    taken = wiring.producer_if(name, DEQUANTIZE)
-    if taken is None:
+    node = wiring.producer_if(name, DEQUANTIZE)
+    if node is None:
         return None
-    given = wiring.producer_if(taken.input[0], QUANTIZE)
-    source = wiring.constants.get(given.input[0] if given is not None else taken.input[0])
-    if source is None or len(taken.input) < WITH_ZERO:
+    given = wiring.producer_if(node.input[0], QUANTIZE)
+    source = wiring.constants.get(given.input[0] if given is not None else node.input[0])
+    if source is None or len(node.input) < WITH_ZERO:
         return None
     stored = tensor_values(source).astype(np.float64)
-    zero = tensor_values(wiring.constants[taken.input[2]])
+    zero = tensor_values(wiring.constants[node.input[2]])
     scale = _broadcast_scale(
-        tensor_values(wiring.constants[taken.input[1]]).astype(np.float64), taken, stored.ndim
+        tensor_values(wiring.constants[node.input[1]]).astype(np.float64),
+        node,
+        stored.ndim,
     )
-    offset = _broadcast_scale(zero.astype(np.float64), taken, stored.ndim)
+    offset = _broadcast_scale(zero.astype(np.float64), node, stored.ndim)
     if given is not None:
         limits = np.iinfo(zero.dtype)
         stored = np.clip(np.round(stored / scale) + offset, limits.min, limits.max)

@@ -27,9 +27,9 @@ class NothingQuantizedError(ConversionError):
     lasting = True
 
     def __init__(
-        self, told: str = "it quantized no convolution and no matrix product of the model"
+        self, message: str = "it quantized no convolution and no matrix product of the model"
     ) -> None:
-        super().__init__(told, hint="export without --int8, or keep less in floating point")
+        super().__init__(message, hint="export without --int8, or keep less in floating point")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ def is_lost(step: float, useful: float) -> bool:
 
 def _quantizer_readers(node: onnx.NodeProto, wiring: GraphWiring) -> tuple[str, ...]:
     """Return the readers of a quantizer through its dequantizer."""
-    taken = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
-    names = [reader.name for name in taken for reader in wiring.readers.get(name, ())]
+    tensors = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
+    names = [reader.name for name in tensors for reader in wiring.readers.get(name, ())]
     return tuple(dict.fromkeys(names)) or (node.name,)
 
 
@@ -267,12 +267,12 @@ def _collect_stats(
     options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     fed = {value.name for value in session.get_inputs()}
-    asked = [name for name in scales if name not in fed]
+    names = [name for name in scales if name not in fed]
     useful: dict[str, float] = {}
     means: dict[str, list[tuple[Array, Array]]] = {}
     spatial: dict[str, tuple[int, ...]] = {}
     for feed in islice(samples.without_progress(), OBSERVED_SAMPLES):
-        found = _run_outputs(session, asked, feed) | feed
+        found = _run_outputs(session, names, feed) | feed
         for name in scales:
             useful[name] = max(useful.get(name, 0.0), _useful_magnitude(found[name]))
         for node, (name, axis) in axes.items():

@@ -139,16 +139,16 @@ def _output_sites(
 
 def _is_quantized(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
     """Return whether `source` is 8 bits of `tensor`, by constant scales."""
-    taken = after.producer_if(source, DEQUANTIZE)
-    if taken is None or before.producer_if(tensor, DEQUANTIZE) is not None:
+    dequantize = after.producer_if(source, DEQUANTIZE)
+    if dequantize is None or before.producer_if(tensor, DEQUANTIZE) is not None:
         return False
-    given = after.producer_if(taken.input[0], QUANTIZE)
-    pair = [node for node in (taken, given) if node is not None]
+    given = after.producer_if(dequantize.input[0], QUANTIZE)
+    pair = [node for node in (dequantize, given) if node is not None]
     if not all(name in after.constants for node in pair for name in node.input[1:]):
         return False
     if given is not None and given.input[0] not in after.constants:
         return tensor not in before.constants
-    held = given.input[0] if given is not None else taken.input[0]
+    held = given.input[0] if given is not None else dequantize.input[0]
     return (
         held in after.constants
         and tensor in before.constants

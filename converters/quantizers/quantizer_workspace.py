@@ -155,10 +155,10 @@ def _fold_beta(graph: onnx.GraphProto, folder: Path) -> int:
 def _name_nodes(model: onnx.ModelProto) -> int:
     """Name every node that has no name; return their number."""
     nameless = [node for node in model.graph.node if not node.name]
-    taken = {node.name for node in model.graph.node}
+    used = {node.name for node in model.graph.node}
     for index, node in enumerate(nameless):
         name = f"{node.op_type}_{index}"
-        node.name = name if name not in taken else f"unnamed_{name}"
+        node.name = name if name not in used else f"unnamed_{name}"
     return len(nameless) + make_names_unique(model.graph)
 
 
@@ -167,13 +167,13 @@ def make_names_unique(graph: onnx.GraphProto) -> int:
 
     ONNX Runtime rejects a model with two nodes of one name, and selection by name would mean both.
     """
-    taken = {node.name for node in graph.node}
+    used = {node.name for node in graph.node}
     seen: set[str] = set()
     changed = 0
     for node in graph.node:
         if node.name and node.name in seen:
-            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in taken)
-            taken.add(node.name)
+            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in used)
+            used.add(node.name)
             changed += 1
         seen.add(node.name)
     return changed
