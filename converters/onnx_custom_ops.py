@@ -21,10 +21,9 @@ from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
 from .onnx_linalg_ops import MATRIX_OPS
-from .onnx_op_builder import SymbolicOpBuilder, python_value
 from .onnx_reduction_ops import MEDIAN_OPS, SCATTER_OPS
 from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
-from .onnx_torchscript_ops import TORCHSCRIPT_OPS
+from .onnx_torchscript_ops import TORCHSCRIPT_OPS, SymbolicOpBuilder, python_value
 
 if TYPE_CHECKING:
     import torch

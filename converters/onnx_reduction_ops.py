@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .onnx_shared_ops import OpWriter, dtype_of, rank_of, translation_error
+from .onnx_shared_ops import OpWriter, dtype_of, rank_of, size_of, translation_error
 
 _INT64 = 7  # onnx.TensorProto
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
@@ -27,7 +27,7 @@ def scatter_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
         raise translation_error("scatter_reduce", "for bools or an unknown dtype")
     if rank == 0:
         self, index, src = (op.Reshape(one, [-1]) for one in (self, index, src))
-    elif not _is_same_size(index, src):  # values beyond the index are ignored
+    elif not _is_same_size(index, src, rank):  # values beyond the index are ignored
         src = op.Slice(src, [0] * rank, op.Shape(index), list(range(rank)))
     scatter = _ScatterWriter(op, dim, index, str(kind))
     if reduce == "mean":
@@ -116,18 +116,10 @@ def _reduce_extreme(  # noqa: PLR0913 - the operator's own
     return op.Where(op.IsNaN(nan_sum), nan_sum, scatter.reduce(start, src, reduce))
 
 
-def _is_same_size(one: Any, other: Any) -> bool:
-    """Return whether two values are known to have equal shapes."""
-    import torch
-
-    if isinstance(one, torch._C.Value):
-        kinds: list[Any] = [one.type(), other.type()]
-        sizes, others = (kind.varyingSizes() for kind in kinds)
-        return sizes is not None and None not in sizes and sizes == others
-    if one.shape is None or other.shape is None:
-        return False
-    sizes, others = ([getattr(dim, "value", dim) for dim in value.shape] for value in (one, other))
-    return None not in sizes and sizes == others
+def _is_same_size(one: Any, other: Any, rank: int) -> bool:
+    """Return whether two values of this rank are known to have equal shapes."""
+    sizes = [size_of(one, axis) for axis in range(rank)]
+    return None not in sizes and sizes == [size_of(other, axis) for axis in range(rank)]
 
 
 SCATTER_OPS: Mapping[str, OpWriter] = {

@@ -1,15 +1,14 @@
-"""ONNX translations of operators that only the TorchScript exporter lacks."""
+"""The op builder of the TorchScript exporter, and translations of operators that it lacks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
 from .onnx_image_ops import linspace_steps
-from .onnx_op_builder import SymbolicOpBuilder, python_value
 from .onnx_shared_ops import OpWriter, as_floats, dtype_of, expm1, log1p, rank_of, translation_error
 
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
@@ -47,6 +46,92 @@ OPERATOR_ALIASES: Mapping[str, str] = {
     "swapaxes": "transpose",
     "swapdims": "transpose",
 }
+_SUFFIXES = ((bool, "i"), (int, "i"), (float, "f"), (str, "s"))
+
+
+def python_value(value: Any) -> Any:
+    """Return the Python value of a constant in the graph; anything else unchanged."""
+    node = value.node()
+    if node.kind() == "prim::Constant":
+        return value.toIValue()
+    if node.kind() == "prim::ListConstruct":
+        return [python_value(part) for part in node.inputs()]
+    if node.kind() == "onnx::Constant" and node.kindOf("value") == "t":
+        held = node.t("value")
+        return held.item() if held.dim() == 0 else value
+    if node.kind() == "onnx::Constant" and node.kindOf("value") == "s":
+        return node.s("value")
+    return value
+
+
+class SymbolicOpBuilder:
+    """Adds the operator called by name to the graph; accepts what onnxscript's opsets accept.
+
+    Inputs are graph values or Python numbers, which take the dtype of the inputs that they must
+    agree with. `_outputs` is the number of outputs of a variadic operator.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import onnx
+
+        schema = onnx.defs.get_schema(name, max_inclusive_version=self._graph.opset)
+
+        def write(*inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
+            values = [self._value(schema, at, inputs) for at in range(len(inputs))]
+            named = {
+                f"{key}_{_attribute_suffix(value)}": value for key, value in attributes.items()
+            }
+            count = _outputs or schema.min_output or schema.max_output
+            return self._graph.op(name, *values, outputs=count, **named)
+
+        return write
+
+    def _value(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
+        import torch
+
+        value = inputs[at]
+        if value is None:
+            from torch.onnx import symbolic_helper
+
+            return symbolic_helper._optional_input_placeholder_tensor(self._graph)  # type: ignore[no-untyped-call]  # torch's own
+        if isinstance(value, torch.Tensor):
+            return self._graph.op("Constant", value_t=value)
+        if isinstance(value, torch._C.Value):
+            return value
+        constant = self._graph.op("Constant", value_t=torch.tensor(value))
+        like = self._like(schema, at, inputs)
+        return constant if like is None else self._graph.op("CastLike", constant, like)
+
+    def _like(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
+        """Return the input whose dtype this one must have."""
+        import torch
+
+        types = [_formal_input(schema, index).type_str for index in range(len(inputs))]
+        for index, value in enumerate(inputs):
+            if isinstance(value, torch._C.Value) and types[index] == types[at]:
+                return value
+        return None
+
+
+def _formal_input(schema: Any, index: int) -> Any:
+    """Return the schema's input; indices beyond the last belong to the last, which is variadic."""
+    return schema.inputs[min(index, len(schema.inputs) - 1)]
+
+
+def _attribute_suffix(value: Any) -> str:
+    """Return the exporter's suffix for the type of an attribute."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return "t"
+    one = value[0] if isinstance(value, (list, tuple)) and value else value
+    found = [suffix for kind, suffix in _SUFFIXES if isinstance(one, kind)]
+    if not found:
+        raise TypeError(f"an attribute cannot be a {type(value).__name__}")
+    return found[0]
 
 
 def _exporter_symbolic(name: str) -> OpWriter:
@@ -77,14 +162,14 @@ def _unary_writer(kind: str) -> OpWriter:
     return write
 
 
-def positive(op: Any, self: Any) -> Any:
-    """Return the values unchanged."""
-    return op.Identity(self)
-
-
 def ravel(op: Any, self: Any) -> Any:
     """Flatten to one dim."""
     return op.Reshape(self, _number_row([-1]))
+
+
+def _erfc(op: Any, self: Any) -> Any:
+    """Return 1 - erf(x), which is exact to float32's step at 1, as values are at most 2."""
+    return op.Sub(1.0, op.Erf(as_floats(op, self)))
 
 
 def trunc(op: Any, self: Any) -> Any:
@@ -94,30 +179,10 @@ def trunc(op: Any, self: Any) -> Any:
     return op.Where(op.Less(self, 0.0), op.Ceil(self), op.Floor(self))
 
 
-def frac(op: Any, self: Any) -> Any:
-    """Return the fractional part."""
-    return op.Sub(self, trunc(op, self))
-
-
 def exp2(op: Any, self: Any) -> Any:
     """Return 2 to the power of each value."""
     self = as_floats(op, self)
     return op.Pow(op.CastLike(2.0, self), self)
-
-
-def erfc(op: Any, self: Any) -> Any:
-    """Return 1 - erf(x), which is exact to float32's step at 1, as values are at most 2."""
-    return op.Sub(1.0, op.Erf(as_floats(op, self)))
-
-
-def deg2rad(op: Any, self: Any) -> Any:
-    """Convert degrees to radians."""
-    return op.Mul(as_floats(op, self), math.pi / 180)
-
-
-def rad2deg(op: Any, self: Any) -> Any:
-    """Convert radians to degrees."""
-    return op.Mul(as_floats(op, self), 180 / math.pi)
 
 
 def sinc(op: Any, self: Any) -> Any:
@@ -126,32 +191,14 @@ def sinc(op: Any, self: Any) -> Any:
     return op.Where(op.Equal(turned, 0.0), op.CastLike(1.0, turned), op.Div(op.Sin(turned), turned))
 
 
-def fmax(op: Any, self: Any, other: Any) -> Any:
-    """Return the larger of two, ignoring NaN."""
-    return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Max(self, other)))
-
-
-def fmin(op: Any, self: Any, other: Any) -> Any:
-    """Return the smaller of two, ignoring NaN."""
-    return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Min(self, other)))
-
-
-def heaviside(op: Any, self: Any, values: Any) -> Any:
-    """Return 0 below zero, 1 above, and the given values at zero."""
-    return op.Where(op.Equal(self, 0.0), values, op.CastLike(op.Greater(self, 0.0), self))
-
-
-def logaddexp(op: Any, self: Any, other: Any) -> Any:
-    """Return log(exp(x) + exp(y)), scaled by the larger; equal values, even infinite, double."""
-    return _log_of_sum(op, self, other, log_of_two=math.log(2))
-
-
-def logaddexp2(op: Any, self: Any, other: Any) -> Any:
-    """Translate `logaddexp` to base 2."""
-    return _log_of_sum(op, self, other, log_of_two=1.0)
+def _ignore_nan(op: Any, kind: str, one: Any, other: Any) -> Any:
+    """Return the larger or smaller of two, or the one that is not NaN."""
+    chosen = getattr(op, kind)(one, other)
+    return op.Where(op.IsNaN(one), other, op.Where(op.IsNaN(other), one, chosen))
 
 
 def _log_of_sum(op: Any, self: Any, other: Any, *, log_of_two: float) -> Any:
+    """Return log(b^x + b^y), scaled by the larger; equal values, even infinite, double."""
     scale = math.log(2) / log_of_two
     apart = op.Mul(op.Abs(op.Sub(self, other)), -scale)
     more = op.Div(op.Log(op.Add(op.Exp(apart), 1.0)), scale)
@@ -163,11 +210,6 @@ def xlogy(op: Any, self: Any, other: Any) -> Any:
     """Return x log(y), which is 0 where x is 0 unless y is NaN."""
     none = op.And(op.Equal(self, 0.0), op.Not(op.IsNaN(other)))
     return op.Where(none, op.CastLike(0.0, other), op.Mul(self, op.Log(other)))
-
-
-def addcdiv(op: Any, self: Any, one: Any, other: Any, value: float = 1) -> Any:
-    """Return x + value * one / other."""
-    return op.Add(self, op.Mul(op.Div(one, other), float(value)))
 
 
 def inner(op: Any, self: Any, other: Any) -> Any:
@@ -187,16 +229,6 @@ def addmv(  # noqa: PLR0913, PLR0917 - the operator's own
     return op.Add(op.Mul(self, float(beta)), added)
 
 
-def flipud(op: Any, self: Any) -> Any:
-    """Reverse the first dim."""
-    return _reverse_axis(op, self, 0)
-
-
-def fliplr(op: Any, self: Any) -> Any:
-    """Reverse the second dim."""
-    return _reverse_axis(op, self, 1)
-
-
 def _reverse_axis(op: Any, self: Any, axis: int) -> Any:
     last, least = _number_row([-1]), _number_row([-(2**63)])
     return op.Slice(self, last, least, _number_row([axis]), _number_row([-1]))
@@ -214,16 +246,6 @@ def diff(  # noqa: PLR0913, PLR0917 - the operator's own
             later, op.Slice(values, _number_row([0]), _number_row([-1]), _number_row([dim]))
         )
     return values
-
-
-def column_stack(op: Any, tensors: Sequence[Any]) -> Any:
-    """Put columns and matrices side by side."""
-    return op.Concat(*(_pad_rank(op, one, back=[1]) for one in tensors), axis=1)
-
-
-def dstack(op: Any, tensors: Sequence[Any]) -> Any:
-    """Stack along the third dim."""
-    return op.Concat(*(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2)
 
 
 def _pad_rank(op: Any, value: Any, *, back: Sequence[int], front: Sequence[int] = ()) -> Any:
@@ -250,31 +272,10 @@ def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> 
     return op.GatherElements(values, places, axis=axis)
 
 
-def msort(op: Any, self: Any) -> Any:
-    """Sort along the first dim."""
-    size = op.Shape(self, start=0, end=1)
-    return op.TopK(self, size, axis=0, largest=0, sorted=1)[0]
-
-
-def argwhere(op: Any, self: Any) -> Any:
-    """Return the indices of non-zero values, one per row."""
-    return op.Transpose(op.NonZero(self), perm=[1, 0])
-
-
 def trace(op: Any, self: Any) -> Any:
     """Return the sum of a matrix's diagonal."""
     on = op.Cast(op.EyeLike(self, dtype=_INT64), to=_BOOL)
     return op.ReduceSum(op.Where(on, self, 0.0), keepdims=0)
-
-
-def isposinf(op: Any, self: Any) -> Any:
-    """Return where values are positive infinity."""
-    return op.IsInf(self, detect_negative=0)
-
-
-def isneginf(op: Any, self: Any) -> Any:
-    """Return where values are negative infinity."""
-    return op.IsInf(self, detect_positive=0)
 
 
 def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any) -> Any:
@@ -302,34 +303,42 @@ _UNARY = {
 _OWN_OPS: Mapping[str, OpWriter] = {
     **{name: _unary_writer(kind) for name, kind in _UNARY.items()},
     **{f"arc{name[1:]}": _unary_writer(_UNARY[name]) for name in ("acosh", "asinh", "atanh")},
-    "addcdiv": addcdiv,
+    "addcdiv": lambda op, x, one, other, value=1: op.Add(
+        x, op.Mul(op.Div(one, other), float(value))
+    ),
     "addmv": addmv,
-    "argwhere": argwhere,
-    "column_stack": column_stack,
-    "deg2rad": deg2rad,
+    "argwhere": lambda op, x: op.Transpose(op.NonZero(x), perm=[1, 0]),
+    "column_stack": lambda op, tensors: op.Concat(
+        *(_pad_rank(op, one, back=[1]) for one in tensors), axis=1
+    ),
+    "deg2rad": lambda op, x: op.Mul(as_floats(op, x), math.pi / 180),
     "diff": diff,
-    "dstack": dstack,
-    "erfc": erfc,
+    "dstack": lambda op, tensors: op.Concat(
+        *(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2
+    ),
+    "erfc": _erfc,
     "exp2": exp2,
     "fix": trunc,
-    "fliplr": fliplr,
-    "flipud": flipud,
-    "fmax": fmax,
-    "fmin": fmin,
-    "frac": frac,
-    "heaviside": heaviside,
+    "fliplr": lambda op, x: _reverse_axis(op, x, 1),
+    "flipud": lambda op, x: _reverse_axis(op, x, 0),
+    "fmax": lambda op, x, y: _ignore_nan(op, "Max", x, y),
+    "fmin": lambda op, x, y: _ignore_nan(op, "Min", x, y),
+    "frac": lambda op, x: op.Sub(x, trunc(op, x)),
+    "heaviside": lambda op, x, values: op.Where(
+        op.Equal(x, 0.0), values, op.CastLike(op.Greater(x, 0.0), x)
+    ),
     "inner": inner,
-    "isneginf": isneginf,
-    "isposinf": isposinf,
+    "isneginf": lambda op, x: op.IsInf(x, detect_positive=0),
+    "isposinf": lambda op, x: op.IsInf(x, detect_negative=0),
     "linspace": linspace,
-    "logaddexp": logaddexp,
-    "logaddexp2": logaddexp2,
-    "msort": msort,
-    "positive": positive,
-    "rad2deg": rad2deg,
+    "logaddexp": lambda op, x, y: _log_of_sum(op, x, y, log_of_two=math.log(2)),
+    "logaddexp2": lambda op, x, y: _log_of_sum(op, x, y, log_of_two=1.0),
+    "msort": lambda op, x: op.TopK(x, op.Shape(x, start=0, end=1), axis=0, largest=0, sorted=1)[0],
+    "positive": lambda op, x: op.Identity(x),
+    "rad2deg": lambda op, x: op.Mul(as_floats(op, x), 180 / math.pi),
     "ravel": ravel,
     "sinc": sinc,
-    "special_erfc": erfc,
+    "special_erfc": _erfc,
     "special_exp2": exp2,
     "special_expm1": expm1,
     "special_log1p": log1p,
