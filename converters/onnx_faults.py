@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,15 @@ from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
-    SMALL_NUMBER,
+    EditableConstant,
     FaultChange,
     SizeFault,
+    alter_constant,
     alter_element,
     draw_size,
     fault_record,
     link_or_copy,
+    scale_constant,
     swap_rows,
 )
 
@@ -106,23 +109,6 @@ def _computes_its_end(body: onnx.GraphProto) -> bool:
     return condition in {value.name for value in body.input[2:]}  # carried between iterations
 
 
-def _alter_weights(
-    change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[onnx.ModelProto, Path, Random], FaultChange | None]:
-    """Return a fault that alters one tensor with several elements, drawn uniformly."""
-
-    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-        places = list(_weight_tensors(model.graph))
-        for name, tensor in random.sample(places, len(places)):
-            found = change(_read_values(tensor, folder), random)
-            if found is not None:
-                _write_values(tensor, found[0])
-                return name, found[1]
-        return None
-
-    return plant
-
-
 def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Return the constant tensors of a graph and of the bodies of its nodes, by value name."""
     for tensor in graph.initializer:
@@ -135,17 +121,23 @@ def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.Tensor
                 yield from _constant_tensors(attribute.g)
 
 
-def _weight_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Return constants of floats, or of 8-bit integers, with several elements."""
+def _constants(model: onnx.ModelProto, folder: Path, *, scalar: bool) -> list[EditableConstant]:
+    """Return constants of floats with one element, or of floats and 8-bit integers with several."""
     from onnx import TensorProto
 
-    kinds = (
-        TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
-        TensorProto.INT8, TensorProto.UINT8,
-    )  # fmt: skip
-    for name, tensor in _constant_tensors(graph):
-        if tensor.data_type in kinds and prod(tensor.dims) > 1:
-            yield name, tensor
+    kinds = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    if not scalar:
+        kinds |= {TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8}
+    return [
+        EditableConstant(
+            name=name,
+            read=functools.partial(_read_values, tensor, folder),
+            write=functools.partial(_write_values, tensor),
+        )
+        for name, tensor in _constant_tensors(model.graph)
+        if tensor.data_type in kinds
+        and (prod(tensor.dims) == 1 if scalar else prod(tensor.dims) > 1)
+    ]
 
 
 def _read_values(tensor: onnx.TensorProto, folder: Path) -> Array:
@@ -176,7 +168,7 @@ def _swap_inputs(model: onnx.ModelProto, folder: Path, random: Random) -> FaultC
         one, other = _ORDERED_OPS[node.op_type]
         node.input[one], node.input[other] = node.input[other], node.input[one]
         return _node_label(node), f"inputs {one} and {other} swapped"
-    return _alter_weights(swap_rows)(model, folder, random)
+    return alter_constant(_constants(model, folder, scalar=False), swap_rows, random)
 
 
 def _float_values(graph: onnx.GraphProto) -> set[str]:
@@ -202,7 +194,7 @@ def _change_number(model: onnx.ModelProto, folder: Path, random: Random) -> Faul
     nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
     scaled = None
     if not nodes or random.random() < 1 / 2:
-        scaled = _scale_constant(model, folder, random, small=False)
+        scaled = scale_constant(_constants(model, folder, scalar=True), random, small=False)
     if scaled is None and nodes:
         node = random.choice(nodes)
         return _node_label(node), _alter_attribute(node)
@@ -264,43 +256,11 @@ def _alter_attribute(node: onnx.NodeProto) -> str:
     return f"{name} {word} -> {other}"
 
 
-def _scalar_constants(
-    graph: onnx.GraphProto, folder: Path
-) -> Iterator[tuple[str, onnx.TensorProto, float]]:
-    """Return the float constants of one element, except zeros, which no factor changes."""
-    from onnx import TensorProto
-
-    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    for name, tensor in _constant_tensors(graph):
-        if tensor.data_type in kinds and prod(tensor.dims) == 1:
-            value = float(_read_values(tensor, folder).reshape(-1)[0])
-            if value and isfinite(value):
-                yield name, tensor, value
-
-
-def _scale_constant(
-    model: onnx.ModelProto, folder: Path, random: Random, *, small: bool
-) -> FaultChange | None:
-    """Scale a scalar constant; `small` selects those that may be an epsilon."""
-    found = [
-        one
-        for one in _scalar_constants(model.graph, folder)
-        if (abs(one[2]) <= SMALL_NUMBER) == small
-    ]
-    if not found:
-        return None
-    name, tensor, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
-    array = _read_values(tensor, folder)
-    _write_values(tensor, (array * array.dtype.type(times)).astype(array.dtype))
-    return name, f"{value:.4g} -> {value * times:.4g}"
-
-
 def _scale_epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
     """Scale an epsilon by 1000."""
     nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
     if not nodes:
-        return _scale_constant(model, folder, random, small=True)
+        return scale_constant(_constants(model, folder, scalar=True), random, small=True)
     node = random.choice(nodes)
     found = _attribute_value(node, "epsilon")
     value = _EPSILON if found is None else found
@@ -361,7 +321,9 @@ def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
 
 
 _FAULTS: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], FaultChange | None]] = {
-    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.WEIGHT: lambda model, folder, random: alter_constant(
+        _constants(model, folder, scalar=False), alter_element, random
+    ),
     FaultKind.SWAP: _swap_inputs,
     FaultKind.ATTRIBUTE: _change_number,
     FaultKind.EPSILON: _scale_epsilon,

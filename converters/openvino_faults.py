@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,14 @@ from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
-    SMALL_NUMBER,
+    EditableConstant,
     FaultChange,
     SizeFault,
+    alter_constant,
     alter_element,
     draw_size,
     fault_record,
+    scale_constant,
     swap_rows,
 )
 
@@ -113,47 +115,18 @@ def _replace_constant(constant: Any, array: Array) -> None:
         reader.replace_source_output(other.output(0))
 
 
-def _float_constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
-    """Return constants of floats and 8-bit integers, with one element or with several."""
+def _constants(model: openvino.Model, *, scalar: bool) -> list[EditableConstant]:
+    """Return constants of floats with one element, or of floats and 8-bit integers with several."""
     kinds = _FLOATS if scalar else (*_FLOATS, "i8", "u8")
     return [
-        node
+        EditableConstant(
+            name=str(node.get_friendly_name()),
+            read=functools.partial(getattr, node, "data"),
+            write=functools.partial(_replace_constant, node),
+        )
         for node in _nodes_of_types(model, "Constant")
         if node.get_element_type().get_type_name() in kinds and (node.data.size == 1) == scalar
     ]
-
-
-def _alter_weights(
-    change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[openvino.Model, Random], FaultChange | None]:
-    """Return a fault that alters one constant with several elements."""
-
-    def plant(model: openvino.Model, random: Random) -> FaultChange | None:
-        nodes = _float_constants(model, scalar=False)
-        for node in random.sample(nodes, len(nodes)):
-            found = change(node.data, random)
-            if found is not None:
-                _replace_constant(node, found[0])
-                return str(node.get_friendly_name()), found[1]
-        return None
-
-    return plant
-
-
-def _scale_constant(model: openvino.Model, random: Random, *, small: bool) -> FaultChange | None:
-    """Scale a scalar constant; `small` selects those that may be an epsilon."""
-    found = []
-    for node in _float_constants(model, scalar=True):
-        value = float(node.data.reshape(-1)[0])
-        if value and isfinite(value) and (abs(value) <= SMALL_NUMBER) == small:
-            found.append((node, value))
-    if not found:
-        return None
-    node, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
-    array = node.data
-    _replace_constant(node, (array * array.dtype.type(times)).astype(array.dtype))
-    return str(node.get_friendly_name()), f"{value:.4g} -> {value * times:.4g}"
 
 
 def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
@@ -169,7 +142,7 @@ def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
         node.input(one).replace_source_output(sources[1])
         node.input(other).replace_source_output(sources[0])
         return _node_label(node), f"inputs {one} and {other} swapped"
-    return _alter_weights(swap_rows)(model, random)
+    return alter_constant(_constants(model, scalar=False), swap_rows, random)
 
 
 def _can_swap(node: Any) -> bool:
@@ -184,9 +157,9 @@ def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
     """Change an attribute, or a scalar that an operator reads."""
     nodes = _nodes_of_types(model, *_SCALED, *_FLIPPED, *_NAMED)
     nodes += [node for node in _nodes_of_types(model, *_PADDED) if any(_begin_padding(node))]
-    scaled = (
-        None if nodes and random.random() < 1 / 2 else _scale_constant(model, random, small=False)
-    )
+    scaled = None
+    if not nodes or random.random() >= 1 / 2:
+        scaled = scale_constant(_constants(model, scalar=True), random, small=False)
     if scaled is None and nodes:
         node = random.choice(nodes)
         return _node_label(node), _alter_attribute(node)
@@ -227,7 +200,7 @@ def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
     """Scale an epsilon by 1000."""
     nodes = _nodes_of_types(model, "MVN", "NormalizeL2", "BatchNormInference")
     if not nodes:
-        return _scale_constant(model, random, small=True)
+        return scale_constant(_constants(model, scalar=True), random, small=True)
     node = random.choice(nodes)
     name = "epsilon" if "epsilon" in node.get_attributes() else "eps"
     value = float(node.get_attributes()[name])
@@ -268,7 +241,9 @@ def _alter_at_size(
 
 
 _FAULTS: Mapping[FaultKind, Callable[[openvino.Model, Random], FaultChange | None]] = {
-    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.WEIGHT: lambda model, random: alter_constant(
+        _constants(model, scalar=False), alter_element, random
+    ),
     FaultKind.SWAP: _swap_inputs,
     FaultKind.ATTRIBUTE: _change_number,
     FaultKind.EPSILON: _scale_epsilon,

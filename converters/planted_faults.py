@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +21,7 @@ FACTOR_TEXT = f"times {FACTOR:g}"
 SMALL_NUMBER = 1e-3  # a constant addend up to this is taken for an epsilon
 EPSILON_FACTOR = 1000.0
 FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
+ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
 _MAX_TRIES = 20  # attempts to draw an element or two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
 
@@ -113,6 +115,45 @@ def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EditableConstant:
+    """A constant of a model in memory."""
+
+    name: str
+    read: Callable[[], Array]
+    write: Callable[[Array], object]
+
+
+def alter_constant(
+    constants: Sequence[EditableConstant], change: ArrayChange, random: Random
+) -> FaultChange | None:
+    """Alter one of the constants, each as likely; None if none can be changed."""
+    for constant in random.sample(constants, len(constants)):
+        found = change(constant.read(), random)
+        if found is not None:
+            constant.write(found[0])
+            return constant.name, found[1]
+    return None
+
+
+def scale_constant(
+    scalars: Iterable[EditableConstant], random: Random, *, small: bool
+) -> FaultChange | None:
+    """Scale a scalar other than zero; `small` selects those that may be an epsilon."""
+    found = []
+    for scalar in scalars:
+        value = float(scalar.read().reshape(-1)[0])
+        if value and isfinite(value) and (abs(value) <= SMALL_NUMBER) == small:
+            found.append((scalar, value))
+    if not found:
+        return None
+    scalar, value = random.choice(found)
+    times = EPSILON_FACTOR if small else FACTOR
+    array = scalar.read()
+    scalar.write((array * array.dtype.type(times)).astype(array.dtype))
+    return scalar.name, f"{value:.4g} -> {value * times:.4g}"
+
+
 def link_or_copy(source: Path, folder: Path) -> None:
     """Link a file in another folder; copy it if the disk cannot link."""
     import os
@@ -153,15 +194,17 @@ def plant_in_state(
     """Alter an element of a float tensor, or swap two of its rows, in place."""
     import torch
 
+    constants = [
+        EditableConstant(
+            name=name,
+            read=lambda tensor=tensor: tensor.detach().cpu().numpy(),
+            write=lambda array, tensor=tensor: tensor.detach().copy_(torch.from_numpy(array)),
+        )
+        for name, tensor in state.items()
+        if tensor.is_floating_point() and tensor.numel() > 1
+    ]
     change = alter_element if kind is FaultKind.WEIGHT else swap_rows
-    names = [name for name, one in state.items() if one.is_floating_point() and one.numel() > 1]
-    for name in random.sample(names, len(names)):
-        found = change(state[name].detach().cpu().numpy(), random)
-        if found is not None:
-            with torch.no_grad():
-                state[name].copy_(torch.from_numpy(found[0]))
-            return name, found[1]
-    return None
+    return alter_constant(constants, change, random)
 
 
 def plant_in_script(
