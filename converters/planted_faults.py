@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -178,14 +179,10 @@ _ENDLESS = 1 << 31  # iterations of a loop: a `while` has the maximum of int64
 
 def has_open_loop(module: torch.jit.ScriptModule) -> bool:
     """Return whether a script has a `while`, which a fault might keep from ending."""
-    return any(
-        node.kind() == "prim::Loop" and (_constant_value(next(node.inputs())) or 0) >= _ENDLESS
-        for node in _block_nodes(module.inlined_graph)
-    )
-
-
-def _constant_value(value: Any) -> Any:
-    return value.toIValue() if value.node().kind() == "prim::Constant" else None
+    loops = [node for node in _block_nodes(module.inlined_graph) if node.kind() == "prim::Loop"]
+    counts = [next(loop.inputs()) for loop in loops]
+    constant = [one for one in counts if one.node().kind() == "prim::Constant"]
+    return any((one.toIValue() or 0) >= _ENDLESS for one in constant)
 
 
 def plant_in_state(
@@ -194,14 +191,16 @@ def plant_in_state(
     """Alter an element of a float tensor, or swap two of its rows, in place."""
     import torch
 
+    def write(tensor: torch.Tensor, array: Array) -> None:
+        tensor.copy_(torch.from_numpy(array))
+
+    tensors = {name: one.detach() for name, one in state.items()}
     constants = [
         EditableConstant(
-            name=name,
-            read=lambda tensor=tensor: tensor.detach().cpu().numpy(),
-            write=lambda array, tensor=tensor: tensor.detach().copy_(torch.from_numpy(array)),
+            name=name, read=partial(torch.Tensor.numpy, one.cpu()), write=partial(write, one)
         )
-        for name, tensor in state.items()
-        if tensor.is_floating_point() and tensor.numel() > 1
+        for name, one in tensors.items()
+        if one.is_floating_point() and one.numel() > 1
     ]
     change = alter_element if kind is FaultKind.WEIGHT else swap_rows
     return alter_constant(constants, change, random)

@@ -18,58 +18,18 @@ if TYPE_CHECKING:
 _Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
 
-def _appended(args: list[Any]) -> Sequence[Any]:
-    return [[*args[0], args[1]]]
+def _mutate(method: str, *, with_result: bool = False) -> _Run:
+    """Return a function that calls the method on a copy and returns the copy."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        copy = args[0].copy()
+        result = getattr(copy, method)(*args[1:])
+        return [copy, result] if with_result else [copy]
+
+    return run
 
 
-def _extended(args: list[Any]) -> Sequence[Any]:
-    return [[*args[0], *args[1]]]
-
-
-def _inserted(args: list[Any]) -> Sequence[Any]:
-    copy = list(args[0])
-    copy.insert(args[1], args[2])
-    return [copy]
-
-
-def _reversed(args: list[Any]) -> Sequence[Any]:
-    return [args[0][::-1]]
-
-
-def _sorted(args: list[Any]) -> Sequence[Any]:
-    return [sorted(args[0], reverse=bool(args[1:] and args[1]))]
-
-
-def _set(args: list[Any]) -> Sequence[Any]:
-    copy = args[0].copy()
-    copy[args[1]] = args[2]
-    return [copy]
-
-
-def _deleted(args: list[Any]) -> Sequence[Any]:
-    copy = args[0].copy()
-    del copy[args[1]]
-    return [copy]
-
-
-def _updated(args: list[Any]) -> Sequence[Any]:
-    return [{**args[0], **args[1]}]
-
-
-def _popped(args: list[Any]) -> Sequence[Any]:
-    """Return the changed copy, then the removed item."""
-    copy = args[0].copy()
-    item = copy.pop(*args[1:])
-    return [copy, item]
-
-
-def _with_default(args: list[Any]) -> Sequence[Any]:
-    """Return the changed copy, then the value of the key."""
-    copy = {args[1]: args[2], **args[0]}
-    return [copy, copy[args[1]]]
-
-
-def _sliced(args: list[Any]) -> Sequence[Any]:
+def _slice(args: list[Any]) -> Sequence[Any]:
     return [args[0][slice(*args[1:])]]
 
 
@@ -77,17 +37,17 @@ WITH_RESULT = ("aten::pop", "aten::setdefault")  # operators with a result besid
 # Operators that change a list or a dict: each returns the changed copy, and for `WITH_RESULT` then
 # the operator's result.
 _CHANGES: Mapping[str, _Run] = {
-    "aten::append": _appended,
-    "aten::extend": _extended,
-    "aten::insert": _inserted,
-    "aten::reverse": _reversed,
-    "aten::sort": _sorted,
-    "aten::clear": lambda args: [type(args[0])()],
-    "aten::pop": _popped,
-    "aten::_set_item": _set,
-    "aten::Delete": _deleted,
-    "aten::update": _updated,
-    "aten::setdefault": _with_default,
+    "aten::append": _mutate("append"),
+    "aten::extend": _mutate("extend"),
+    "aten::insert": _mutate("insert"),
+    "aten::reverse": _mutate("reverse"),
+    "aten::sort": lambda args: [sorted(args[0], reverse=bool(args[1:] and args[1]))],
+    "aten::clear": _mutate("clear"),
+    "aten::pop": _mutate("pop", with_result=True),
+    "aten::_set_item": _mutate("__setitem__"),
+    "aten::Delete": _mutate("__delitem__"),
+    "aten::update": _mutate("update"),
+    "aten::setdefault": _mutate("setdefault", with_result=True),
 }
 _PLAIN: Mapping[str, _Run] = {  # operators that torch lacks, or has without Python's lists
     "prim::ListConstruct": lambda args: [args],
@@ -96,7 +56,7 @@ _PLAIN: Mapping[str, _Run] = {  # operators that torch lacks, or has without Pyt
     "prim::ListUnpack": lambda args: list(args[0]),
     "prim::TupleUnpack": lambda args: list(args[0]),
     "prim::TupleIndex": lambda args: [args[0][args[1]]],
-    "prim::TupleSlice": _sliced,
+    "prim::TupleSlice": _slice,
     "prim::unchecked_cast": lambda args: [args[0]],
     "prim::Uninitialized": lambda args: [None],  # noqa: ARG005 - never read
     "aten::format": lambda args: [str(args[0]).format(*args[1:])],
@@ -107,7 +67,7 @@ _OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict 
     "aten::__getitem__": lambda args: [args[0][args[1]]],
     "aten::__contains__": lambda args: [args[1] in args[0]],
     "aten::len": lambda args: [len(args[0])],
-    "aten::slice": _sliced,
+    "aten::slice": _slice,
     "aten::list": lambda args: [list(args[0])],
     "aten::copy": lambda args: [args[0].copy()],
     "aten::add": lambda args: [args[0] + args[1]],
@@ -135,24 +95,17 @@ def is_changing(node: Any) -> bool:
     return first == "TensorType" and in_place
 
 
-def _change(kind: str, args: list[Any]) -> Sequence[Any] | None:
-    """Return the function for an operator that changes a list or a dict; None for others."""
-    return _CHANGES[kind](args) if kind in _CHANGES and is_collection(args[0]) else None
-
-
 def compute(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     """Run one operator; return its results in order.
 
     Raises:
         RunnerError: torch raised.
     """
-    plain = _PLAIN.get(step.kind)
-    if plain is None and args and is_collection(args[0]):
-        plain = _OF_LISTS.get(step.kind)
+    run = _PLAIN.get(step.kind)
+    if args and is_collection(args[0]):
+        run = _CHANGES.get(step.kind) or run or _OF_LISTS.get(step.kind)
     try:
-        made = _change(step.kind, args)
-        if made is None:
-            made = plain(args) if plain else _by_torch(step, args)
+        made = run(args) if run else _by_torch(step, args)
     except Exception as error:  # any exception of the runtime
         raise runner_error("torch", error, f"{step.name}: {error}") from error
     if len(made) != len(step.outputs):
@@ -173,9 +126,8 @@ def _by_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     except (RuntimeError, TypeError):
         if step.node is None:
             raise
-        result = _alone(step.node)(
-            *args
-        )  # with the types of the graph, which torch guesses wrong here
+        # with the types of the graph, which torch guesses wrong here
+        result = _alone(step.node)(*args)
     return [result] * len(step.outputs) if len(step.outputs) <= 1 else list(result)
 
 

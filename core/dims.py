@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .errors import UsageError, unknown_name_error
+from .errors import ErrorCode, UsageError, unknown_name_error
 
 if TYPE_CHECKING:
     from .signature import InputSpec, Signature, ValueRange
@@ -198,7 +198,7 @@ def _settle_dim(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, D
     relation = replace(root, stated=root.base not in plain)
     if dim.relation is not None and dim.relation.stated and dim.bounded:
         given = plain.get(root.base, base)
-        _check_one_range(dim.free, given if given.bounded else base)
+        check_one_range(dim.free, given if given.bounded else base)
     return Dim.follow(dim.name, relation, base)
 
 
@@ -220,11 +220,13 @@ def _root_relation(relation: Relation, known: Mapping[str, Dim], seen: tuple[str
     return _root_relation(composed, known, (*seen, relation.base))
 
 
-def _check_one_range(given: Dim, base: Dim) -> None:
+def check_one_range(given: Dim, base: Dim) -> None:
+    """Raise a UsageError if two dims of one name have different ranges."""
     if given != base:
         raise UsageError(
             f"dim {given.name!r} has two ranges: {base} and {given}",
             hint=f"give the range once and write plain '{given.name}' elsewhere",
+            code=ErrorCode.CONFLICTING_RANGES,
         )
 
 

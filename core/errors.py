@@ -20,6 +20,12 @@ class ErrorCode(StrEnum):
 
     NO_EFFECT = "no-effect"  # an option without effect here
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+    CONFLICTING_RANGES = "conflicting-ranges"  # a dim with two ranges
+    DUPLICATE_INPUT = "duplicate-input"
+    MISSING_DIMS = "missing-dims"
+    MISSING_DTYPE = "missing-dtype"
+    SAMPLE_MISMATCH = "sample-mismatch"  # --input contradicts the sample
+    UNKNOWN_INPUT = "unknown-input"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .dims import UNBOUNDED, Dim, Relation, default_opt, resolve_bounds, settle_dims
-from .errors import Hint, Option, UsageError, unknown_name_error
+from .dims import (
+    UNBOUNDED,
+    Dim,
+    Relation,
+    check_one_range,
+    default_opt,
+    resolve_bounds,
+    settle_dims,
+)
+from .errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 
 if TYPE_CHECKING:
     from .contract import Array
@@ -22,6 +30,7 @@ DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
+_SAMPLES = Option("samples", "SAMPLE")
 
 
 class RowOrder(StrEnum):
@@ -121,19 +130,10 @@ class Signature:
         names = [spec.name for spec in self.inputs]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(
-                    f"input {name!r} is given twice",
-                    hint=Hint("give each ", Option("input"), " another name"),
-                    option="input",
-                )
+                raise _duplicate_input_error(name)
         dims: dict[str, Dim] = {}
         for dim in self.dims_with_names():
-            known = dims.setdefault(dim.name or "", dim)
-            if known != dim:
-                raise UsageError(
-                    f"dim {dim.name!r} has two ranges: {known} and {dim}",
-                    hint=f"give the range once and write plain '{dim.name}' elsewhere",
-                )
+            check_one_range(dim, dims.setdefault(dim.name or "", dim))
 
     def dims_with_names(self) -> Iterable[Dim]:
         """Yield every named dim of every input, in order, with repetitions."""
@@ -221,6 +221,15 @@ class InputPattern:
         return self.dtype is not None and self.dims is not None and None not in self.dims
 
 
+def _input_error(code: ErrorCode, message: str, *hint: str | Option) -> UsageError:
+    return UsageError(message, hint=Hint(*hint), option="input", code=code)
+
+
+def _duplicate_input_error(name: str) -> UsageError:
+    code, message = ErrorCode.DUPLICATE_INPUT, f"input {name!r} is given twice"
+    return _input_error(code, message, "give each ", Option("input"), " another name")
+
+
 def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
     """Merge the user's inputs with those of a sample or the checkpoint.
 
@@ -234,18 +243,14 @@ def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec
     given: dict[str, InputPattern] = {}
     for pattern in patterns:
         if given.setdefault(pattern.name, pattern) is not pattern:
-            raise UsageError(
-                f"input {pattern.name!r} is given twice",
-                hint=Hint("give each ", Option("input"), " another name"),
-                option="input",
-            )
+            raise _duplicate_input_error(pattern.name)
     order = [*known, *(name for name in given if name not in known)] if known else list(given)
     for name in given:
         if known and name not in known:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.UNKNOWN_INPUT,
                 f"--input names {name!r}, but the inputs are {', '.join(known)}",
-                hint="use the names of the samples or of the checkpoint",
-                option="input",
+                "use the names of the samples or of the checkpoint",
             )
     specs = [
         _merge_input(given[name], known.get(name)) if name in given else known[name]
@@ -265,20 +270,19 @@ def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec
 def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
     dtype = pattern.dtype or (known.dtype if known else None)
     if dtype is None:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.MISSING_DTYPE,
             f"--input {pattern.text!r} has no dtype",
-            hint=Hint(f"write {pattern.name}:float32[...], or give ", Option("samples", "SAMPLE")),
-            option="input",
+            f"write {pattern.name}:float32[...], or give ",
+            _SAMPLES,
         )
     if pattern.dims is None:
         if known is None:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.MISSING_DIMS,
                 f"--input {pattern.text!r} has no dims",
-                hint=Hint(
-                    f"write {pattern.name}:{dtype}[batch,3,224,224], or give ",
-                    Option("samples", "SAMPLE"),
-                ),
-                option="input",
+                f"write {pattern.name}:{dtype}[batch,3,224,224], or give ",
+                _SAMPLES,
             )
         return replace(known, dtype=dtype, values=pattern.values or known.values)
     dims = _merge_dims(pattern, known)
@@ -289,34 +293,32 @@ def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
 def _merge_dims(pattern: InputPattern, known: InputSpec | None) -> tuple[Dim, ...]:
     dims = pattern.dims or ()
     if known is not None and len(known.dims) != len(dims):
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} has {len(dims)} dims, the sample has {len(known.dims)}",
-            hint=f"the sample is {known}",
-            option="input",
+            f"the sample is {known}",
         )
-    merged: list[Dim] = []
-    for index, dim in enumerate(dims):
-        sample = known.dims[index] if known else None
-        merged.append(_merge_dim(dim, sample, pattern))
-    return tuple(merged)
+    samples = known.dims if known else [None] * len(dims)
+    return tuple(_merge_dim(*pair, pattern) for pair in zip(dims, samples, strict=True))
 
 
 def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Dim:
     if dim is None:
         if sample is None:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.MISSING_DIMS,
                 f"--input {pattern.text!r} keeps a dim with '_' but there is no sample",
-                hint=Hint("write the size, or give ", Option("samples", "SAMPLE")),
-                option="input",
+                "write the size, or give ",
+                _SAMPLES,
             )
         return sample
     if sample is None or sample.name is not None:
         return dim
     if dim.name is None and dim.opt != sample.opt:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} says {dim.opt} where the sample has {sample.opt}",
-            hint="write '_' to keep the sample's size, or a name to make it dynamic",
-            option="input",
+            "write '_' to keep the sample's size, or a name to make it dynamic",
         )
     return dim if dim.bounded else _with_sample(dim, sample, pattern)
 
@@ -327,10 +329,10 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
     size = dim.relation.base_of(sample.opt)
     if not size:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
-            hint="correct the relation, or give another sample",
-            option="input",
+            "correct the relation, or give another sample",
         )
     base = replace(dim.free, opt=size, high=max(dim.free.high, size))
     return Dim.follow(dim.name or "", dim.relation, base)
