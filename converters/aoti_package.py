@@ -79,11 +79,9 @@ def readiness() -> Readiness:
 
 def claims(path: Path) -> bool:
     """Return whether it is a pt2 archive with a compiled library."""
-    return exported_program.is_archive(path) and bool(_library_names(path))
-
-
-def _library_names(path: Path) -> list[str]:
-    return [name for name in zip_members(path) if _LIBRARIES in name]
+    return exported_program.is_archive(path) and any(
+        _LIBRARIES in name for name in zip_members(path)
+    )
 
 
 def convert(job: Job) -> Converted:
@@ -246,7 +244,9 @@ def inspect(path: Path) -> Inspection:
     record = _read_record(path)
     inside = record.pop(_INSIDE, {})
     with zipfile.ZipFile(path) as archive:
-        library = sum(entry.file_size for entry in _library_entries(archive))
+        library = sum(
+            entry.file_size for entry in archive.infolist() if entry.filename.endswith(".so")
+        )
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_infos(inside.get("inputs", ()))),
@@ -260,10 +260,6 @@ def inspect(path: Path) -> Inspection:
         operators=dict(inside.get("operators", {})),
         metadata=record_origin(record),
     )
-
-
-def _library_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [entry for entry in archive.infolist() if entry.filename.endswith(".so")]
 
 
 def _tensor_infos(found: list[dict[str, Any]]) -> Iterator[TensorInfo]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, Hint, Option, UsageError, unknown_name_error
+from .onnx_topology import all_graphs, node_bodies
 
 if TYPE_CHECKING:
     import onnx
@@ -288,10 +289,19 @@ def _ir_requirements(model: onnx.ModelProto, ir: int) -> Iterator[str]:
             yield f"it contains {name.lower()} tensors, which require IR {_TYPES[name]}"
 
 
+def _model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the model's graphs, including those in its functions."""
+    yield from all_graphs(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            for body in node_bodies(node):
+                yield from all_graphs(body)
+
+
 def _tensor_types(model: onnx.ModelProto) -> set[int]:
     """Return the types of all tensors that the model stores, declares or casts to."""
     found: set[int] = set()
-    for graph in _all_graphs(model):
+    for graph in _model_graphs(model):
         values = (*graph.input, *graph.output, *graph.value_info)
         found |= {tensor.data_type for tensor in graph.initializer}
         found |= {value.type.tensor_type.elem_type for value in values}
@@ -304,23 +314,8 @@ def _tensor_types(model: onnx.ModelProto) -> set[int]:
     return found
 
 
-def _all_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the model's graph, the graphs in its nodes, and those in its functions."""
-    waiting = [model.graph, *(body for one in model.functions for body in _node_bodies(one.node))]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        waiting += _node_bodies(graph.node)
-
-
-def _node_bodies(nodes: Sequence[onnx.NodeProto]) -> list[onnx.GraphProto]:
-    return [
-        attribute.g for node in nodes for attribute in node.attribute if attribute.HasField("g")
-    ]
-
-
 def _model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _all_graphs(model):
+    for graph in _model_graphs(model):
         yield from graph.node
     for function in model.functions:
         yield from function.node

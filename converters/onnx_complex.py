@@ -43,7 +43,9 @@ def split_complex(program: torch.export.ExportedProgram) -> torch.export.Exporte
     )  # functional from here on: no operator writes into its inputs
     made: NodeParts = {}
     for node in list(program.graph.nodes):
-        if _can_split(node) and (_is_complex(node) or _has_complex_input(node, made)):
+        if _can_split(node) and any(
+            one in made or _is_complex(one) for one in (node, *node.all_input_nodes)
+        ):
             _split_node(node, made)
         else:
             _join_input_parts(node, made)
@@ -59,10 +61,6 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
     values = _pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
-
-
-def _has_complex_input(node: torch.fx.Node, made: NodeParts) -> bool:
-    return any(one in made or _is_complex(one) for one in node.all_input_nodes)
 
 
 def _can_split(node: torch.fx.Node) -> bool:

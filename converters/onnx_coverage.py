@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,9 +15,8 @@ from ..core.contract import Feed
 from ..core.records import Coverage
 from .onnx_files import detach_weights
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
-from .onnx_origins import all_nodes
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import Node
+from .onnx_topology import Node, all_graphs, all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -100,7 +99,7 @@ class _TensorTypes:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._codes: dict[str, int] = {}
         self._makers = {name: node for node in all_nodes(model.graph) for name in node.output}
-        for graph in _all_graphs(model.graph):
+        for graph in all_graphs(model.graph):
             self._codes |= {tensor.name: tensor.data_type for tensor in graph.initializer}
             for value in (*graph.input, *graph.value_info, *graph.output):
                 self._codes[value.name] = value.type.tensor_type.elem_type
@@ -132,14 +131,6 @@ class _TensorTypes:
         if source is None or source.op_type != "DequantizeLinear":
             return False
         return self._name(source.input[0]) in _EIGHT_BITS
-
-
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_graphs(attribute.g)
 
 
 def _layer_flops(
@@ -224,10 +215,6 @@ def _conv_flops(weight: int) -> Callable[[_NodeShapes], int]:
     return lambda work: 2 * prod(work.output) * prod(work.inputs[weight][1:])
 
 
-def _conv_transpose_flops(work: _NodeShapes) -> int:
-    return 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:])
-
-
 def _matmul_flops(work: _NodeShapes) -> int:
     """Multiply each output element by the length of a row of the first factor."""
     transposed = any(entry.name == "transA" and entry.i for entry in work.node.attribute)
@@ -263,7 +250,7 @@ _FLOP_RULES: dict[str, Callable[[_NodeShapes], int]] = {
     "Conv": _conv_flops(1),
     "ConvInteger": _conv_flops(1),
     "QLinearConv": _conv_flops(3),
-    "ConvTranspose": _conv_transpose_flops,
+    "ConvTranspose": lambda work: 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:]),
     "MatMul": _matmul_flops,
     "MatMulInteger": _matmul_flops,
     "QLinearMatMul": _matmul_flops,

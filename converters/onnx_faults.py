@@ -13,7 +13,7 @@ from ..core.contract import Array
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from .onnx_guard import all_tensors, read_graph
-from .onnx_origins import all_nodes
+from .onnx_topology import all_graphs, all_nodes
 from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
@@ -111,14 +111,13 @@ def _computes_its_end(body: onnx.GraphProto) -> bool:
 
 def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Return the constant tensors of a graph and of the bodies of its nodes, by value name."""
-    for tensor in graph.initializer:
-        yield tensor.name, tensor
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t") and node.op_type == "Constant":
-                yield node.output[0], attribute.t
-            if attribute.HasField("g"):
-                yield from _constant_tensors(attribute.g)
+    for part in all_graphs(graph):
+        for tensor in part.initializer:
+            yield tensor.name, tensor
+        for node in part.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and node.op_type == "Constant":
+                    yield node.output[0], attribute.t
 
 
 def _constants(model: onnx.ModelProto, folder: Path, *, scalar: bool) -> list[EditableConstant]:

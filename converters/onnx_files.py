@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
 from .onnx_guard import read_graph
-from .onnx_origins import all_nodes, debug_sidecar_path
+from .onnx_origins import debug_sidecar_path
+from .onnx_topology import all_graphs, all_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -130,13 +131,10 @@ def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
 
 
 def _weight_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _weight_tensors(attribute.g)
+    for part in all_graphs(graph):
+        yield from part.initializer
+        for node in part.node:
+            yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

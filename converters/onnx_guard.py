@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, RunnerError
+from .onnx_topology import all_graphs, node_bodies
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def read_graph(path: Path) -> onnx.ModelProto:
 
 def _is_utf8(model: onnx.ModelProto) -> bool:
     """Return whether all names are UTF-8: protobuf silently returns others as bytes."""
-    graphs = [model.graph]
-    for graph in graphs:  # grows by the bodies of nodes
+    for graph in all_graphs(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
         if not all(isinstance(one.name, str) for one in (graph, *values)):
             return False
@@ -53,7 +53,6 @@ def _is_utf8(model: onnx.ModelProto) -> bool:
             names = (node.name, node.op_type, node.domain, *node.input, *node.output)
             if not all(isinstance(name, str) for name in names):
                 return False
-            graphs += [one.g for one in node.attribute if one.HasField("g")]
     texts = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
     texts += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
     dims = [d.dim_param for v in (*model.graph.input, *model.graph.output)
@@ -87,7 +86,7 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from _node_tensors(function.node)
 
 
-def _graph_tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+def _graph_tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
     for graph in graphs:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
@@ -103,9 +102,7 @@ def _node_tensors(nodes: object) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
-            yield from _graph_tensors(
-                [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-            )
+        yield from _graph_tensors(node_bodies(node))
 
 
 def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:

@@ -20,8 +20,8 @@ from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
-from .onnx_origins import NodeOrigin, all_nodes, match_nodes, module_or_node, read_origins
-from .onnx_topology import constant_values, float_constants, index_links
+from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
+from .onnx_topology import all_nodes, constant_values, float_constants, index_links
 
 if TYPE_CHECKING:
     import onnx
@@ -85,15 +85,18 @@ def _prepare_input(job: Job, parent: Path) -> _HalfInput:
     if job.half_io:
         _check_outputs(model, found)
     origins = read_origins(parent)
+    notes = [*_forecast_notes(model, found, origins), *_keep_note(model, matched, origins)]
+    if masks:
+        limit = f"{HALF_LIMITS[job.precision]:g}"
+        notes.append(f"mask fills beyond {limit} were clamped: {', '.join(masks)}")
+    if job.half_io:
+        notes.append(
+            f"inputs and outputs are {job.precision}; validation casts from and to float32"
+        )
     return _HalfInput(
         draft=write_draft(model, parent, job.folder / _DRAFT),
         keep=tuple(dict.fromkeys([*matched, *(name for one in found for name in one.keep)])),
-        notes=(
-            *_forecast_notes(model, found, origins),
-            *_keep_note(model, matched, origins),
-            *_mask_note(masks, job.precision),
-            *_io_note(job),
-        ),
+        notes=tuple(notes),
     )
 
 
@@ -156,19 +159,6 @@ def _keep_note(
     nodes = [node for node in all_nodes(model.graph) if node.name in names]
     places = dict.fromkeys(module_or_node(node, origins) for node in nodes)
     return (f"kept in FP32 by --keep-fp, {len(matched)} nodes: {', '.join(places)}",)
-
-
-def _mask_note(masks: Sequence[str], low: Precision) -> tuple[str, ...]:
-    if not masks:
-        return ()
-    limit = f"{HALF_LIMITS[low]:g}"
-    return (f"mask fills beyond {limit} were brought into range: {', '.join(masks)}",)
-
-
-def _io_note(job: Job) -> tuple[str, ...]:
-    if not job.half_io:
-        return ()
-    return (f"inputs and outputs are {job.precision}; validation casts from and to float32",)
 
 
 # AutoCast leaves their bodies in FP32, but would cast their inputs and outputs

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
+from .onnx_topology import all_graphs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ def has_half(model: onnx.ModelProto) -> bool:
     values = (*model.graph.input, *model.graph.output)
     if any(value.type.tensor_type.elem_type in _HALVES for value in values):
         return True
-    return any(_has_half_values(graph) for graph in _all_graphs(model.graph))
+    return any(_has_half_values(graph) for graph in all_graphs(model.graph))
 
 
 def computes_in_half(model: onnx.ModelProto) -> bool:
@@ -39,7 +40,7 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
 
     A pair of casts only rounds, which ONNX Runtime does faithfully on any device.
     """
-    graphs = list(_all_graphs(model.graph))
+    graphs = list(all_graphs(model.graph))
     halves = {name for graph in graphs for name, _ in _half_tensors(graph)}
     for graph in graphs:
         halves.update(one.name for one in graph.initializer if one.data_type in _HALVES)
@@ -55,7 +56,7 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
 
 def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
     """Return numpy's names of the half types in the model."""
-    graphs = list(_all_graphs(model.graph))
+    graphs = list(all_graphs(model.graph))
     found = {one.data_type for graph in graphs for one in graph.initializer}
     found |= {code for graph in graphs for _, code in _half_tensors(graph)}
     for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
@@ -81,15 +82,6 @@ def _has_half_values(graph: onnx.GraphProto) -> bool:
     return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
 
 
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph and the graphs inside its nodes, innermost last."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _all_graphs(body)
-
-
 def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     """Return a float32 copy that emulates half precision.
 
@@ -100,7 +92,7 @@ def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     import onnx
 
     copy = onnx.shape_inference.infer_shapes(model)
-    graphs = list(_all_graphs(copy.graph))
+    graphs = list(all_graphs(copy.graph))
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
     for graph in reversed(graphs):  # bodies first: the nodes that hold them are rewritten next
         _widen_weights(graph)
@@ -226,7 +218,7 @@ def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
 
 def _rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename tensors in a graph and the bodies inside it, except its inputs and outputs."""
-    for part in _all_graphs(graph):
+    for part in all_graphs(graph):
         for node in part.node:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]

@@ -49,6 +49,7 @@ from .onnx_half import convert_to_half
 from .onnx_half_emulation import widen_half_regions
 from .onnx_origins import write_sidecar
 from .onnx_sessions import open_onnx, open_onnx_by_default, session_settings
+from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -257,7 +258,7 @@ def inspect(path: Path) -> Inspection:
         weights[_dtype_name(tensor.data_type)] += elements
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
-    operators = _count_operators(model.graph)
+    operators = Counter(node.op_type for node in all_nodes(model.graph))
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(value) for value in model.graph.input),
@@ -273,17 +274,6 @@ def inspect(path: Path) -> Inspection:
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed
     """Return the dtypes of the compute layers according to the file."""
     return onnx_coverage.measure_coverage(path, example)
-
-
-def _count_operators(graph: onnx.GraphProto) -> Counter[str]:
-    """Count the operators of a graph and of the graphs inside its nodes."""
-    counts: Counter[str] = Counter()
-    for node in graph.node:
-        counts[node.op_type] += 1
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                counts.update(_count_operators(attribute.g))
-    return counts
 
 
 def _dtype_name(code: int) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..capture.framework_errors import call_framework
 from ..core.errors import UsageError
 from ..core.target_extensions import ProbeNode
+from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -83,17 +84,6 @@ def _parse_origin(entry: Mapping[str, str]) -> NodeOrigin:
         operator=entry.get("operator", ""),
         after=entry.get("after", ""),
     )
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the bodies of its If, Loop and Scan nodes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from all_nodes(attribute.g)
-            for body in attribute.graphs:
-                yield from all_nodes(body)
 
 
 def node_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:

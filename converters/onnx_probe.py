@@ -15,12 +15,11 @@ from .onnx_half_emulation import emulate_half, has_half, has_half_io
 from .onnx_origins import (
     UNKNOWN_ORIGIN,
     NodeOrigin,
-    all_nodes,
     assign_absorbed_layers,
     read_origins,
 )
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import constant_values, name_nodes
+from .onnx_topology import all_nodes, constant_values, name_nodes, node_bodies
 from .runner_base import runner_error, text_lines
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class OnnxProbe:
         from onnx import helper
 
         typed = {
-            name: _dtype(value.type.tensor_type.elem_type)
+            name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for name, value in self._known.items()
             if value.type.tensor_type.elem_type
         }
@@ -303,7 +302,7 @@ class OnnxProbe:
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
     """Return what a node reads, including the bodies inside it."""
     yield from dict.fromkeys(name for name in node.input if name)
-    for body in _bodies(node):
+    for body in node_bodies(node):
         inside = list(all_nodes(body))
         made = {name for one in inside for name in one.output}
         made |= {value.name for value in (*body.input, *body.initializer)}
@@ -313,19 +312,12 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 def _inside(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
     """Return the modules of the operators in a node's bodies; None if it has no body."""
-    bodies = list(_bodies(node))
+    bodies = list(node_bodies(node))
     if not bodies:
         return None
     names = [one.name for body in bodies for one in all_nodes(body)]
     modules = dict.fromkeys(origins.get(name, UNKNOWN_ORIGIN).module for name in names)
     return tuple(module for module in modules if module)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _text(attribute: onnx.AttributeProto) -> str:
@@ -337,9 +329,3 @@ def _text(attribute: onnx.AttributeProto) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _dtype(code: int) -> str:
-    import onnx
-
-    return str(onnx.helper.tensor_dtype_to_np_dtype(code))

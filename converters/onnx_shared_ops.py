@@ -47,7 +47,7 @@ def log1p(op: Any, self: Any) -> Any:
     one = op.CastLike(1.0, self)
     total = op.Add(self, one)
     plain = op.Log(total)
-    if _is_double(self):
+    if dtype_of(self) in {None, "float64", "double"}:
         part = op.Sub(total, one)
         return op.Where(op.Equal(total, one), self, op.Mul(plain, op.Div(self, part)))
     near = op.Mul(2.0, op.Atanh(op.Div(self, op.Add(self, 2.0))))
@@ -270,11 +270,6 @@ def as_floats(op: Any, values: Any) -> Any:
     """Cast to float32 what torch computes in floats for integers."""
     name = dtype_of(values) or "float"
     return values if "float" in name or name == "double" else op.Cast(values, to=_FLOAT)
-
-
-def _is_double(values: Any) -> bool:
-    """Return whether the dtype is float64 or unknown."""
-    return dtype_of(values) in {None, "float64", "double"}
 
 
 def dtype_of(values: Any) -> str | None:

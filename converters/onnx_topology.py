@@ -9,16 +9,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .onnx_origins import all_nodes
-
-if TYPE_CHECKING:
-    import onnx
-
-    from ..core.contract import Array
-
-else:
-    Node: TypeAlias = Any  # onnx is imported only where it is used
-
 if TYPE_CHECKING:
     import onnx
 
@@ -29,6 +19,30 @@ else:
     Node: TypeAlias = Any  # onnx is imported only where it is used
 
 _FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+def node_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and the graphs inside its nodes, innermost last."""
+    yield graph
+    for node in graph.node:
+        for body in node_bodies(node):
+            yield from all_graphs(body)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph, each followed by the nodes inside it."""
+    for node in graph.node:
+        yield node
+        for body in node_bodies(node):
+            yield from all_nodes(body)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +184,8 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
 def _node_reads(node: onnx.NodeProto) -> set[str]:
     """Return what a node reads, including outer values read by the graphs inside it."""
     names = set(node.input)
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            own = {one.name for one in (*body.input, *body.initializer)}
-            for inner in body.node:
-                names |= _node_reads(inner) - own
-                own.update(inner.output)
+    for body in node_bodies(node):
+        own = {one.name for one in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names |= _node_reads(inner) - own
     return names

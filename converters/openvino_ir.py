@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,7 +275,9 @@ def inspect(path: Path) -> Inspection:
         kind = node.get_type_name()
         operators[kind] += 1
         if kind == "Constant" and not node.output(0).get_partial_shape().is_dynamic:
-            weights[node.output(0).get_element_type().to_string()] += _element_count(node)
+            weights[node.output(0).get_element_type().to_string()] += prod(
+                node.output(0).get_shape()
+            )
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(port) for port in model.inputs),
@@ -294,13 +297,6 @@ def read_metadata(path: Path) -> dict[str, str]:
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
     """Return the dtypes in which the compiled model runs, by layers and by time."""
     return openvino_precision.measure_coverage(path, example, _judge_config())
-
-
-def _element_count(node: Any) -> int:
-    total = 1
-    for size in node.output(0).get_shape():
-        total *= size
-    return total
 
 
 def _tensor_info(port: Any) -> TensorInfo:

@@ -26,7 +26,7 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import convert_to_half
 from .onnx_origins import read_origins
 from .trt.qdq_rules import check_qdq
-from .trt.trt_findings import Model, TrtFinding, TrtSeverity, describe_findings, join_lines
+from .trt.trt_findings import Model, TrtSeverity, describe_findings, join_lines
 
 NAME: str = "tensorrt-onnx"
 SUMMARY: str = "ONNX that TensorRT takes as it is: typed in FP16 or BF16, or with symmetric Q/DQ"
@@ -116,7 +116,8 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
     """
     findings = check_qdq(model, read_origins(path), required=required)
     for finding in findings:
-        _LOG.log(_log_level(finding), "%s", finding)
+        level = logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
+        _LOG.log(level, "%s", finding)
     errors = describe_findings(findings, TrtSeverity.ERROR)
     if errors:
         raise ConversionError(
@@ -124,10 +125,6 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
             hint="quantize symmetrically to int8, biases apart; or let modelc do it, with --calib",
         )
     return describe_findings(findings, TrtSeverity.WARNING)
-
-
-def _log_level(finding: TrtFinding) -> int:
-    return logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeAlias
 
 from .dims import Dim, Relation
@@ -128,17 +127,12 @@ def sample_points(signature: Signature, base: Sizes) -> Iterator[dict[str, int]]
     for name, dim in dims.items():
         for size in sample_sizes(dim):
             yield {**base, name: size}
-    for one, other in _dim_pairs(dims):
+    for one, other in itertools.combinations(dims, 2):
         for size in _few_sizes(dims[one]):
             for second in _few_sizes(dims[other]):
                 yield {**base, one: size, other: second}
     yield {name: dim.low for name, dim in dims.items()}
     yield {name: dim.high for name, dim in dims.items()}
-
-
-def _dim_pairs(dims: Mapping[str, Dim]) -> list[tuple[str, str]]:
-    names = list(dims)
-    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
 
 
 def _few_sizes(dim: Dim) -> list[int]:
@@ -171,7 +165,10 @@ def _fit_around(holds: Holds, signature: Signature, base: Sizes, name: str) -> D
     """
     dim, size = signature.free_dims[name], base[name]
     most = dim.high if dim.bounded else max(dim.high, _FAR_SIZE)
-    good = partial(_holds_at, holds, base, name)
+
+    def good(size: int) -> bool:
+        return holds({**base, name: size})
+
     low = size - sum(1 for _ in itertools.takewhile(good, range(size - 1, dim.low - 1, -1)))
     high = size + sum(1 for _ in itertools.takewhile(good, range(size + 1, most + 1)))
     inside = (one for one in sample_points(signature, base) if low <= one[name] <= high)
@@ -179,10 +176,6 @@ def _fit_around(holds: Holds, signature: Signature, base: Sizes, name: str) -> D
         return None
     text = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
     return replace(range_fit(signature, dim, low, high), said=text)
-
-
-def _holds_at(holds: Holds, base: Sizes, name: str, size: int) -> bool:
-    return holds({**base, name: size})
 
 
 def _fit_relation(holds: Holds, signature: Signature, base: Sizes, name: str) -> DimFit | None:

@@ -93,12 +93,7 @@ class ValueRange:
 
 
 def _end(value: float, relation: Relation | None) -> str:
-    return _number_text(value) if relation is None else str(relation)
-
-
-def _number_text(value: float) -> str:
-    """Format a value without loss and without `.0`, such that it can be parsed again."""
-    return repr(value).removesuffix(".0")
+    return repr(value).removesuffix(".0") if relation is None else str(relation)
 
 
 @dataclass(frozen=True, kw_only=True)

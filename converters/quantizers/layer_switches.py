@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Feed, Outputs, QuantizeJob
-from ..onnx_origins import all_nodes, read_origins
+from ..onnx_origins import read_origins
 from ..onnx_sessions import limit_threads
-from ..onnx_topology import DEQUANTIZE, QUANTIZE, GraphWiring
+from ..onnx_topology import DEQUANTIZE, QUANTIZE, GraphWiring, all_nodes
 from .quantized_layers import QuantizedLayer, QuantizedSite, QuantizedSites, find_sites
 from .quantizer_workspace import create_workspace
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Array, QuantizeJob
-from ..onnx_origins import all_nodes
 from ..onnx_topology import (
     DEQUANTIZE,
     PRODUCTS,
     QUANTIZE,
     WITH_ZERO,
     GraphWiring,
+    all_nodes,
     int_attribute,
     sort_nodes,
     tensor_values,

@@ -23,6 +23,7 @@ from ...core.errors import (
     UsageError,
     unknown_name_error,
 )
+from ..onnx_compatibility import opset_of
 from ..onnx_guard import copy_external_weights
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
     external = copy_external_weights(model, job.parent, folder)
     path = folder / _NAME
-    found = _model_opset(model)
+    found = opset_of(model)
     if found < opset:
         model = _raise_opset(model, found, opset, external=bool(external))
     changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
@@ -74,12 +75,6 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     else:
         shutil.copyfile(job.parent, path)
     return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
-
-
-def _model_opset(model: onnx.ModelProto) -> int:
-    return max(
-        (int(o.version) for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=1
-    )
 
 
 def _raise_opset(

@@ -61,7 +61,7 @@ def test_a_fill_of_the_lowest_float_keeps_nothing_in_fp32(
 ) -> None:
     half, converted = made(masked(onnx_file, graph), Precision.FP16, feed(hide))
     assert dtype_of(half, "m") == "FLOAT16"
-    assert converted.notes == ("mask fills beyond 65504 were brought into range: lowest",)
+    assert converted.notes == ("mask fills beyond 65504 were clamped: lowest",)
 
 
 def test_a_row_that_an_added_fill_hides_whole_keeps_the_sum_in_fp32(
