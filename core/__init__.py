@@ -1,1 +1,1 @@
-"""The nouns and the contracts. Standard library only."""
+"""Records and contracts. Standard library only."""

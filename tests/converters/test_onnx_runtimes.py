@@ -55,7 +55,7 @@ def test_nothing_named_allows_everything() -> None:
         ("tensorrt==10.3", "what tensorrt 10.3 loads is not known", "10.6, 10.15, 11.0"),
         ("tensorrt==12", "what tensorrt 12 loads is not known", "10.6, 10.15, 11.0"),
         ("tensorrt==11.9", "what tensorrt 11.9 loads is not known", "10.6, 10.15, 11.0"),
-        ("openvino==2024.1", "nothing can be promised for openvino", "--to openvino"),
+        ("openvino==2024.1", "modelc cannot target openvino", "--to openvino"),
     ],
 )
 def test_what_is_not_known_is_refused_with_what_is(text: str, said: str, hint: str) -> None:

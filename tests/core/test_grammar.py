@@ -175,12 +175,12 @@ def test_an_error_names_the_character(text: str, expected: str, character: int, 
 @pytest.mark.parametrize(
     ("text", "wanted", "hint"),
     [
-        ("x:float32[b=8..1]", "b=8..1 is no range: 8 is larger than 1", "b=1..8"),
-        ("x:float32[b=1..9..8]", "b=1..9..8 is no range: 9 is larger than 8", "b=1..8..9"),
-        ("x:float32[b=0..0]", "b=0..0 is no range: only the least size may be 0", "b=0..1"),
+        ("x:float32[b=8..1]", "b=8..1 is not a range: 8 is larger than 1", "b=1..8"),
+        ("x:float32[b=1..9..8]", "b=1..9..8 is not a range: 9 is larger than 8", "b=1..8..9"),
+        ("x:float32[b=0..0]", "b=0..0 is not a range: only the least size may be 0", "b=0..1"),
         (
             "x:float32[b=0..0..4]",
-            "b=0..0..4 is no range: only the least size may be 0",
+            "b=0..0..4 is not a range: only the least size may be 0",
             "b=0..1..4",
         ),
         ("x:float32[2]{1.5..-2}", "1.5 is larger than -2", "{-2..1.5}"),

@@ -212,25 +212,25 @@ def test_a_torch_for_the_cpu_clashes_with_no_cuda() -> None:
 
 def test_a_cudnn_that_torch_did_not_pin_is_broken() -> None:
     pins = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
-    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "what torch needs")
+    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "requirements of torch")
     assert found.state is CheckState.BROKEN
-    assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is needed"
+    assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is required"
 
 
 def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
-    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "what nncf needs")
+    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "requirements of nncf")
     assert found.state is CheckState.WARN
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (packages("onnx", onnx="1.20.0"), "onnx 1.20.0 is installed, <1.22,>=1.21 is needed"),
-        (packages("pillow"), "pillow is not installed, >=11.0 is needed"),
+        (packages("onnx", onnx="1.20.0"), "onnx 1.20.0 is installed, <1.22,>=1.21 is required"),
+        (packages("pillow"), "pillow is not installed, >=11.0 is required"),
     ],
 )
 def test_our_own_floors_are_held(given: InstalledPackages, told: str) -> None:
-    found = check(around(given), "what modelc needs")
+    found = check(around(given), "requirements of modelc")
     assert (found.state, found.told) == (CheckState.BROKEN, told)
 
 
@@ -303,7 +303,7 @@ def test_needs_that_do_not_apply_or_are_met_are_not_told(need: str) -> None:
 
 def test_an_extras_floor_holds_where_its_package_is_installed() -> None:
     given = around(packages(tensorrt="10.3.0"), own=("tensorrt>=10.13; extra == 'tensorrt'",))
-    assert check(given, "what modelc needs").told.startswith("tensorrt 10.3.0 ")
+    assert check(given, "requirements of modelc").told.startswith("tensorrt 10.3.0 ")
 
 
 def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> None:

@@ -30,12 +30,12 @@ def test_the_plan_says_what_each_onnx_loads_in(order: Orders) -> None:
 @pytest.mark.parametrize(
     ("runtimes", "opset", "wanted", "said"),
     [
-        (("onnxruntime==1.17",), 21, "onnx", "--opset 21 is beyond what --for allows"),
+        (("onnxruntime==1.17",), 21, "onnx", "--opset 21 is newer than --for allows"),
         (("onxruntime==1.17",), None, "onnx", "unknown runtime"),
         (("onnxruntime>=1.17",), None, "onnx", "is not RUNTIME==VERSION"),
-        (("onnxruntime==1.20",), None, "onnx:bf16", "bf16 is written at opset 22"),
+        (("onnxruntime==1.20",), None, "onnx:bf16", "bf16 requires opset 22"),
         (("onnxruntime==1.20",), None, "torchscript", "has no effect: nothing here is ONNX"),
-        ((), 7, "onnx", "opset 7 cannot be written"),
+        ((), 7, "onnx", "--opset 7 is not supported"),
     ],
 )
 def test_what_cannot_be_is_refused_in_the_plan(

@@ -217,7 +217,7 @@ def test_machine_code_of_a_stranger_is_refused_before_anything_is_loaded(
 
 
 def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
-    hint = "give what the model was exported for"
+    hint = "give inputs within the exported signature"
     with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         raise RunnerError("dim b is 9", hint=hint)
     assert caught.value.hint == hint

@@ -84,7 +84,7 @@ def test_an_ir_with_a_document_type_or_two_answers_or_no_end_is_refused(
 ) -> None:
     path = tmp_path / "model.xml"
     path.write_text(text)
-    with pytest.raises(RunnerError, match="not what OpenVINO writes"):
+    with pytest.raises(RunnerError, match="not an OpenVINO IR"):
         openvino_reader.read_ir_metadata(path)
 
 
@@ -107,7 +107,7 @@ def test_an_archive_says_where_it_came_from_and_not_how_it_is_called(tmp_path: P
     ("records", "why"),
     [
         ({"a": "{}", "b": "{}"}, "2 records"),
-        ({"a": "[]"}, "is none"),
+        ({"a": "[]"}, "no valid modelc metadata"),
         ({"a": "{"}, "m.pt2"),
         ({"a": " " * (1 << 26) + "{}"}, "1 records"),
     ],

@@ -1,20 +1,29 @@
-"""A zip's directory is compared with the file before anything in it is read."""
+"""Zip archives, safetensors headers and npz files that nobody vouches for."""
 
 from __future__ import annotations
 
 import io
+import json
 import stat
 import struct
 import zipfile
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from modelc.core.errors import CheckpointError
 from modelc.core.torch_file import read_torch_file
-from modelc.core.untrusted_files import find_archive_fault, is_zip_archive, zip_members
+from modelc.core.untrusted_files import (
+    TruncatedFileError,
+    find_archive_fault,
+    is_zip_archive,
+    read_npz,
+    read_safetensors_header,
+    zip_members,
+)
 
 
 def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:
@@ -42,7 +51,7 @@ def test_a_member_named_out_of_its_folder_is_refused(name: str) -> None:
         entry = zipfile.ZipInfo("placeholder")
         entry.filename = name
         archive.writestr(entry, b"x")
-    assert "named out of its folder" in fault(stream.getvalue())
+    assert "has a name outside the folder" in fault(stream.getvalue())
 
 
 def test_a_link_is_refused() -> None:
@@ -160,3 +169,110 @@ def test_a_comment_at_the_end_is_no_fault() -> None:
         archive.writestr("a/data.pkl", b"x")
         archive.comment = b"made today"
     assert fault(stream.getvalue()) == ""
+
+
+A = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+
+
+def written(folder: Path, header: object, size: int = 24) -> Path:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = folder / "m.safetensors"
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(size))
+    return path
+
+
+def test_a_sound_header_says_its_tensors(tmp_path: Path) -> None:
+    (entry,) = read_safetensors_header(
+        written(tmp_path, {"__metadata__": {"format": "pt"}, "a": A})
+    )
+    assert (entry.name, entry.dtype, entry.shape, entry.end) == ("a", "F32", (2, 3), 24)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {**A, "shape": [2, 2**40]},
+        {**A, "shape": [-2, -3]},
+        {**A, "shape": [2.0, 3]},
+        {**A, "shape": [True, 6]},
+        {**A, "data_offsets": [4, 24]},
+        {**A, "data_offsets": [0, "24"]},
+        {**A, "data_offsets": [-24, 24]},
+        {**A, "data_offsets": [0]},
+        {**A, "dtype": 1},
+        [],
+        None,
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(tmp_path: Path, entry: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_safetensors_header(written(tmp_path, {"a": entry}))
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="was expected"):
+        read_safetensors_header(written(tmp_path, {"a": A, "b": A}))
+
+
+def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="was expected"):
+        read_safetensors_header(written(tmp_path, {"a": {**A, "data_offsets": [8, 32]}}, size=32))
+
+
+def test_a_file_that_ends_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TruncatedFileError):
+        read_safetensors_header(written(tmp_path, {"a": A}, size=23))
+
+
+@pytest.mark.parametrize("raw", [b"[" * 100_000, b"{", b"[]", b"\xff", b"1", b'{"a":NaN}'])
+def test_a_header_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> None:
+    """Found by fuzzing: nested deeply it is no ValueError of the JSON reader's."""
+    with pytest.raises(ValueError, match="no header"):
+        read_safetensors_header(written(tmp_path, raw, size=0))
+
+
+def test_a_length_beyond_the_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((2**63).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ValueError, match="no header of"):
+        read_safetensors_header(path)
+
+
+def with_header(header: str) -> io.BytesIO:
+    raw = header.encode("latin1")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        size = len(raw).to_bytes(2, "little")
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + size + raw + bytes(24))
+    return stream
+
+
+def test_what_numpy_writes_is_read() -> None:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, a=np.ones((2, 3)), b=np.asfortranarray(np.eye(3)), c=np.float32(2))
+    found = read_npz(stream)
+    assert list(found) == ["a", "b", "c"]
+    assert found["b"].tolist() == np.eye(3).tolist()
+    assert found["c"].shape == ()
+
+
+@pytest.mark.parametrize(
+    "shape", ["(100000000000,)", "(-1, -6)", "(2, 9223372036854775807)", "('a',)", "(1e9,)"]
+)
+def test_a_shape_that_has_no_bytes_is_refused(shape: str) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n"
+    with pytest.raises(ValueError, match=r"."):
+        read_npz(with_header(header))
+
+
+def test_objects_are_refused() -> None:
+    stream = io.BytesIO()
+    np.savez(stream, a=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
+        read_npz(stream)
+
+
+@pytest.mark.parametrize("header", ["", "{'descr'", "{'descr': '<f4'L}", "[" * 3000, "__import__"])
+def test_an_npz_header_that_is_none_is_refused(header: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_npz(with_header(header))

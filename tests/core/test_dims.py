@@ -1,10 +1,11 @@
-"""Relations between dims: how they are written, settled, told and fixed."""
+"""Relations between dims, and misspelt names."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
+from modelc.core.dims import check_typos
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
@@ -108,7 +109,7 @@ def test_a_relation_that_cannot_be_is_an_error(inputs: tuple[str, ...], message:
 def test_the_hint_says_where_the_base_may_begin() -> None:
     with pytest.raises(UsageError) as caught:
         signature("x:float32[a=2*b-7,b=1..9]")
-    assert caught.value.hint == "let b begin at 4"
+    assert caught.value.hint == "start b at 4"
     assert sizes(signature("x:float32[a=2*b-7,b=4..9]").inputs[0].dims[0])[0] == 1
 
 
@@ -180,4 +181,29 @@ def test_a_size_below_zero_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         merge_inputs([parse_input("x:float32[n=0..4,m=n-1]")], {})
     merge_inputs([parse_input("x:float32[n=1..4,m=n+0]")], {})
-    assert "begin at 2" in caught.value.hint
+    assert "at 2" in caught.value.hint
+
+
+def check(*texts: str, known: tuple[str, ...] = ()) -> None:
+    check_typos([d for text in texts for d in parse_input(text).dims or () if d], known)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("m[bacth]", "batch"), ("m[n=sqe+1]", "seq"), ("m[btch]", "batch")]
+)
+def test_a_typo_names_the_dim_that_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'"):
+        check("ids[batch=1..4,seq=1..9]", text)
+
+
+def test_a_typo_of_a_dim_that_the_checkpoint_names_is_found() -> None:
+    with pytest.raises(UsageError, match="did you mean 'sequence'"):
+        check("ids[4,seqence]", known=("batch", "sequence"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["m[seq2]", "m[q_len,k_len]", "m[bacth=1..3]", "m[bacth,bacth]", "m[batch,seq]", "m[h,w]"],
+)
+def test_names_that_are_meant_are_let_through(text: str) -> None:
+    check("ids[batch=1..4,seq=1..9]", text)

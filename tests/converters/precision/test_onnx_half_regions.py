@@ -54,7 +54,7 @@ def test_plain_onnx_runtime_opens_it_and_gives_what_eager_gives(job: Job) -> Non
 
 def test_what_was_done_is_said(job: Job) -> None:
     (note,) = onnx_model.convert(job).notes
-    assert note == "what the model computes in bfloat16 is computed in float32 and rounded to it"
+    assert note == "bfloat16 operators run in float32 and round their results"
 
 
 def test_weights_beside_the_model_stay_there(job_of: JobOf) -> None:
