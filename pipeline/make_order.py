@@ -181,9 +181,7 @@ def make_settings(given: Given) -> dict[str, str]:
             continue
         values = value if isinstance(value, list | tuple) else (value,)
         text = SEPARATOR.join(map(str, values))
-        settings[one.field or one.name.replace("-", "_")] = (
-            str(not one.negated).lower() if value is True else text
-        )
+        settings[one.field] = str(not one.negated).lower() if value is True else text
     parse_options(settings)
     return settings
 

@@ -125,6 +125,10 @@ class OptionSpec:
     partial: bool = False
     rebuilds: bool = True
 
+    def __post_init__(self) -> None:
+        if not self.field:
+            object.__setattr__(self, "field", self.name.replace("-", "_"))
+
     def value_of(self, given: object) -> object:
         """The value of the field, from what a flag or a setting gives."""
         if self.parse is not None:
@@ -178,9 +182,7 @@ def field_values(specs: Iterable[OptionSpec], given: Given) -> dict[str, Any]:
         UsageError: a value that `parse` refuses.
     """
     return {
-        one.field or one.name: one.value_of(given[one.name])
-        for one in specs
-        if given.get(one.name) is not None
+        one.field: one.value_of(given[one.name]) for one in specs if given.get(one.name) is not None
     }
 
 

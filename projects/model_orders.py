@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ..checkpoints.checkpoint_files import check_openable
 from ..converters.registry import TARGETS
-from ..core.contract import CAPTURE_TIMEOUT, Deferred, Native, Target
+from ..core.contract import Deferred, Native, Target
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
-from ..core.kinds import Capture
 from ..core.verdict import Limits
-from ..pipeline import make_order as asked
-from ..pipeline.order import Judging, Order, Source, Wanted
+from ..pipeline.make_order import make_order
+from ..pipeline.option_spec import read_record
+from ..pipeline.option_table import ArtifactOptions
+from ..pipeline.order import Order, Wanted
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_kind_trust
 from .artifact_selection import cross_formats
@@ -35,16 +36,8 @@ from .project_records import (
     SettingLayer,
     Settings,
 )
-from .setting_keys import ENGINE_KEYS, TOLERANCE
-from .setting_layers import Overrides, SettingReader, resolve_settings_leniently
-
-# What may be said for all models where some have no use for it. No limit is among them: one that
-# does not hold is a fault.
-_PARTIAL_KEYS = frozenset({
-    "calib", "calib-samples", "calib-select", "calib-seed", "calib-method", "preprocess",
-    "quantizer", "keep-fp", "half-io", "max-trials", "metric", "label", "metric-output", "patch",
-    "custom-op", "for", *(key.name for key in ENGINE_KEYS),
-})  # fmt: skip
+from .setting_keys import ENGINE_KEYS, PARTIAL_KEYS, TOLERANCE
+from .setting_layers import Overrides, given_values, resolve_settings_leniently
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,13 +195,13 @@ class _OrderMaker:
         said = self.said.get((error.option,))
         if error.code is not ErrorCode.NO_EFFECT:
             return None
-        if said is None or not said.shared or said.path[0] not in _PARTIAL_KEYS:
+        if said is None or not said.shared or said.path[0] not in PARTIAL_KEYS:
             return None
         return said
 
     def _as_said(self) -> ModelOrder:
-        of = SettingReader(self.said)
-        matrix = cross_formats(of.texts("to"), of.texts("precision"), self.targets)
+        of = read_record(ArtifactOptions, given_values(self.said))
+        matrix = cross_formats(of.to, of.precision, self.targets)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
         kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
@@ -252,57 +245,10 @@ def make_model_order(
     Raises:
         UsageError: they do not go together.
     """
-    of = SettingReader(said)
-    capture = of.text("capture") or "auto"
-    data, calib, preprocess = of.text("data"), of.text("calib"), of.text("preprocess")
-    return Order(
-        source=_make_source(of),
-        wanted=wanted,
-        out=out,
-        judging=_make_judging(of, said),
-        measuring=asked.make_measuring(
-            data, of.text("metric"), of.text("max-drop"), label=of.text("label"),
-            output=of.text("metric-output"), preprocess=preprocess,
-        ),
-        capture=None if capture == "auto" else Capture(capture),
-        opset=of.whole("opset"),
-        external_data=of.truth("external-data"),
-        narrow=of.truth("narrow"),
-        guard=of.truth("guard"),
-        capture_timeout=of.number("capture-timeout") or CAPTURE_TIMEOUT,
-        lowering=asked.make_lowering(
-            calib, calib_samples=of.whole("calib-samples"), calib_select=of.text("calib-select"),
-            calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),
-            preprocess=asked.calibration_preprocess(preprocess, data, calib),
-            quantizer=of.text("quantizer"), keep_fp=of.texts("keep-fp"),
-            half_io=of.truth("half-io"), max_trials=of.whole("max-trials"),
-        ),
-        settings=_engine_settings(of),
-        cache=None if of.truth("no-cache") else cache,
-        patches=of.texts("patch"),
-        depends=of.texts("depends"),
-        custom_ops=asked.parse_custom_ops(of.texts("custom-op")),
-        runtimes=of.texts("for"),
-    )  # fmt: skip
-
-
-def _make_source(of: SettingReader) -> Source:
-    return asked.make_source(
-        of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
-        inputs=of.texts("input"), samples=of.path("samples"), strict=not of.truth("no-strict"),
-        allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
-        drop_outputs=of.texts("drop-output"), trust=of.truth("trust"),
-        weights_key=of.text("weights-key"),
-    )  # fmt: skip
-
-
-def _make_judging(of: SettingReader, said: Mapping[KeyPath, Setting]) -> Judging:
-    return asked.make_judging(
-        feeds=of.whole("feeds"), seed=of.whole("seed"), atol=of.number("atol"),
-        rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_make_limits(said),
-        device=of.text("device"), search=of.number("search"), accept=of.texts("accept-branch"),
-        sensitivity=of.whole("sensitivity"),
-    )  # fmt: skip
+    given = given_values(said)
+    checkpoint = Path(str(given.get("checkpoint", "")))
+    order = make_order(given, checkpoint, wanted, limits=_make_limits(said), cache=cache)
+    return replace(order, out=out)
 
 
 def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Limits]]:
@@ -314,14 +260,3 @@ def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Lim
             found.setdefault(output, {})[path[-1].replace("-", "_")] = float(one.value)
     shared = Limits(**found.pop("", {}))
     return shared, {output: Limits(**limits) for output, limits in found.items()}
-
-
-def _engine_settings(of: SettingReader) -> dict[str, str]:
-    return asked.make_settings(
-        tf32=not of.truth("no-tf32"), profiles=of.texts("profile"), plugins=of.texts("plugins"),
-        workspace=of.text("workspace"), optimization_level=of.whole("optimization-level"),
-        timing_cache=of.text("timing-cache"), version_compatible=of.truth("version-compatible"),
-        hardware_compatible=of.text("hardware-compatible"), refittable=of.truth("refittable"),
-        strip_weights=of.truth("strip-weights"), weight_streaming=of.truth("weight-streaming"),
-        trust_engine=of.truth("trust-engine"), builder=of.text("builder"),
-    )  # fmt: skip

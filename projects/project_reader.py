@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
+from ..pipeline.option_spec import OptionSpec
 from .project_faults import Faults, check_names
 from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
 from .setting_keys import (
@@ -26,7 +27,6 @@ from .setting_keys import (
     TABLES,
     TOLERANCE,
     TOP_LEVEL,
-    Key,
 )
 from .setting_values import parse_value
 
@@ -155,7 +155,7 @@ class _ProjectReader:
         return {}
 
     def _settings(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
         """The settings of a model's table, of [defaults], or of the top where that is a table."""
         plain = {name: value for name, value in table.items() if name not in TABLES}
@@ -172,7 +172,7 @@ class _ProjectReader:
         self,
         table: Mapping[str, object],
         at: KeyPath,
-        known: Mapping[str, Key],
+        known: Mapping[str, OptionSpec],
         under: KeyPath = (),
     ) -> Iterator[Setting]:
         for written, raw in table.items():
@@ -197,7 +197,7 @@ class _ProjectReader:
         )
 
     def _limits(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
         """Numbers for all; tables for the artifacts or the output of their name."""
         plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
@@ -210,7 +210,7 @@ class _ProjectReader:
         """`tolerance` as texts, as the option takes them."""
         place = self.place(path)
         with self.faults.at(place.of(TOLERANCE)):
-            key = Key(name=TOLERANCE, many=True)
+            key = OptionSpec(name=TOLERANCE, many=True)
             texts = parse_value(key, raw, self.path.parent)
             for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
                 under = (TOLERANCE, output) if output else (TOLERANCE,)

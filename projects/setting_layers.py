@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import Place, UsageError, unknown_name_error
+from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
 from .project_faults import Faults
 from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
 from .project_records import (
     KeyPath,
     ModelSettings,
     Project,
-    RunSettings,
     Setting,
     SettingLayer,
     Settings,
@@ -31,8 +31,7 @@ from .setting_keys import (
     REPLACED_KEYS,
     RUN_KEYS,
     TOLERANCE,
-    Key,
-    KeyKind,
+    RunSettings,
 )
 from .setting_values import parse_value_text
 
@@ -96,7 +95,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     run = _keep_last(runs)
     return Settings(
         project=project,
-        run=make_run_settings(run),
+        run=read_record(RunSettings, given_values(run)),
         run_said=run,
         models=models,
         warnings=tuple(warnings),
@@ -113,28 +112,11 @@ def results_folder(file: Path, given: Overrides) -> Path:
     return resolve_settings_leniently(project, given, faults).run.out
 
 
-def make_run_settings(said: Mapping[KeyPath, Setting]) -> RunSettings:
-    """The settings of the run as one record."""
-    of = SettingReader(said)
-    usual = RunSettings()
-    return RunSettings(
-        out=of.path("out") or usual.out,
-        jobs=of.whole("jobs") or usual.jobs,
-        memory=of.whole("memory"),
-        timeout=of.number("timeout"),
-        keep_going=of.truth("keep-going"),
-        cache_dir=of.path("cache-dir"),
-        cache_limit=of.whole("cache-limit"),
-        remote_cache=of.text("remote-cache"),
-        report=of.texts("report"),
-    )
-
-
-def _default_settings(keys: Mapping[str, Key], folder: Path) -> Iterator[Setting]:
+def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:
     """What is built in; paths are below the project's folder."""
     for name, key in keys.items():
-        if key.usual is not None:
-            value = str(folder / str(key.usual)) if key.kind is KeyKind.PATH else key.usual
+        if key.default is not None:
+            value = str(folder / str(key.default)) if key.kind is ValueKind.PATH else key.default
             yield Setting(
                 path=(name,), value=value, layer=SettingLayer.BUILT_IN, told=Place(key="default")
             )
@@ -223,7 +205,7 @@ def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -
         UsageError: an unknown key, or a value that it cannot have.
     """
     if path == (TOLERANCE,):
-        texts = parse_value_text(Key(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
+        texts = parse_value_text(OptionSpec(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
         for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Setting(path=under, value=value, layer=layer, told=told)
@@ -235,7 +217,7 @@ def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -
     )
 
 
-def _find_key(path: KeyPath) -> Key:
+def _find_key(path: KeyPath) -> OptionSpec:
     """The key of a path, in the table where it belongs."""
     under = {GATES: GATE_KEYS, TOLERANCE: LIMIT_KEYS}.get(path[0] if path else "")
     known = under if under is not None else {**RUN_KEYS, **MODEL_KEYS}
@@ -297,41 +279,6 @@ def _variable_names() -> dict[str, KeyPath]:
     }
 
 
-class SettingReader:
-    """Reads settings whose values the table of keys has checked; None where nobody said one."""
-
-    def __init__(self, said: Mapping[KeyPath, Setting]) -> None:
-        self._said = said
-
-    def _value(self, name: str) -> object:
-        one = self._said.get((name,))
-        return None if one is None else one.value
-
-    def text(self, name: str) -> str | None:
-        """A text."""
-        value = self._value(name)
-        return None if value is None else str(value)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Several texts, or none."""
-        value = self._value(name)
-        return value if isinstance(value, tuple) else ()
-
-    def path(self, name: str) -> Path | None:
-        """A path."""
-        text = self.text(name)
-        return None if text is None else Path(text)
-
-    def whole(self, name: str) -> int | None:
-        """A whole number."""
-        value = self._value(name)
-        return value if isinstance(value, int) else None
-
-    def number(self, name: str) -> float | None:
-        """A number."""
-        value = self._value(name)
-        return float(value) if isinstance(value, int | float) else None
-
-    def truth(self, name: str) -> bool:
-        """Whether it is so; what nobody said is not."""
-        return self._value(name) is True
+def given_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
+    """The values of settings by their keys, as records read them; tables have readers of theirs."""
+    return {path[0]: one.value for path, one in said.items() if len(path) == 1}

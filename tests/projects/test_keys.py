@@ -13,6 +13,7 @@ from modelc.cli.app import app
 from modelc.core.kinds import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
+from modelc.pipeline.option_spec import OptionSpec, ValueKind
 from modelc.projects.setting_keys import (
     DEFAULT_KEYS,
     ENGINE_KEYS,
@@ -23,8 +24,6 @@ from modelc.projects.setting_keys import (
     RUN_KEYS,
     SHARED_KEYS,
     TABLES,
-    Key,
-    KeyKind,
 )
 
 GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
@@ -41,10 +40,10 @@ OF_RUN = {
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
 KINDS = {
-    KeyKind.WHOLE: (int,),
-    KeyKind.NUMBER: (float,),
-    KeyKind.TRUTH: (bool,),
-    KeyKind.TEXT: (str,),
+    ValueKind.WHOLE: (int,),
+    ValueKind.NUMBER: (float,),
+    ValueKind.TRUTH: (bool,),
+    ValueKind.TEXT: (str,),
 }
 
 
@@ -75,7 +74,7 @@ def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
 @pytest.mark.parametrize(
     "key", [key for key in SHARED_KEYS if key.name not in OF_PROJECTS], ids=lambda key: key.name
 )
-def test_a_key_is_of_its_options_type(key: Key) -> None:
+def test_a_key_is_of_its_options_type(key: OptionSpec) -> None:
     annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation
     assert (get_origin(annotation) is list) is key.many
     kind = get_args(annotation)[0] if key.many else annotation
@@ -111,5 +110,5 @@ def test_what_no_option_says_is_told_by_the_key() -> None:
     assert not [
         key.name
         for key in (*RUN_KEYS.values(), *GATE_KEYS.values(), *LIMIT_KEYS.values())
-        if not key.told
+        if not key.help
     ]
