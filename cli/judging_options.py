@@ -1,34 +1,20 @@
-"""Options of validation: tolerances, accuracy on labelled data, and reports."""
+"""Limits and reports as the command line and modelc.toml say them."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..core.errors import ErrorCode, UsageError, first_line, unknown_name_error
 from ..core.verdict import Limits
-from .common_options import Panel
 
 if TYPE_CHECKING:
     from ..reports.report_formats import ReportFormat
 
 PROJECT_FILE = "modelc.toml"
 _TOLERANCE_TABLE = "tolerance"
-
-Tolerances = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tolerance",
-        metavar="[OUTPUT:]KEY=VALUE,…",
-        help="Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
-        "of one output, as logits:min-sqnr=60. Repeatable.",
-        rich_help_panel=Panel.VALIDATION,
-    ),
-]
 
 
 def read_limits(
@@ -83,74 +69,7 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     ]
 
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DIR_OR_LOADER",
-        help="Labelled samples: a folder a class, labels.csv, arrays with `label`, PKG.MOD:LOADER.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        "--metric",
-        metavar="METRIC",
-        help="top1 (default), top5, mse, or PKG.MOD:FN of predictions and labels.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-MaxDrop = Annotated[
-    str | None,
-    typer.Option(
-        "--max-drop",
-        metavar="DROP",
-        help="Refuse an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
-        "relative for mse.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        metavar="NAME",
-        help="The array that holds the labels; default: label, labels, y, target ...",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-MetricOutput = Annotated[
-    str | None,
-    typer.Option(
-        "--metric-output",
-        metavar="NAME",
-        help="The output that the metric reads; default: the first of floats.",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-
-
-Report = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--report",
-        metavar="NAMES",
-        help="Reports to write: html, md, junit, sarif, json; several with commas.",
-        rich_help_panel=Panel.OUTPUT,
-    ),
-]
-Latency = Annotated[
-    bool,
-    typer.Option(
-        "--latency",
-        help="Beside another run, judge timings too: as ratios to fp32, beyond their noise.",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-
-
-def parse_formats(texts: list[str] | None) -> tuple[ReportFormat, ...]:
+def parse_formats(texts: Sequence[str]) -> tuple[ReportFormat, ...]:
     """The formats that were asked for.
 
     Raises:
@@ -160,10 +79,10 @@ def parse_formats(texts: list[str] | None) -> tuple[ReportFormat, ...]:
         return ()
     from ..reports import report_formats
 
-    return report_formats.parse_formats(texts)
+    return report_formats.parse_formats(list(texts))
 
 
-def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[ReportFormat, ...]:
+def parse_folder_formats(path: Path, texts: Sequence[str]) -> tuple[ReportFormat, ...]:
     """The same where `path` is judged: only a folder has a manifest to report of.
 
     Raises:

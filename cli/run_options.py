@@ -11,58 +11,32 @@ import typer
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, ignore_events
-from .common_options import Panel
+from ..pipeline.option_spec import Given, Panel, read_record
+from ..pipeline.option_table import CallOptions, FileOptions, SourceOptions
 
 if TYPE_CHECKING:
     from ..pipeline.inspection import ApiCall
     from ..pipeline.isolation.watchdog import ProcessLimits
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
+    from ..pipeline.recorded_run import Moved
     from ..projects.setting_layers import Overrides
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
-
-Isolate = Annotated[
-    bool | None,
-    typer.Option(
-        "--isolate/--no-isolate",
-        help="Work in a process of its own, so that a crash or a bound ends one step; the default.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
-Timeout = Annotated[
-    str | None,
-    typer.Option(
-        "--timeout",
-        metavar="TIME",
-        help="The most that one step may take, as 600 or 10min; beyond it, that step fails.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="The most memory that a step may take, as 8GB; beyond it, that step fails.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
+CACHE_DIR = "Folder of the cache; default: the user's own, as the system has it."
 
 
-def process_bounds(
-    isolate: bool | None, *, timeout: str | None = None, memory: str | None = None
-) -> ProcessLimits | None:
-    """The bounds of a process of its own; None where the work is done in this one.
+def process_bounds(call: CallOptions) -> ProcessLimits | None:
+    """The limits of a child process; None where the work is done in this process.
 
     Raises:
-        UsageError: a bound was given where there is no process to hold to it.
+        UsageError: a limit was given where there is no child process to keep it.
     """
     from ..pipeline.isolation.watchdog import ProcessLimits
     from ..projects.setting_values import parse_bytes, parse_seconds
 
-    for name, value in (("--timeout", timeout), ("--memory", memory)):
-        if isolate is False and value is not None:
+    for name, value in (("--timeout", call.timeout), ("--memory", call.memory)):
+        if call.isolate is False and value is not None:
             raise UsageError(
                 f"{name} has no effect with --no-isolate",
                 hint="leave one of them out",
@@ -70,11 +44,11 @@ def process_bounds(
                 code=ErrorCode.NO_EFFECT,
             )
     bounds = ProcessLimits(
-        timeout=None if timeout is None else parse_seconds(timeout),
-        memory=None if memory is None else parse_bytes(memory),
+        timeout=None if call.timeout is None else parse_seconds(call.timeout),
+        memory=None if call.memory is None else parse_bytes(call.memory),
     )
-    asked = isolate or timeout is not None or memory is not None
-    return bounds if asked or (isolate is None and _isolates_by_default()) else None
+    asked = call.isolate or call.timeout is not None or call.memory is not None
+    return bounds if asked or (call.isolate is None and _isolates_by_default()) else None
 
 
 def run_call(
@@ -133,27 +107,9 @@ def collect_overrides(
     """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
     from ..projects.setting_layers import VARIABLE_PREFIX, Overrides
 
-    ours = {
-        name: text
-        for name, text in os.environ.items()
-        if name.startswith(VARIABLE_PREFIX) and name != SIGN_KEY_VARIABLE
-    }
+    ours = {name: text for name, text in os.environ.items() if name.startswith(VARIABLE_PREFIX)}
     plain = {name: text for name, text in (flags or {}).items() if text is not None}
     return Overrides(sets=tuple(sets or ()), flags=plain, environment=ours)
-
-
-SIGN_KEY_VARIABLE = "MODELC_SIGN_KEY"
-
-SignKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--sign-key",
-        envvar=SIGN_KEY_VARIABLE,
-        metavar="PEM",
-        help="Sign the manifest with this ed25519 key, into manifest.json.sig.",
-        rich_help_panel=Panel.SIGNING,
-    ),
-]
 
 
 def load_private_key(path: Path | None) -> PrivateKey | None:
@@ -172,6 +128,26 @@ def load_public_key(path: Path | None) -> PublicKey | None:
     from ..pipeline.provenance.signing import read_public_key
 
     return read_public_key(path)
+
+
+def file_move(given: Given, *, trust: bool = False) -> Moved:
+    """Where the files of an earlier run are now."""
+    from ..pipeline.recorded_run import Moved
+
+    source = read_record(SourceOptions, given)
+    return Moved(
+        checkpoint=read_record(FileOptions, given).checkpoint,
+        samples=source.samples,
+        allow_pickle=source.allow_pickle,
+        trust=source.trust or trust,
+    )
+
+
+def cache_folder() -> Path:
+    """The user's cache folder, as the system has it."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("modelc", appauthor=False)
 
 
 def is_on_command_line(context: typer.Context, name: str) -> bool:

@@ -19,6 +19,7 @@ from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (
     ENGINE_OPTIONS,
     AccuracyOptions,
+    ArtifactOptions,
     CalibrationChoice,
     CallOptions,
     ConversionOptions,
@@ -65,6 +66,22 @@ def make_order(
     )
 
 
+def choose_precision(options: ArtifactOptions) -> Precision:
+    """The precision that the flags of a command ask for; FP32 without any.
+
+    Raises:
+        UsageError: they ask for several.
+    """
+    flags = {
+        Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
+    }  # fmt: skip
+    asked = [precision for precision, given in flags.items() if given]
+    if len(asked) > 1:
+        text = " and ".join(f"--{precision}" for precision in asked)
+        raise UsageError(f"{text} ask for two precisions", hint="give one, and run twice for both")
+    return asked[0] if asked else Precision.FP32
+
+
 def make_source(checkpoint: Path, given: Given) -> Source:
     """The eager side of an order.
 
@@ -101,19 +118,19 @@ def make_lowering(given: Given) -> Lowering:
         "preprocess": choice.preprocess,
     }  # fmt: skip
     _check_needed("calib", choice.calib, needing)
-    return replace(lowering, calibration=make_calibration(choice))
+    if choice.calib is None:
+        return lowering
+    return replace(lowering, calibration=make_calibration(choice.calib, choice))
 
 
-def make_calibration(choice: CalibrationChoice) -> CalibrationOptions | None:
-    """Which calibration data to use; None without `--calib`.
+def make_calibration(source: str, choice: CalibrationChoice) -> CalibrationOptions:
+    """Which samples of the source to calibrate with.
 
     Raises:
         UsageError: a value that an option cannot have.
     """
-    if choice.calib is None:
-        return None
     return CalibrationOptions(
-        source=choice.calib,
+        source=source,
         samples=SAMPLES if choice.calib_samples is None else choice.calib_samples,
         selection=choice.calib_select or "",
         seed=choice.calib_seed or 0,

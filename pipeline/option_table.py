@@ -95,7 +95,7 @@ class SourceOptions:
         Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="NAME")
     samples: Path | None = option(
         None, "samples",
-        "Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and val.",
+        "Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
         Panel.INPUT, commands=On.EAGER | On.CALIBRATE, kind=ValueKind.SOURCE, parse=Path,
         metavar="FILE_OR_LOADER")
     allow_pickle: bool = switch(
@@ -117,7 +117,8 @@ class ArtifactOptions:
 
     to: tuple[str, ...] = option(
         (), "to", "Format, or format:precision as openvino:fp16. Repeatable.", Panel.OUTPUT,
-        commands=On.EXPORT, many=True, commas=True, check=val.check_target, metavar="TARGET")
+        commands=On.EXPORT, many=True, commas=True, check=val.check_target, required=True,
+        metavar="TARGET")
     precision: tuple[str, ...] = option(
         (), "precision",
         "Precisions to make of every format in `to` that has them; those that say their own, "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import Place, UsageError, unknown_name_error
 from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
+from ..pipeline.option_table import OPTIONS
 from .project_faults import Faults
 from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
 from .project_records import (
@@ -36,7 +37,8 @@ from .setting_keys import (
 from .setting_values import parse_value_text
 
 VARIABLE_PREFIX = "MODELC_"
-OTHER_VARIABLES = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
+# Variables of commands, which are no settings of a project.
+OTHER_VARIABLES = frozenset({"MODELC_ISOLATE", *(one.env for one in OPTIONS if one.env)})
 _CURRENT_FOLDER = Path()  # what paths of flags and variables are relative to
 
 
