@@ -19,9 +19,8 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from ..projects.project_faults import split_faults
 from ..projects.setting_keys import REPLACED_KEYS
-from . import build_commands, cache, debug, export, folder_commands, run, setup_commands, validate
+from . import cache, export, folder_commands, run, setup_commands, validate
 from .streams import flush_streams, open_streams
 
 INTERRUPTED = 130
@@ -37,10 +36,10 @@ app = typer.Typer(
 )
 app.command("export")(export.export)
 app.command("run")(run.run)
-app.command("build-ov")(build_commands.build_ov)
-app.command("build-trt")(build_commands.build_trt)
+app.command("build-ov")(export.build_ov)
+app.command("build-trt")(export.build_trt)
 app.command("validate")(validate.validate)
-app.command("debug")(debug.debug)
+app.command("debug")(validate.debug)
 app.command("report")(folder_commands.report)
 app.add_typer(cache.app, name="cache")
 app.command("calibrate")(setup_commands.calibrate)
@@ -199,6 +198,8 @@ def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
     if isinstance(error, TyperException):
         code, faults = error.exit_code, _usage_faults(error)
     elif isinstance(error, ModelcError):
+        from ..projects.project_faults import split_faults
+
         code = error.exit_code
         faults = [_CliFault.of(one) for one in split_faults(error)]
     else:

@@ -1,4 +1,4 @@
-"""`modelc export`: a checkpoint in, proven artifacts out."""
+"""`modelc export`, `build-ov` and `build-trt`: a checkpoint in, proven artifacts out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,26 @@ from typing import Annotated
 
 import typer
 
-from ..pipeline.option_spec import Given, read_record
-from ..pipeline.option_table import ArtifactOptions, CallOptions
-from .command_options import with_options
+from ..core.errors import UsageError
+from ..pipeline.manifest_file import MANIFEST_FILE
+from ..pipeline.option_spec import Given, read_record, specs_of
+from ..pipeline.option_table import (
+    ENGINE_OPTIONS,
+    AccuracyOptions,
+    ArtifactOptions,
+    CallOptions,
+    FileOptions,
+    JudgingOptions,
+)
+from .command_options import refuse_others, with_options
+
+# The options of a command that finishes a folder; the others are on record.
+_FINISH_OPTIONS = {
+    "checkpoint", "samples", "allow-pickle", "trust", "preprocess",
+    *(one.name for record in (JudgingOptions, AccuracyOptions, CallOptions)
+      for one in specs_of(record)),
+    *(one.name for one in ENGINE_OPTIONS),
+} - {"out", "dry-run"}  # fmt: skip
 
 
 @with_options("export")
@@ -37,3 +54,74 @@ def export(
         cache=cache_folder(),
     )
     execute(order, call)
+
+
+@with_options("build-ov")
+def build_ov(
+    path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")], *, given: Given
+) -> None:
+    """Build OpenVINO IR and validate it against eager."""
+    _build(path, "openvino", given)
+
+
+@with_options("build-trt")
+def build_trt(
+    path: Annotated[
+        Path, typer.Argument(help="An ONNX file, a checkpoint, or an output folder to finish.")
+    ],
+    *,
+    given: Given,
+) -> None:
+    """Build a TensorRT engine and validate it against eager.
+
+    Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
+    will take, leaves the engine pending (exit 4), and prints the command that finishes it.
+    """
+    if (path / MANIFEST_FILE).is_file():
+        _finish(path, given)
+        return
+    checkpoint = read_record(FileOptions, given).checkpoint
+    if checkpoint is not None:
+        text, hint = "--checkpoint is for a folder to finish", f"give {checkpoint} alone"
+        raise UsageError(text, hint=hint, option="checkpoint")
+    _build(path, "tensorrt", given)
+
+
+def _build(path: Path, target: str, given: Given) -> None:
+    """Build one artifact of the target."""
+    from ..pipeline.make_order import build_order, choose_precision, make_order
+    from ..pipeline.order import Wanted
+    from .execute import execute
+    from .judging_options import read_limits
+    from .run_options import cache_folder
+
+    call = read_record(CallOptions, given)
+    wanted = Wanted(target=target, precision=choose_precision(read_record(ArtifactOptions, given)))
+    checkpoint = read_record(FileOptions, given).against or path
+    limits = read_limits(call.tolerance)
+    order = make_order(given, checkpoint, (wanted,), limits=limits, cache=cache_folder())
+    execute(build_order(path, order), call)
+
+
+def _finish(folder: Path, given: Given) -> None:
+    """Carry out what is pending in an output folder."""
+    from ..pipeline.make_order import make_judging, make_measuring, make_settings
+    from ..pipeline.recorded_run import FinishRequest
+    from .execute import execute_request
+    from .judging_options import read_limits
+    from .run_options import cache_folder, file_move
+
+    call = read_record(CallOptions, given)
+    refuse_others(
+        given, _FINISH_OPTIONS, f"with the folder {folder}: its steps are on record",
+        f"finish it: modelc build-trt {folder}; or give a checkpoint",
+    )  # fmt: skip
+    request = FinishRequest(
+        out=folder,
+        moved=file_move(given),
+        judging=make_judging(given, read_limits(call.tolerance)),
+        settings=make_settings(given),
+        cache=None if call.no_cache else cache_folder(),
+        measuring=make_measuring(given, calibrates=False),
+    )
+    execute_request(request, call)

@@ -1,9 +1,9 @@
-"""`modelc validate`: judge again, from the manifest or against a checkpoint."""
+"""`modelc validate` and `modelc debug`: judge again, and name the layer that is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +47,7 @@ def validate(
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
-    source = read_eager_side(given, trust=trusts_code)
+    source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
     if files.rejudge:
         refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge: nothing is run", "leave it out")
@@ -74,7 +74,46 @@ def validate(
     raise typer.Exit(_show_result(result, path, reports, json=call.json))
 
 
-def read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
+@with_options("debug")
+def debug(
+    artifact: Annotated[Path, typer.Argument(help="A converted model, also a rejected one.")],
+    *,
+    given: Given,
+) -> None:
+    """Name the layer of a converted model that first leaves eager, and why."""
+    from ..core.findings import Localisation
+    from ..pipeline.inspection import ApiCall
+    from ..pipeline.make_order import make_judging
+    from ..pipeline.manifest_file import encode_json
+    from ..pipeline.provenance.signing import keep_signature
+    from ..projects.setting_values import parse_bytes
+    from .console import Screen, show_json
+    from .render_debug import show_localisation, warn_no_reproducer
+
+    call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    source = _read_eager_side(given)
+    with ExitStack() as held:
+        bounds = process_bounds(call)
+        screen = held.enter_context(Screen(quiet=call.quiet))
+        held.enter_context(keep_signature(artifact.parent, None, screen))
+        held.enter_context(keep_signature(artifact.parent.parent, None, screen))
+        arguments = {
+            "path": artifact, "against": source, "moved": file_move(given),
+            "precision": files.precision, "feed": files.feed,
+            "memory": parse_bytes(files.activations), "out": files.debug_folder,
+            "judging": make_judging(given, read_limits()),
+        }  # fmt: skip
+        localise = ApiCall(function="localise", arguments=arguments)
+        result = run_call(localise, Localisation, bounds, screen)
+    if call.json:
+        show_json(encode_json(result))
+        warn_no_reproducer(result, files.debug_folder)
+    else:
+        show_localisation(result, artifact, files.debug_folder)
+    raise typer.Exit(1 if result.guilty or result.whole else 0)
+
+
+def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
     """The eager side that `--against` names; None for that of the record.
 
     Raises:

@@ -177,24 +177,26 @@ def specs_of(record: type) -> tuple[OptionSpec, ...]:
     )
 
 
-def field_values(specs: Iterable[OptionSpec], given: Given) -> dict[str, Any]:
+def field_values(specs: Iterable[OptionSpec], values: Given) -> dict[str, Any]:
     """The fields of those options that were given, as keyword arguments of a record.
 
     Raises:
         UsageError: a value that `parse` refuses.
     """
     return {
-        one.field: one.value_of(given[one.name]) for one in specs if given.get(one.name) is not None
+        one.field: one.value_of(values[one.name])
+        for one in specs
+        if values.get(one.name) is not None
     }
 
 
-def read_record(record: type[Record], given: Given) -> Record:
+def read_record(record: type[Record], values: Given) -> Record:
     """The record with the options that were given, and its defaults for the others.
 
     Raises:
         UsageError: a value that the record refuses.
     """
-    return record(**field_values(specs_of(record), given))
+    return record(**field_values(specs_of(record), values))
 
 
 def summarize(record: object) -> dict[str, str]:

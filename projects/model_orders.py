@@ -37,7 +37,7 @@ from .project_records import (
     Settings,
 )
 from .setting_keys import ENGINE_KEYS, PARTIAL_KEYS, TOLERANCE
-from .setting_layers import Overrides, given_values, resolve_settings_leniently
+from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class _OrderMaker:
         return said
 
     def _as_said(self) -> ModelOrder:
-        of = read_record(ArtifactOptions, given_values(self.said))
+        of = read_record(ArtifactOptions, read_values(self.said))
         matrix = cross_formats(of.to, of.precision, self.targets)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
@@ -245,7 +245,7 @@ def make_model_order(
     Raises:
         UsageError: they do not go together.
     """
-    given = given_values(said)
+    given = read_values(said)
     checkpoint = Path(str(given.get("checkpoint", "")))
     order = make_order(given, checkpoint, wanted, limits=_make_limits(said), cache=cache)
     return replace(order, out=out)

@@ -97,7 +97,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     run = _keep_last(runs)
     return Settings(
         project=project,
-        run=read_record(RunSettings, given_values(run)),
+        run=read_record(RunSettings, read_values(run)),
         run_said=run,
         models=models,
         warnings=tuple(warnings),
@@ -281,6 +281,6 @@ def _variable_names() -> dict[str, KeyPath]:
     }
 
 
-def given_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
+def read_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
     """The values of settings by their keys, as records read them; tables have readers of theirs."""
     return {path[0]: one.value for path, one in said.items() if len(path) == 1}
