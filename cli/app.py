@@ -19,7 +19,6 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from ..projects.setting_keys import REPLACED_KEYS
 from . import cache, export, folder_commands, run, setup_commands, validate
 from .streams import flush_streams, open_streams
 
@@ -88,17 +87,6 @@ def _handle_signals() -> None:
     handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
-_FORMER_OPTIONS = {
-    "--inputs": "--samples"
-}  # options by names that they had before; no help lists them
-
-
-def _replace_former_name(argument: str) -> str:
-    """The argument, an option's former name replaced."""
-    name, sign, value = argument.partition("=")
-    return f"{_FORMER_OPTIONS.get(name, name)}{sign}{value}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class _CliFault:
     """One thing that stopped the command, as it is told and as `--json` writes it."""
@@ -132,7 +120,6 @@ def run_cli(arguments: list[str]) -> int:
     from .streams import forget_folders
 
     forget_folders()
-    arguments = [_replace_former_name(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
         _check_environment(arguments)
@@ -218,9 +205,6 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     near = _nearest_options(error)
     if near:
         message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
-    former = REPLACED_KEYS.get(str(getattr(error, "option_name", "")).removeprefix("--"))
-    if former:
-        message, hint = message.partition(" (")[0], f"use --{former}"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
 
 

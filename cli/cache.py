@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import CallOptions
 from .command_options import with_options
 from .run_options import CACHE_DIR, cache_folder
 

@@ -9,9 +9,9 @@ import typer
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
+from ..pipeline.call_options import CallOptions
 from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.manifest_file import encode_json, encode_manifest
-from ..pipeline.option_table import CallOptions
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
 from ..pipeline.provenance.signing import keep_signature

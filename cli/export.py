@@ -8,16 +8,10 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError
+from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record, specs_of
-from ..pipeline.option_table import (
-    ENGINE_OPTIONS,
-    AccuracyOptions,
-    ArtifactOptions,
-    CallOptions,
-    FileOptions,
-    JudgingOptions,
-)
+from ..pipeline.option_table import ENGINE_OPTIONS, AccuracyOptions, ArtifactOptions, JudgingOptions
 from .command_options import refuse_others, with_options
 
 # The options of a command that finishes a folder; the others are on record.

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError
+from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import CallOptions, SourceOptions
+from ..pipeline.option_table import SourceOptions
 from .command_options import with_options
 from .judging_options import parse_formats
 from .run_options import load_public_key, process_bounds, run_call

@@ -11,8 +11,9 @@ import typer
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, ignore_events
+from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import CallOptions, FileOptions, SourceOptions
+from ..pipeline.option_table import SourceOptions
 
 if TYPE_CHECKING:
     from ..pipeline.inspection import ApiCall

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import CalibrationChoice, CallOptions, SourceOptions
+from ..pipeline.option_table import CalibrationChoice, SourceOptions
 from .command_options import with_options
 from .run_options import ProjectFile, Set, cache_folder, collect_overrides
 

@@ -14,8 +14,9 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
+from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, read_record, specs_of
-from ..pipeline.option_table import CallOptions, FileOptions, SourceOptions
+from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
 from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call

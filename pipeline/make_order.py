@@ -14,6 +14,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import Precision
 from ..core.verdict import Limits
 from .branch_coverage import accept_recorded
+from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
 from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (
@@ -21,7 +22,6 @@ from .option_table import (
     AccuracyOptions,
     ArtifactOptions,
     CalibrationChoice,
-    CallOptions,
     ConversionOptions,
     JudgingOptions,
     LoweringOptions,

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
 from . import option_values as val
+from .call_options import CallOptions, FileOptions
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
 # fmt: off
@@ -26,39 +27,6 @@ _MAX_SEED = 2**63 - 1
 MAX_SECONDS = 7 * 86_400.0  # seconds of a search: a week
 MAX_FAULTS = 1000
 _LEAST_FEEDS = 5  # that of validators.feeds, which a test compares: it would load numpy
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileOptions:
-    """Which files of an earlier run a command starts from, and what it does with them."""
-
-    checkpoint: Path | None = option(
-        None, "checkpoint", "With an output folder: where its checkpoint is now, if it moved.",
-        Panel.INPUT, commands=On.TRT | On.VALIDATE, key=False, kind=_P, metavar="CHECKPOINT")
-    against: Path | None = option(
-        None, "against",
-        "The eager reference of a model file; default: as the manifest beside it records.",
-        Panel.INPUT, commands=On.EAGER - On.EXPORT, key=False, kind=_P, metavar="CHECKPOINT")
-    precision: str | None = option(
-        None, "precision",
-        "What a model file computes in; default: as recorded, or as the file says.",
-        Panel.PRECISION, commands=On.VALIDATE | On.DEBUG, key=False, metavar="PRECISION")
-    feed: str | None = option(
-        None, "feed", "The feed to look at; default: the artifact's worst.", Panel.VALIDATION,
-        commands=On.DEBUG, key=False, metavar="NAME")
-    rejudge: bool = switch(
-        "rejudge", "Apply tolerances to what the manifest of a folder measured; nothing is run.",
-        Panel.VALIDATION, commands=On.VALIDATE, key=False)
-    replay: Path | None = option(
-        None, "replay",
-        "Judge a model file on this feed too and show it alone: DIR/worst/ARTIFACT.npz.",
-        Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_P, metavar="NPZ")
-    activations: str = option(
-        "2GiB", "activations", "Activations to hold at once, as 512MB or 2GiB.", commands=On.DEBUG,
-        key=False, metavar="SIZE")
-    debug_folder: Path | None = option(
-        None, "out", "Where debug/<node>/ goes; default: the manifest's folder.", Panel.OUTPUT,
-        commands=On.DEBUG, key=False, kind=_P, flags=("-o", "--out"), metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +146,8 @@ class ConversionOptions:
         many=True, check=val.check_custom_op, parse=val.parse_custom_ops, partial=True,
         metavar="NS::OP=PKG.MOD:FN")
     runtimes: tuple[str, ...] = option(
-        (), "for", "What the artifact must load in, as onnxruntime==1.20. Repeatable.",
+        (), "for",
+        "Experimental: what the artifact must load in, as onnxruntime==1.20. Repeatable.",
         Panel.CAPTURE, commands=On.EXPORT, many=True, partial=True, metavar="RUNTIME==VERSION")
 
 
@@ -331,58 +300,6 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
     _engine(name="builder", choices=("auto", "python", "trtexec"), metavar="WHICH",
         help="python, trtexec or auto (default): the first that is here."),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallOptions:
-    """How one call works and what it shows; of these, only the cache is a setting of a model."""
-
-    out: Path = option(
-        Path("out"), "out", "Output folder.", Panel.OUTPUT, commands=On.MAKING, key=False, kind=_P,
-        flags=("-o", "--out"), metavar="DIR")
-    dry_run: bool = switch(
-        "dry-run", "Print the plan and stop.", Panel.OUTPUT, commands=On.MAKING | On.RUN, key=False)
-    prepare_only: bool = switch(
-        "prepare-only", "Exit 0 where all is prepared and only steps for another host are pending.",
-        Panel.OUTPUT, commands=On.TRT | On.RUN, key=False)
-    report: tuple[str, ...] = option(
-        (), "report", "Reports to write: html, md, junit, sarif, json; several with commas.",
-        Panel.OUTPUT, commands=On.JUDGING | On.RUN | On.REPORT, key=False, many=True,
-        metavar="NAMES")
-    json: bool = switch(
-        "json", "One JSON document on stdout.", Panel.OUTPUT, commands=On.WITH_JSON, key=False)
-    quiet: bool = switch(
-        "quiet", "Only the result and errors.", Panel.OUTPUT, commands=On.ALL, key=False,
-        flags=("-q", "--quiet"))
-    tolerance: tuple[str, ...] = option(
-        (), "tolerance",
-        "Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
-        "of one output, as logits:min-sqnr=60. Repeatable.", Panel.VALIDATION, commands=On.JUDGING,
-        key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
-    no_cache: bool = switch(
-        "no-cache", "Reuse no result of an earlier run, and keep none.", Panel.CACHE,
-        commands=On.MAKING | On.RUN)
-    isolate: bool | None = option(
-        None, "isolate",
-        "Work in a process of its own, so that a crash or a bound ends one step; the default.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT, key=False, kind=_T,
-        flags=("--isolate/--no-isolate",))
-    timeout: str | None = option(
-        None, "timeout",
-        "The most that one step may take, as 600 or 10min; beyond it, that step fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.RUN, key=False, metavar="TIME")
-    memory: str | None = option(
-        None, "memory", "The most memory that a step may take, as 8GB; beyond it, that step fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT, key=False, metavar="SIZE")
-    sign_key: Path | None = option(
-        None, "sign-key", "Sign the manifest with this ed25519 key, into manifest.json.sig.",
-        Panel.SIGNING, commands=On.JUDGING | On.RUN, key=False, kind=_P, env="MODELC_SIGN_KEY",
-        metavar="PEM")
-    latency: bool = switch(
-        "latency", "Beside another run, judge timings too: as ratios to fp32, beyond their noise.",
-        commands=On.REPORT | On.RUN, key=False)
-    debug: bool = switch(
-        "debug", "Tracebacks of errors.", commands=On.ALL, key=False)
 
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,

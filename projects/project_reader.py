@@ -16,12 +16,10 @@ from .project_faults import Faults, check_names
 from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
     MODEL_KEYS,
-    REPLACED_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
     TABLES,
@@ -175,26 +173,15 @@ class _ProjectReader:
         known: Mapping[str, OptionSpec],
         under: KeyPath = (),
     ) -> Iterator[Setting]:
-        for written, raw in table.items():
-            path = (*at, written)
-            name = FORMER_KEYS.get(written, written)
+        for name, raw in table.items():
+            path = (*at, name)
             if name not in known:
                 self._unknown(path, known if under else (*known, *TABLES))
-                continue
-            if name != written and name in table:
-                self._twice(path, name)
                 continue
             place = self.place(path)
             with self.faults.at(place.of(name)), self.faults.note_refusal(path):
                 value = parse_value(known[name], raw, self.path.parent)
                 yield _make_setting((*under, name), value, at, place)
-
-    def _twice(self, path: KeyPath, name: str) -> None:
-        self.faults.add(
-            f"{path[-1]} is the former name of {name}, which is there as well",
-            hint=f"leave {path[-1]} out",
-            place=self.place(path),
-        )
 
     def _limits(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
@@ -258,8 +245,6 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    if name in REPLACED_KEYS:
-        return f"write {REPLACED_KEYS[name]}"
     near = _nearest_key(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 

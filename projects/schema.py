@@ -8,7 +8,6 @@ from pathlib import Path
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
@@ -63,12 +62,7 @@ def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
             ],
         },
     }
-    former = {
-        old: {**plain[new], "description": f"The former name of {new}.", "deprecated": True}
-        for old, new in FORMER_KEYS.items()
-    }
-    known = {**plain, **former, **tables}
-    return {"type": "object", "additionalProperties": False, "properties": known}
+    return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
 
 
 def _limits_schema() -> dict[str, object]:

@@ -22,9 +22,6 @@ ENGINE_KEYS = ENGINE_OPTIONS
 PARTIAL_KEYS = frozenset(key.name for key in SHARED_KEYS if key.partial)
 """What may be set for all models where some have no use for it. No limit is among them: one that
 does not hold is a fault."""
-REPLACED_KEYS = {  # options of earlier versions, and what to write instead
-    "budget": "max-trials, a count of artifacts in place of minutes; the default is 32",
-}
 _limit = partial(OptionSpec, kind=ValueKind.NUMBER)
 LIMIT_KEYS = {
     key.name: key
@@ -99,11 +96,9 @@ class RunSettings:
 
 
 RUN_KEYS = {key.name: key for key in specs_of(RunSettings)}
-FORMER_KEYS = {"inputs": "samples"}  # keys by names that they had before; read, and not offered
 TOP_LEVEL = (*RUN_KEYS, "defaults", "models", TOLERANCE)
 RESERVED_NAMES = {
     *MODEL_KEYS,
-    *FORMER_KEYS,
     *RUN_KEYS,
     *TABLES,
     "defaults",

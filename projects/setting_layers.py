@@ -24,12 +24,10 @@ from .project_records import (
 )
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
     MODEL_KEYS,
-    REPLACED_KEYS,
     RUN_KEYS,
     TOLERANCE,
     RunSettings,
@@ -212,7 +210,6 @@ def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Setting(path=under, value=value, layer=layer, told=told)
         return
-    path = tuple(FORMER_KEYS.get(name, name) for name in path)
     key = _find_key(path)
     yield Setting(
         path=path, value=parse_value_text(key, text, _CURRENT_FOLDER), layer=layer, told=told
@@ -238,13 +235,7 @@ def _read_variables(
 ) -> Iterator[Setting]:
     known = _variable_names()
     for name, text in sorted(environment.items()):
-        if not name.startswith(VARIABLE_PREFIX):
-            continue
-        if name in OTHER_VARIABLES:
-            continue
-        replaced = REPLACED_KEYS.get(name.removeprefix(VARIABLE_PREFIX).lower().replace("_", "-"))
-        if replaced:
-            warnings.append(f"{name} has no effect: {_former_variable_hint(replaced)}")
+        if not name.startswith(VARIABLE_PREFIX) or name in OTHER_VARIABLES:
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -259,26 +250,15 @@ def _read_variables(
                 yield replace(said, shared=True)
 
 
-def _former_variable_hint(text: str) -> str:
-    """What to write in place of a key of an earlier version, said of its variable."""
-    key, comma, rest = text.partition(",")
-    return f"use {VARIABLE_PREFIX}{key.upper().replace('-', '_')}{comma}{rest}"
-
-
 def _variable_names() -> dict[str, KeyPath]:
     """The path by the name of its variable: `MODELC_GATES_MAX_DROP` is of gates.max-drop."""
-    plain = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
+    plain: list[KeyPath] = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
     paths = [
         *plain,
         *((GATES, name) for name in GATE_KEYS),
         *((TOLERANCE, name) for name in LIMIT_KEYS),
     ]
-    named: dict[KeyPath, KeyPath] = {path: path for path in paths}
-    named |= {(old,): (new,) for old, new in FORMER_KEYS.items()}
-    return {
-        VARIABLE_PREFIX + "_".join(name).upper().replace("-", "_"): path
-        for name, path in named.items()
-    }
+    return {VARIABLE_PREFIX + "_".join(path).upper().replace("-", "_"): path for path in paths}
 
 
 def read_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:

@@ -14,7 +14,7 @@ import pytest
 
 from modelc.cli.run_options import process_bounds
 from modelc.core.errors import UsageError
-from modelc.pipeline.option_table import CallOptions
+from modelc.pipeline.call_options import CallOptions
 
 MODULE = "modelc.benchmarks.dying"
 

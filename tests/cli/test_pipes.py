@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipe
     "arguments",
     [
         ("export", "pipe.pt", "--to", "onnx"),
-        ("export", "a.pt", "--inputs", "pipe.pt", "--to", "onnx"),
+        ("export", "a.pt", "--samples", "pipe.pt", "--to", "onnx"),
         ("run", "-f", "pipe.pt"),
         ("calibrate", "pipe.pt", "--input", "x:float32[1]"),
     ],

@@ -11,13 +11,13 @@ import pytest
 
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Capture, Precision
+from modelc.pipeline.call_options import CallOptions
 from modelc.pipeline.make_order import choose_precision, make_order
 from modelc.pipeline.option_spec import OptionSpec, ValueKind, read_record, specs_of, summarize
 from modelc.pipeline.option_table import (
     ENGINE_OPTIONS,
     OPTIONS,
     ArtifactOptions,
-    CallOptions,
     ConversionOptions,
     JudgingOptions,
     LoweringOptions,

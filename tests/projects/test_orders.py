@@ -113,12 +113,6 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
     assert not [text for text in wanted if not any(text in line for line in told)]
 
 
-def test_minutes_of_a_search_are_a_count_now(faults: Callable[..., list[ModelcError]]) -> None:
-    (fault,) = faults(f"{ONNX}budget = 5\n")
-    assert "unknown key 'budget'" in fault.text
-    assert fault.hint.startswith("write max-trials, a count of artifacts")
-
-
 NO_TO = ONNX.replace('to = "onnx"', "")
 NO_MODEL = ONNX.replace('model = "modelc', '# "')
 
