@@ -20,10 +20,10 @@ _TOLERANCE_TABLE = "tolerance"
 def read_limits(
     texts: Sequence[str] | None = None, file: Path = Path(PROJECT_FILE)
 ) -> tuple[Limits, dict[str, Limits]]:
-    """The limits for all outputs, and by output; those in `file` where no option says otherwise.
+    """Read the limits for all outputs, and by output; `texts` override those in `file`.
 
     Raises:
-        UsageError: an unknown key, or a value that is no number.
+        UsageError: a key is unknown, or a value is not a number.
     """
     from ..pipeline.limit_text import parse_limits
 
@@ -35,7 +35,7 @@ def read_limits(
 
 
 def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
-    """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
+    """Read the `[tolerance]` table: numbers for all outputs, a table for each output."""
     from ..pipeline.limit_text import limit_field, parse_limit_number
     from ..projects.setting_keys import TOP_LEVEL
 
@@ -51,7 +51,8 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     table = tables.get(_TOLERANCE_TABLE, {})
     if not isinstance(table, Mapping):
         raise UsageError(
-            f"{file}: {_TOLERANCE_TABLE} is no table", hint=f"write [{_TOLERANCE_TABLE}] above it"
+            f"{file}: {_TOLERANCE_TABLE} is not a table",
+            hint=f"write [{_TOLERANCE_TABLE}] above it",
         )
     found = [("", {k: v for k, v in table.items() if not isinstance(v, Mapping)})]
     found += [(name, dict(value)) for name, value in table.items() if isinstance(value, Mapping)]
@@ -70,10 +71,10 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
 
 
 def parse_formats(texts: Sequence[str]) -> tuple[ReportFormat, ...]:
-    """The formats that were asked for.
+    """Parse the formats of `--report`.
 
     Raises:
-        UsageError: one of them is not known.
+        UsageError: a format is unknown.
     """
     if not texts:
         return ()
@@ -83,10 +84,10 @@ def parse_formats(texts: Sequence[str]) -> tuple[ReportFormat, ...]:
 
 
 def parse_folder_formats(path: Path, texts: Sequence[str]) -> tuple[ReportFormat, ...]:
-    """The same where `path` is judged: only a folder has a manifest to report of.
+    """As `parse_formats`, for `validate`: only a folder has a manifest to report.
 
     Raises:
-        UsageError: it is a model file.
+        UsageError: `path` is a model file.
     """
     if texts and not path.is_dir():
         raise UsageError(

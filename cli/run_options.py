@@ -1,4 +1,4 @@
-"""Options of how a command runs: child process and limits, project file, signing key."""
+"""What several commands do with their options: limits, project settings, keys, folders."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def process_bounds(call: CallOptions) -> ProcessLimits | None:
 def run_call(
     call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = ignore_events
 ) -> Returned:
-    """What the call returns, of this type: from a process of its own where there are bounds.
+    """Run a call, in a child process where there are bounds, and return its result.
 
     Raises:
-        ModelcError: what the call raises, or what ended its process.
+        ModelcError: the error of the call, or the end of its process.
     """
     if bounds is None:
         from ..pipeline.inspection import perform_call
@@ -74,14 +74,14 @@ def run_call(
 
 
 def _isolates_by_default() -> bool:
-    """What holds where nothing is said: processes of their own, where the system has sessions."""
-    said = os.environ.get(_ISOLATE_VARIABLE, "")
-    if said not in ("", "0", "1"):
+    """Whether commands run in a child process by default: on systems with sessions."""
+    value = os.environ.get(_ISOLATE_VARIABLE, "")
+    if value not in ("", "0", "1"):
         raise UsageError(
-            f"{_ISOLATE_VARIABLE}={said} is neither 0 nor 1",
-            hint=f"set {_ISOLATE_VARIABLE}=1, or not",
+            f"{_ISOLATE_VARIABLE} must be 0 or 1, not {value}",
+            hint=f"set {_ISOLATE_VARIABLE}=1, or unset it",
         )
-    return os.name == "posix" if said == "" else said == "1"
+    return os.name == "posix" if value == "" else value == "1"
 
 
 ProjectFile = Annotated[
@@ -105,7 +105,7 @@ Set = Annotated[
 def collect_overrides(
     sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
 ) -> Overrides:
-    """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
+    """Collect the settings beside the file: flags of the run, `--set`, MODELC_ variables."""
     from ..projects.setting_layers import VARIABLE_PREFIX, Overrides
 
     ours = {name: text for name, text in os.environ.items() if name.startswith(VARIABLE_PREFIX)}
@@ -114,7 +114,7 @@ def collect_overrides(
 
 
 def load_private_key(path: Path | None) -> PrivateKey | None:
-    """The key in the file that was named, if one was."""
+    """Load the private key of `--sign-key`; None without one."""
     if path is None:
         return None
     from ..pipeline.provenance.signing import read_private_key
@@ -123,7 +123,7 @@ def load_private_key(path: Path | None) -> PrivateKey | None:
 
 
 def load_public_key(path: Path | None) -> PublicKey | None:
-    """As `load_private_key`, of the key that signatures are checked with."""
+    """Load the public key that signatures are checked with; None without one."""
     if path is None:
         return None
     from ..pipeline.provenance.signing import read_public_key
@@ -132,7 +132,7 @@ def load_public_key(path: Path | None) -> PublicKey | None:
 
 
 def file_move(given: Given, *, trust: bool = False) -> Moved:
-    """Where the files of an earlier run are now."""
+    """Where `--checkpoint` and `--samples` say that the files of an earlier run are now."""
     from ..pipeline.recorded_run import Moved
 
     source = read_record(SourceOptions, given)
@@ -145,13 +145,13 @@ def file_move(given: Given, *, trust: bool = False) -> Moved:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder, as the system has it."""
+    """The cache folder of the user on this system."""
     from platformdirs import user_cache_path
 
     return user_cache_path("modelc", appauthor=False)
 
 
 def is_on_command_line(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, and not in the environment alone."""
+    """Whether an option is on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
+_MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
     "debug",
@@ -126,8 +127,8 @@ def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
     checkpoint = read_record(FileOptions, given).against
     hint = "leave it out, or name the eager reference with --against CHECKPOINT"
     if checkpoint is None:
-        names = {one.name for one in specs_of(SourceOptions)}
-        refuse(given, names - {"samples", "allow-pickle", "trust"}, "without --against", hint)
+        names = [one.name for one in specs_of(SourceOptions) if one.name not in _MOVE_OPTIONS]
+        refuse(given, names, "without --against", hint)
         return None
     refuse(given, ["checkpoint"], "beside --against", hint)
     source = make_source(checkpoint, given)

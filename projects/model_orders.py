@@ -42,7 +42,7 @@ from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedProject:
-    """A project with its layers, and the orders of its models."""
+    """The settings of a project, and the orders of its models."""
 
     settings: Settings
     models: tuple[ModelOrder, ...]
@@ -56,18 +56,18 @@ def plan_project(
     cache: Path | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> PlannedProject:
-    """Read the file, lay flags and environment over it, and plan each model.
+    """Read the file, apply variables and flags, and plan each model.
 
     Args:
         file: a modelc.toml.
-        given: what is said beside it.
+        given: flags and variables.
         names: the models to plan; all of them if empty.
-        cache: the folder of what later exports may use again, where neither `cache-dir` nor
-            `no-cache` says otherwise; None does without in any case.
+        cache: the default folder of the cache, which `cache-dir` and `no-cache` override; with
+            None there is no cache.
         targets: the table of formats.
 
     Raises:
-        ModelcError: all faults of the file, of what is said beside it and of the models as one.
+        ModelcError: all faults of the file, the flags, the variables and the models, as one.
     """
     faults = Faults()
     project = read_project_leniently(file, faults)
@@ -75,24 +75,6 @@ def plan_project(
     models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
     faults.raise_any()
     return PlannedProject(settings=settings, models=models)
-
-
-def make_orders(
-    settings: Settings,
-    *,
-    names: Sequence[str] = (),
-    cache: Path | None = None,
-    targets: tuple[Target, ...] = TARGETS,
-) -> tuple[ModelOrder, ...]:
-    """One order for each model, its results in `out/NAME`; arguments as of `plan_project`.
-
-    Raises:
-        ModelcError: what is wrong with any of them, as one.
-    """
-    faults = Faults()
-    models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
-    faults.raise_any()
-    return models
 
 
 def _make_orders(
@@ -120,7 +102,7 @@ def _make_orders(
         one = _OrderMaker(model, out, place, targets).order(faults)
         if one is not None:
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
-    if len(found) == len(known):  # else what the others make is not known
+    if len(found) == len(known):  # else the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
         asked = (step.name for model in found for step in model.plan if step.asked)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
@@ -134,7 +116,7 @@ class _OrderMaker:
         self, model: ModelSettings, out: Path, cache: Path | None, targets: tuple[Target, ...]
     ) -> None:
         self.model = model
-        usual = (("precision",),)  # the rest of what is built in, an order has by itself
+        usual = (("precision",),)  # an order has the other defaults by itself
         self.said = {
             path: one
             for path, one in model.said.items()
@@ -146,7 +128,7 @@ class _OrderMaker:
         self.unused: list[str] = []
 
     def order(self, faults: Faults) -> ModelOrder | None:
-        """The order with its plan; None where something is wrong, which goes to `faults`."""
+        """Return the order with its plan; None where something is wrong, which goes to `faults`."""
         before = len(faults.found)
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
         lacking = [name for name in unsaid if not faults.is_refused(self.model.name, name)]
@@ -169,29 +151,29 @@ class _OrderMaker:
         return made if len(faults.found) == before else None
 
     def _is_refused(self, name: str, faults: Faults) -> bool:
-        """Whether a setting is not there because its value was refused."""
+        """Whether a setting is missing because its value was rejected."""
         said = self.said.get((name,))
         here = said is not None and said.layer is not SettingLayer.BUILT_IN
         return not here and faults.is_refused(self.model.name, name)
 
     def _make(self) -> ModelOrder:
-        """The order, less what is said for all models and in vain for this one.
+        """Return the order without shared settings that have no effect on this model.
 
         Raises:
             ModelcError: something is wrong with it.
         """
         while True:
             try:
-                return self._as_said()
+                return self._make_as_set()
             except UsageError as error:
-                vain = self._in_vain(error)
-                if vain is None:
+                unused = self._find_unused(error)
+                if unused is None:
                     raise
-                self.unused.append(f"{vain.name} ({vain.told}): {error.message}")
-                del self.said[vain.path]
+                self.unused.append(f"{unused.name} ({unused.told}): {error.message}")
+                del self.said[unused.path]
 
-    def _in_vain(self, error: UsageError) -> Setting | None:
-        """The setting for all models that has no effect on this one, as the error says."""
+    def _find_unused(self, error: UsageError) -> Setting | None:
+        """Return the shared setting that has no effect on this model, by the error."""
         said = self.said.get((error.option,))
         if error.code is not ErrorCode.NO_EFFECT:
             return None
@@ -199,7 +181,7 @@ class _OrderMaker:
             return None
         return said
 
-    def _as_said(self) -> ModelOrder:
+    def _make_as_set(self) -> ModelOrder:
         of = read_record(ArtifactOptions, read_values(self.said))
         matrix = cross_formats(of.to, of.precision, self.targets)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
@@ -232,7 +214,7 @@ class _OrderMaker:
             )
 
     def _places(self) -> dict[str, Place]:
-        """Where each key was said, and under "" where the model is."""
+        """The place of each key, and that of the model under ""."""
         said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
         return {"": self.model.place, **{one.name: one.told.of(one.name) for one in said}}
 
@@ -240,10 +222,10 @@ class _OrderMaker:
 def make_model_order(
     said: Mapping[KeyPath, Setting], wanted: tuple[Wanted, ...], out: Path, *, cache: Path | None
 ) -> Order:
-    """The order that settings of a model say, as `modelc export` makes it of its options.
+    """Make the order of a model from its settings, as `modelc export` does from its options.
 
     Raises:
-        UsageError: they do not go together.
+        UsageError: the settings contradict each other.
     """
     given = read_values(said)
     checkpoint = Path(str(given.get("checkpoint", "")))
@@ -252,7 +234,7 @@ def make_model_order(
 
 
 def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Limits]]:
-    """The limits of `tolerance`, for all outputs and by output."""
+    """Read the limits of `tolerance`: those for all outputs, and those by output."""
     found: dict[str, dict[str, float]] = {}
     for path, one in said.items():
         if path[0] == TOLERANCE and isinstance(one.value, int | float):

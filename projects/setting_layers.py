@@ -42,10 +42,10 @@ _CURRENT_FOLDER = Path()  # what paths of flags and variables are relative to
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What is said beside the file, as text.
+    """Settings beside the file, as text.
 
-    `sets` are `key=value` or `model.key=value`, `flags` options of the run by their keys, and
-    `environment` variables of any name: those that begin with MODELC_ count.
+    `sets` are `key=value` or `model.key=value`, `flags` are options of the run by their keys, and
+    `environment` holds variables, of which those that begin with MODELC_ count.
     """
 
     sets: tuple[str, ...] = ()
@@ -54,10 +54,10 @@ class Overrides:
 
 
 def resolve_settings(project: Project, given: Overrides | None = None) -> Settings:
-    """What holds, and who said so.
+    """Return the effective settings, each with its layer and place.
 
     Raises:
-        UsageError: a flag or a variable that cannot be: all of them, each named.
+        UsageError: flags or variables have invalid values; the error names all of them.
     """
     faults = Faults()
     settings = resolve_settings_leniently(project, given or Overrides(), faults)
@@ -66,7 +66,7 @@ def resolve_settings(project: Project, given: Overrides | None = None) -> Settin
 
 
 def resolve_settings_leniently(project: Project, given: Overrides, faults: Faults) -> Settings:
-    """The same without what is wrong, which goes to `faults`."""
+    """As `resolve_settings`, without invalid values, which go to `faults`."""
     warnings: list[str] = []
     variables = tuple(_read_variables(given.environment, faults, warnings))
     flags = tuple(_read_flags(project, given, faults))
@@ -103,7 +103,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
 
 
 def results_folder(file: Path, given: Overrides) -> Path:
-    """Where the results of a project go, also of one that is refused: as far as it can be read."""
+    """The folder of results, also of a project with faults, as far as it can be read."""
     faults = Faults()
     try:
         project = read_project_leniently(file, faults)
@@ -113,7 +113,7 @@ def results_folder(file: Path, given: Overrides) -> Path:
 
 
 def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:
-    """What is built in; paths are below the project's folder."""
+    """The defaults; paths are relative to the folder of the project."""
     for name, key in keys.items():
         if key.default is not None:
             value = str(folder / str(key.default)) if key.kind is ValueKind.PATH else key.default
@@ -123,13 +123,13 @@ def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[
 
 
 def _keep_last(said: Sequence[Setting]) -> dict[KeyPath, Setting]:
-    """By path, the last that was said."""
+    """The last setting of each path."""
     return {one.path: one for one in said}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Flag:
-    """A flag, and the model that it is for; None is for all."""
+    """A flag and its model; None is all models."""
 
     model: str | None
     said: Setting
@@ -167,7 +167,7 @@ def _read_flags(project: Project, given: Overrides, faults: Faults) -> Iterator[
 
 
 def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
-    """`digits.seed=3` taken apart: the model, the path, the value's text."""
+    """Split `digits.seed=3` into model, path and value."""
     at = -1
     while True:
         at = text.find("=", at + 1)
@@ -184,7 +184,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
 
 
 def _parse_key_path(text: str) -> KeyPath:
-    """The parts of a key as TOML has it; empty where it is none."""
+    """Split a TOML key into its parts; none where it is not a key."""
     if "\n" in text or text.count(".") > len(text) // 2:
         return ()
     try:
@@ -199,10 +199,10 @@ def _parse_key_path(text: str) -> KeyPath:
 
 
 def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -> Iterator[Setting]:
-    """What a text says under a path; `tolerance` may say several limits.
+    """Parse the text of a setting; `tolerance` may hold several limits.
 
     Raises:
-        UsageError: an unknown key, or a value that it cannot have.
+        UsageError: the key is unknown, or the value is invalid.
     """
     if path == (TOLERANCE,):
         texts = parse_value_text(OptionSpec(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
@@ -217,7 +217,7 @@ def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -
 
 
 def _find_key(path: KeyPath) -> OptionSpec:
-    """The key of a path, in the table where it belongs."""
+    """Find the key of a path in its table."""
     under = {GATES: GATE_KEYS, TOLERANCE: LIMIT_KEYS}.get(path[0] if path else "")
     known = under if under is not None else {**RUN_KEYS, **MODEL_KEYS}
     depths = (2, 3) if under is not None else (1,)
@@ -239,8 +239,8 @@ def _read_variables(
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            mend = f": did you mean {near[0]}?" if near else ", and it has no effect"
-            warnings.append(f"nothing is called {name}{mend}")
+            more = f": did you mean {near[0]}?" if near else ", and it has no effect"
+            warnings.append(f"nothing is called {name}{more}")
             continue
         setting = ("defaults", *known[name])
         with faults.at(Place(key=f"env {name}={text[:80]}")), faults.note_refusal(setting):
@@ -251,7 +251,7 @@ def _read_variables(
 
 
 def _variable_names() -> dict[str, KeyPath]:
-    """The path by the name of its variable: `MODELC_GATES_MAX_DROP` is of gates.max-drop."""
+    """Map variables to paths: `MODELC_GATES_MAX_DROP` is gates.max-drop."""
     plain: list[KeyPath] = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
     paths = [
         *plain,
@@ -262,5 +262,5 @@ def _variable_names() -> dict[str, KeyPath]:
 
 
 def read_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
-    """The values of settings by their keys, as records read them; tables have readers of theirs."""
+    """Map keys to values, for records of options; the tables have their own readers."""
     return {path[0]: one.value for path, one in said.items() if len(path) == 1}

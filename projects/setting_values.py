@@ -13,14 +13,14 @@ from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import Value
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_MAX_SHOWN = 60  # signs of a value that is refused
+_MAX_SHOWN = 60  # characters of an invalid value
 
 
 def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
-    """The value in the form of its key; relative paths are below `base`.
+    """Parse a value as its key requires; paths are relative to `base`.
 
     Raises:
-        UsageError: it is of another type, or cannot be.
+        UsageError: the value has another type, or is out of range.
     """
     if not key.many:
         return _parse_one(key, raw, base)
@@ -31,10 +31,10 @@ def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
 
 
 def parse_value_text(key: OptionSpec, text: str, base: Path) -> Value:
-    """The same of a flag or a variable; a list is one value, `[...]`, or parted by commas.
+    """As `parse_value`, from text; a list is one value, `[...]`, or separated by commas.
 
     Raises:
-        UsageError: it is of another type, or cannot be.
+        UsageError: the value has another type, or is out of range.
     """
     return parse_value(key, _text_to_raw(key, text), base)
 
@@ -119,7 +119,7 @@ def describe_limits(key: OptionSpec) -> str:
 
 
 def _check_quantity(key: OptionSpec, raw: object) -> str:
-    """Numbers are written as they are; only text has units."""
+    """Return the text of a quantity; only text has units."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, int | float):
@@ -140,7 +140,7 @@ def _parse_text(key: OptionSpec, raw: object) -> str:
 
 
 def _resolve_path(key: OptionSpec, text: str, base: Path) -> str:
-    """A path below `base`; a loader or a word stays as it is unless a file has its name."""
+    """Resolve a path against `base`; a loader or a word stays, unless a file has its name."""
     if text in key.words or (key.kind is ValueKind.FOLDER and "://" in text):
         return text
     path = base / text
@@ -185,7 +185,7 @@ def parse_bytes(text: str, *, least: int = 1) -> int:
     """`50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 
     Raises:
-        UsageError: it is no size, or less than `least` bytes.
+        UsageError: the text is not a size, or is less than `least` bytes.
     """
     hint = "write it as 50 MB, 2 GiB or a number of bytes"
     return int(_parse_quantity(text, _BYTE_UNITS, "a size", hint, least=least))
@@ -195,7 +195,7 @@ def parse_seconds(text: str) -> float:
     """`10 min` as seconds.
 
     Raises:
-        UsageError: it is no time.
+        UsageError: the text is not a time.
     """
     return _parse_quantity(
         text, _TIME_UNITS, "a time", "write it as 90 s, 10 min, 2 h or a number of seconds"
