@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
-import pytest
 import typer
 
 from modelc.cli.app import app
 from modelc.core.kinds import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
-from modelc.pipeline.option_spec import OptionSpec, ValueKind
 from modelc.projects.setting_keys import (
     DEFAULT_KEYS,
     ENGINE_KEYS,
@@ -22,7 +18,6 @@ from modelc.projects.setting_keys import (
     MODEL_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
-    SHARED_KEYS,
     TABLES,
 )
 
@@ -39,12 +34,6 @@ OF_RUN = {
 }  # of `modelc run` as a whole
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
-KINDS = {
-    ValueKind.WHOLE: (int,),
-    ValueKind.NUMBER: (float,),
-    ValueKind.TRUTH: (bool,),
-    ValueKind.TEXT: (str,),
-}
 
 
 def options(command: str) -> dict[str, Any]:
@@ -56,32 +45,12 @@ def options(command: str) -> dict[str, Any]:
 
 
 EXPORT = options("export")
-BUILD = options("build-trt")
 
 
 def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
     own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
     engine = {key.name for key in ENGINE_KEYS}
     assert own == set(MODEL_KEYS) - engine - {"checkpoint", *OF_PROJECTS}
-
-
-def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
-    beside = {"against", "checkpoint", "prepare-only"}
-    own = set(BUILD) - set(EXPORT) - SHOWN - OF_RUN - OTHERWISE - beside
-    assert own == {key.name for key in ENGINE_KEYS}
-
-
-@pytest.mark.parametrize(
-    "key", [key for key in SHARED_KEYS if key.name not in OF_PROJECTS], ids=lambda key: key.name
-)
-def test_a_key_is_of_its_options_type(key: OptionSpec) -> None:
-    annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation
-    assert (get_origin(annotation) is list) is key.many
-    kind = get_args(annotation)[0] if key.many else annotation
-    if issubclass(kind, Enum):
-        assert tuple(one.value for one in kind) == key.choices
-    else:
-        assert kind in KINDS.get(key.kind, (str, Path))
 
 
 def test_no_name_means_two_things() -> None:
