@@ -17,9 +17,9 @@ from ..projects.project_records import (
     ModelOrder,
     ModelOutcome,
     Regression,
-    RunSettings,
 )
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
 from ..reports.text_format import count_text, figure_text, size_text
 from .console import (

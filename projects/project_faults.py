@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ..core.errors import Hint, MissingError, ModelcError, Option, Place, UsageError
 from ..core.nested_values import is_loader_spec
+from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
-from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES, Key, KeyKind
+from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES
 
 
 class ProjectError(UsageError):
@@ -117,12 +118,12 @@ def _option_as_key(option: Option) -> str:
     key = MODEL_KEYS.get(option.name)
     if key is None:
         return str(option)
-    if key.kind is KeyKind.TRUTH:
+    if key.kind is ValueKind.TRUTH:
         return f"{key.name} = true"
     if not option.value:
         return key.name
     value = option.value.strip("\"'")
-    shown = value if key.kind in (KeyKind.WHOLE, KeyKind.NUMBER) else f'"{value}"'
+    shown = value if key.kind in (ValueKind.WHOLE, ValueKind.NUMBER) else f'"{value}"'
     return f"{shown} in {key.name}" if key.many else f"{key.name} = {shown}"
 
 
@@ -145,14 +146,14 @@ def check_paths(said: Iterable[Setting], faults: Faults) -> None:
                 _check_exists(one, Path(text), faults)
 
 
-def _is_path(key: Key, text: str) -> bool:
+def _is_path(key: OptionSpec, text: str) -> bool:
     if (
-        key.kind not in (KeyKind.PATH, KeyKind.SOURCE)
+        key.kind not in (ValueKind.PATH, ValueKind.SOURCE)
         or text in key.words
         or key.name in _OUTPUT_KEYS
     ):
         return False
-    return not (key.kind is KeyKind.SOURCE and is_loader_spec(text))
+    return not (key.kind is ValueKind.SOURCE and is_loader_spec(text))
 
 
 def _check_filled(one: Setting, text: str, faults: Faults) -> None:

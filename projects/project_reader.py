@@ -11,22 +11,20 @@ from typing import NoReturn
 
 from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
+from ..pipeline.option_spec import OptionSpec
 from .project_faults import Faults, check_names
 from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
     MODEL_KEYS,
-    REPLACED_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
     TABLES,
     TOLERANCE,
     TOP_LEVEL,
-    Key,
 )
 from .setting_values import parse_value
 
@@ -155,7 +153,7 @@ class _ProjectReader:
         return {}
 
     def _settings(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
         """The settings of a model's table, of [defaults], or of the top where that is a table."""
         plain = {name: value for name, value in table.items() if name not in TABLES}
@@ -172,32 +170,21 @@ class _ProjectReader:
         self,
         table: Mapping[str, object],
         at: KeyPath,
-        known: Mapping[str, Key],
+        known: Mapping[str, OptionSpec],
         under: KeyPath = (),
     ) -> Iterator[Setting]:
-        for written, raw in table.items():
-            path = (*at, written)
-            name = FORMER_KEYS.get(written, written)
+        for name, raw in table.items():
+            path = (*at, name)
             if name not in known:
                 self._unknown(path, known if under else (*known, *TABLES))
-                continue
-            if name != written and name in table:
-                self._twice(path, name)
                 continue
             place = self.place(path)
             with self.faults.at(place.of(name)), self.faults.note_refusal(path):
                 value = parse_value(known[name], raw, self.path.parent)
                 yield _make_setting((*under, name), value, at, place)
 
-    def _twice(self, path: KeyPath, name: str) -> None:
-        self.faults.add(
-            f"{path[-1]} is the former name of {name}, which is there as well",
-            hint=f"leave {path[-1]} out",
-            place=self.place(path),
-        )
-
     def _limits(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
         """Numbers for all; tables for the artifacts or the output of their name."""
         plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
@@ -210,7 +197,7 @@ class _ProjectReader:
         """`tolerance` as texts, as the option takes them."""
         place = self.place(path)
         with self.faults.at(place.of(TOLERANCE)):
-            key = Key(name=TOLERANCE, many=True)
+            key = OptionSpec(name=TOLERANCE, many=True)
             texts = parse_value(key, raw, self.path.parent)
             for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
                 under = (TOLERANCE, output) if output else (TOLERANCE,)
@@ -258,8 +245,6 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    if name in REPLACED_KEYS:
-        return f"write {REPLACED_KEYS[name]}"
     near = _nearest_key(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 

@@ -17,6 +17,7 @@ from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.comparison import Change
 from ..reports.text_format import size_text
+from .setting_keys import RunSettings
 
 PROJECT_FILE = "modelc.toml"
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
@@ -75,25 +76,6 @@ class Project:
     def folder(self) -> Path:
         """What its relative paths are relative to."""
         return self.file.parent
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """How `modelc run` goes about it.
-
-    `memory` and `cache_limit` are in bytes, `timeout` in seconds of one step; None is no limit.
-    `jobs` is how many models run side by side. `cache_dir` None is the system's own place.
-    """
-
-    out: Path = Path("out")
-    jobs: int = 1
-    memory: int | None = None
-    timeout: float | None = None
-    keep_going: bool = False
-    cache_dir: Path | None = None
-    cache_limit: int | None = None
-    remote_cache: str | None = None
-    report: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

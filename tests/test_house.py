@@ -44,7 +44,7 @@ HEAVY = {
     "transformers",
 }
 KNOWS_FORMATS = {
-    "cli/build_commands.py",  # the commands' own names say a format
+    "cli/export.py",  # the commands' own names say a format
     "pipeline/cache/environment.py",  # names of packages, whose versions a manifest holds
 }
 WORDS = re.compile(r"\.\./shared|farm-bench|/work/")

@@ -177,9 +177,3 @@ def test_a_misspelt_option_gets_the_closest_first(refuse: Refuse, option: str, h
     told = refuse("export", "a.pt", "--to", "onnx", option, code=2)
     assert f"error: No such option: {option}\n" in told
     assert f"hint:  {hint}" in told
-
-
-def test_minutes_of_a_search_are_a_count_now(refuse: Refuse, digits: tuple[str, ...]) -> None:
-    told = refuse("export", *digits, *REST, "--budget", "5", code=2)
-    assert "error: No such option: --budget\n" in told
-    assert "hint:  use --max-trials, a count of artifacts in place of minutes" in told

@@ -14,8 +14,9 @@ from modelc.cli.render_manifest import show_manifest
 from modelc.cli.render_run import show_plans, show_run
 from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome, RunSettings
+from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord, make_record
+from modelc.projects.setting_keys import RunSettings
 from modelc.reports.summary import random_warning
 
 if TYPE_CHECKING:
