@@ -281,17 +281,9 @@ class Verdict:
         """The reasons that hold at any tolerance."""
         return tuple(one for one in self.reasons if one.fault)
 
-    def with_fault(self, code: ReasonCode, *texts: str) -> Verdict:
-        """This verdict, rejected for faults that no tolerance forgives; they come first.
-
-        A verdict that could not be reached (`error`) stays one.
-        """
-        faults = tuple(Reason(code=code, text=text, fault=True) for text in texts)
-        return replace(
-            self,
-            state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reasons=(*faults, *self.reasons),
-        )
+    def filed(self, artifact: str, worst: WorstFeed | None) -> Verdict:
+        """Return the same decision for an artifact that was moved or renamed, and its worst feed."""
+        return replace(self, artifact=artifact, worst=worst)
 
     def check_explained(self) -> None:
         """Make sure that nothing passed below its precision's SQNR without a reason on record.
