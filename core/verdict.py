@@ -282,7 +282,7 @@ class Verdict:
         return tuple(one for one in self.reasons if one.fault)
 
     def filed(self, artifact: str, worst: WorstFeed | None) -> Verdict:
-        """Return the same decision for an artifact that was moved or renamed, and its worst feed."""
+        """Return the same decision for an artifact of this name, with its worst feed."""
         return replace(self, artifact=artifact, worst=worst)
 
     def check_explained(self) -> None:

@@ -17,19 +17,20 @@ from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
-from ..core.kinds import TRACES, Capture, ReasonCode
+from ..core.kinds import TRACES, Capture
 from ..core.records import Coverage, FileRecord, Latency, record_of
-from ..core.verdict import Reason, Verdict
+from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
+from ..validators.ruling import Judgment, Ruling
 from ..validators.wide_integer_feeds import WIDE
-from .accuracy_gate import add_speed_note, gate_accuracy, measure_step_latency
-from .branch_coverage import BRANCH_KEEPING, branch_coverage
+from .accuracy_gate import measure_step_latency
+from .branch_coverage import BRANCH_KEEPING, CaptureEvidence, branch_coverage
 from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
 from .frozen_places import RepeatableCapture, find_frozen_places
 from .held_out import SAMPLES_ROLE, select_held_out, store_samples
-from .judge_artifact import Candidate, judge_candidate
+from .judge_case import Candidate, JudgeRequest
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
@@ -44,6 +45,7 @@ from .quantization import make_quantization, quantize_parent, refuse_uncovered
 from .restrict_values import restrict_inputs, restrict_subject
 from .run_context import Parent, RunContext
 from .stated_inputs import load_functions
+from .verdict_rules import judge_candidate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one way gave: files in their workplace, the verdict on them, what was measured.
+    """What one way gave: files in their workplace, the judgment on them, what was measured.
 
     `judged` is the eager side that it was judged by, with the domain's inputs. `frozen` are places
     where its capture froze tensor data, None where nobody knows. `switchable` says that its
@@ -78,13 +80,30 @@ class Trial:
     workplace: Path
     converted: Converted
     files: tuple[FileRecord, ...]
-    verdict: Verdict
+    judgment: Judgment
     judged: EagerReference
     frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
-    latency: Latency | None = None
-    accuracy: Accuracy | None = None
     switchable: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict by all rules so far."""
+        return self.judgment.verdict
+
+    @property
+    def latency(self) -> Latency | None:
+        """The latency beside the parent's, where it was measured."""
+        return self.judgment.latency
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """The accuracy on labelled data, where it was measured."""
+        return self.judgment.accuracy
+
+    def plus(self, *rulings: Ruling) -> Trial:
+        """Return the trial with further rulings."""
+        return replace(self, judgment=self.judgment.plus(*rulings))
 
     @property
     def size(self) -> int:
@@ -117,48 +136,65 @@ def try_recipe(
         product = _convert_step(step, recipe, source, parent, changed)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
-    candidate = _product_candidate(step, product, parent, run)
-    held_out = select_held_out(step.wanted.precision, run)
-    judging = run.order.select_judging(step.wanted)
     judged = add_size_feeds(
         run.eager, product.converted.places, found=_extra_sizes(step, recipe, parent, run)
     )
-    verdict = judge_candidate(
-        candidate, judged, judging, run.progress, held_out=held_out, restrict=True
+    asked = JudgeRequest(
+        candidate=_product_candidate(step, product, parent, run),
+        eager=judged,
+        judging=run.order.select_judging(step.wanted),
+        progress=run.progress,
+        held_out=select_held_out(step.wanted.precision, run),
+        restrict=True,
+        until_restricted=True,
+        capture=lambda: _look_at_capture(step, recipe, parent, product.converted, run, met),
+        labelled=run.labelled,
+        latency=lambda: measure_step_latency(step, product.path, parent, run),
     )
-    if verdict.restricted_values:
+    judgment = judge_candidate(asked)
+    if judgment.verdict.restricted_values:
         rmtree(product.workplace)  # what it says inside of its domain is not so
-        inputs = restrict_inputs(run.eager.signature.inputs, verdict.restricted_values)
+        inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
         eager = restrict_subject(run.eager, inputs)
         return try_recipe(step, recipe, parent, replace(run, eager=eager), met=met)
-    with _use_rewritten(recipe, run) as changed:
-        branches = branch_coverage(changed.eager, run.order.judging.accept)
-        frozen = _find_frozen(step, recipe, parent, product.converted, changed)
-    why = _find_left_torch(recipe, product.converted, met)
-    untried = (
-        BRANCH_KEEPING if recipe.capture is None else () if why else _list_untried_captures(step)
-    )
-    verdict = branches.judged(verdict, frozen, traced=parent.traced, untried=untried)
-    if recipe.rewrites:
-        patched = any(name.startswith(PATCH) for name in recipe.rewrites)
-        whole = branch_coverage(run.eager, run.order.judging.accept)
-        verdict = whole.less(verdict, branches, patched=patched)
-    if recipe.capture in TRACES:
-        verdict = _blame_left_torch(branches.traced(verdict), why)
-    accuracy, verdict = gate_accuracy(candidate, verdict, run.labelled, run.progress)
-    latency = measure_step_latency(step, product.path, parent, run)
+    capture = asked.capture_evidence
     return Trial(
         recipe=recipe,
         workplace=product.workplace,
         converted=product.converted,
         files=product.files,
-        verdict=add_speed_note(verdict, latency),
+        judgment=judgment,
         judged=judged,
-        frozen=frozen,
+        frozen=None if capture is None else capture.frozen,
         coverage=product.coverage,
-        latency=latency,
-        accuracy=accuracy,
         switchable=source is not None and can_switch(source.path),
+    )
+
+
+def _look_at_capture(  # noqa: PLR0913, PLR0917 - a step, its recipe, and what it gave
+    step: Step,
+    recipe: Recipe,
+    parent: Parent,
+    converted: Converted,
+    run: RunContext,
+    met: Sequence[ModelcError],
+) -> CaptureEvidence:
+    """Find what the capture froze, and what else the rules on branches ask for."""
+    accept = run.order.judging.accept
+    with _use_rewritten(recipe, run) as changed:
+        branches = branch_coverage(changed.eager, accept)
+        frozen = _find_frozen(step, recipe, parent, converted, changed)
+    outside = _find_left_torch(recipe, converted, met)
+    untried = _list_untried_captures(step) if recipe.capture is not None else BRANCH_KEEPING
+    return CaptureEvidence(
+        branches=branches,
+        frozen=frozen,
+        traced=parent.traced,
+        untried=() if outside else untried,
+        whole=branch_coverage(run.eager, accept) if recipe.rewrites else None,
+        patched=any(name.startswith(PATCH) for name in recipe.rewrites),
+        is_trace=recipe.capture in TRACES,
+        outside_torch=outside,
     )
 
 
@@ -195,16 +231,6 @@ def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
 def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcError]) -> str:
     """Where forward computes outside of torch, of which a trace keeps the result alone."""
     return find_numpy_use(met, converted.warned) if recipe.capture in TRACES else ""
-
-
-def _blame_left_torch(verdict: Verdict, why: str) -> Verdict:
-    """The verdict on a trace that is wrong, with the cause before all else."""
-    if verdict.passed or not why:
-        return verdict
-    told = f"{why}, and a trace keeps what that gave once (write it with torch's operators, or"
-    cause = f"{told} change it in a copy, with --patch PKG.MOD:FN)"
-    reason = Reason(code=ReasonCode.OUTSIDE_TORCH, text=cause)
-    return replace(verdict, reasons=(reason, *verdict.reasons))
 
 
 @contextmanager

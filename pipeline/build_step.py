@@ -24,11 +24,12 @@ from ..core.records import REJECTED_FOLDER, Artifact, Attempt, CalibrationRecord
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
+from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, recipes_for, try_recipe
 from .extra_sizes import size_feeds
 from .fault_sensitivity import measure_sensitivity
 from .held_out import select_held_out
-from .judge_artifact import trial_candidate
+from .judge_case import JudgeRequest, trial_candidate
 from .narrow_domain import (
     SizeInterval,
     domain_inputs,
@@ -235,7 +236,8 @@ def _iter_intervals(tried: _StepAttempts, run: RunContext) -> Iterator[tuple[Rec
     for number, trial in enumerate(tried.trials):
         interval = _find_valid_interval(trial, run, tried)
         if interval is not None:
-            tried.trials[number] = replace(trial, verdict=_note_interval(trial.verdict, interval))
+            note = f"right where {interval}, as running it shows: accept that domain with --narrow"
+            tried.trials[number] = trial.plus(Ruling(notes=(note,)))
             yield trial.recipe, interval
 
 
@@ -254,12 +256,6 @@ def _find_valid_interval(
         )
     except RunnerError:
         return None
-
-
-def _note_interval(verdict: Verdict, interval: SizeInterval) -> Verdict:
-    """The verdict with the part of the domain in which the artifact is right."""
-    note = f"right where {interval}, as running it shows: accept that domain with --narrow"
-    return replace(verdict, notes=(*verdict.notes, note))
 
 
 def _most_useful(errors: Sequence[ModelcError], run: RunContext) -> ModelcError:
@@ -338,14 +334,14 @@ def settle_trial(
     step: Step, trial: Trial, parent: Parent, run: RunContext
 ) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
-    measured = measure_sensitivity(
-        trial.verdict,
-        replace(trial_candidate(step, trial, run), aside=trial.workplace),
-        trial.judged,
-        run.order.select_judging(step.wanted),
-        run.progress,
+    asked = JudgeRequest(
+        candidate=replace(trial_candidate(step, trial, run), aside=trial.workplace),
+        eager=trial.judged,
+        judging=run.order.select_judging(step.wanted),
+        progress=run.progress,
         held_out=select_held_out(step.wanted.precision, run),
     )
+    trial = trial.plus(Ruling(sensitivity=measure_sensitivity(asked, trial.verdict)))
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED_FOLDER}/{step.name}"
     files = trial.files
@@ -376,9 +372,10 @@ def settle_trial(
         latency=trial.latency,
         accuracy=trial.accuracy,
     )
-    verdict = replace(measured, artifact=name)
     was = f"{REJECTED_FOLDER}/{step.name}"
-    return artifact, place_worst_feed(verdict, run.folder, files[0].name, was=was)
+    return artifact, place_worst_feed(
+        trial.verdict, run.folder, files[0].name, artifact=name, was=was
+    )
 
 
 def _artifact_domain(step: Step, trial: Trial, run: RunContext) -> Domain:

@@ -90,6 +90,7 @@ class Evidence:
 
     @property
     def wide_pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
+        """Each feed of wide integers with its reply."""
         return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
 
     def judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:

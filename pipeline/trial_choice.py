@@ -15,6 +15,7 @@ from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
 from ..core.kinds import ReasonCode
 from ..core.verdict import Reason, State
+from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, try_recipe
 from .held_out import FEW_SAMPLES, plain_samples
 from .layer_noise import (
@@ -110,10 +111,10 @@ def _settle_met(
     notes.append(trials.rests_on)
     if found.ended:
         notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
-    verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
-    chosen = kept if verdict.passed else None
+    chosen = kept if trial.verdict.passed else None
     return BalancedTrial(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, chosen))
+        trial=trial.plus(Ruling(notes=tuple(notes))),
+        tradeoffs=(first, *_sort_tradeoffs(trials, chosen)),
     )
 
 
@@ -137,9 +138,8 @@ def _settle_missed(
         f"with {count} of {len(ranked.layers)} layers in floating point"
     )
     missed = Reason(code=ReasonCode.BUDGET, text=text)
-    verdict = replace(trial.verdict, reasons=(*trial.verdict.reasons, missed))
     return BalancedTrial(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, None))
+        trial=trial.plus(Ruling(last=(missed,))), tradeoffs=(first, *_sort_tradeoffs(trials, None))
     )
 
 

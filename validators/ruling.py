@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from ..core.domain import Domain
+from ..core.findings import Accuracy, Sensitivity, WorstFeed
 from ..core.kinds import ReasonCode
-from ..core.verdict import OutputVerdict, Reason, State, Verdict
-
-if TYPE_CHECKING:
-    from ..core.domain import Domain
-    from ..core.findings import Accuracy, Sensitivity, WorstFeed
-    from ..core.records import Latency
-    from ..core.verdict import DefaultRun
+from ..core.records import Latency
+from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, Verdict
 
 # Fields of a verdict that a ruling fills in as they are.
 _FIELDS = ("restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain")
