@@ -30,8 +30,7 @@ from ..validators.ruling import Judgment, Ruling
 from .judge_case import JudgeRequest
 from .labelled_accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .limit_text import Measuring
-from .plan import Step
-from .run_context import Parent, RunContext
+from .run_context import StepWork
 from .run_progress import Progress
 
 
@@ -115,16 +114,17 @@ _MIN_NOISE = 0.01  # of a latency: the clock, and what one process is to the nex
 _MAX_SECONDS = 4.0  # after which no more than the least are taken
 
 
-def measure_step_latency(step: Step, path: Path, parent: Parent, run: RunContext) -> Latency | None:
+def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
     """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
 
     Of others that are not FP32 as well, where the order asks for it.
     """
+    step, parent, run = work.step, work.parent, work.run
     timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
     if not timed or parent.path is None or is_stage(step.target):
         return None
-    feeds = [r.feed.arrays for r in (*run.held_out, *run.eager.references)]
-    with run.progress.step(f"time {step.name}", log=step.name) as clock:
+    feeds = [r.feed.arrays for r in (*run.samples.held_out, *run.eager.references)]
+    with run.workspace.progress.step(f"time {step.name}", log=step.name) as clock:
         latency = measure_latency(
             path,
             parent.path,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from shutil import rmtree
 
+from .. import __version__
 from ..capture.captured_program import ScriptCapture
 from ..capture.model_copy import PATCH
 from ..capture.refusals import find_numpy_use
@@ -34,16 +36,20 @@ from .judge_case import Candidate, JudgeRequest
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
+    CHECKPOINT_KEY,
     DOMAIN_KEY,
     JUDGING_KEY,
+    MODELC_KEY,
     PARENT_KEY,
     PRECISION_KEY,
     QUANTIZER_KEY,
+    SIGNATURE_KEY,
     digest_judging,
+    signature_digest,
 )
 from .quantization import make_quantization, quantize_parent, refuse_uncovered
 from .restrict_values import restrict_inputs, restrict_subject
-from .run_context import Parent, RunContext
+from .run_context import StepWork
 from .stated_inputs import load_functions
 from .verdict_rules import judge_candidate
 
@@ -119,9 +125,7 @@ def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...
     return tuple(captures) or (Recipe(),)
 
 
-def try_recipe(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext, *, met: Sequence[ModelcError] = ()
-) -> Trial:
+def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = ()) -> Trial:
     """Convert in a folder of its own, then prove.
 
     `met` is what refused the same copy of the model before: it may be why a trace is wrong. Where
@@ -131,32 +135,30 @@ def try_recipe(
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
         RunnerError: the runtime would not open what was made.
     """
-    source = _quantize_parent(step, recipe, parent, run)
-    with _use_rewritten(recipe, run) as changed:
-        product = _convert_step(step, recipe, source, parent, changed)
+    step, run = work.step, work.run
+    source = _quantize_parent(work, recipe)
+    with _use_rewritten(work, recipe) as changed:
+        product = _convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
-    judged = add_size_feeds(
-        run.eager, product.converted.places, found=_extra_sizes(step, recipe, parent, run)
-    )
+    judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
     asked = JudgeRequest(
-        candidate=_product_candidate(step, product, parent, run),
+        candidate=_product_candidate(work, product),
         eager=judged,
         judging=run.order.select_judging(step.wanted),
-        progress=run.progress,
-        held_out=select_held_out(step.wanted.precision, run),
+        progress=run.workspace.progress,
+        held_out=select_held_out(step.wanted.precision, run.samples),
         restrict=True,
         until_restricted=True,
-        capture=lambda: _look_at_capture(step, recipe, parent, product.converted, run, met),
-        labelled=run.labelled,
-        latency=lambda: measure_step_latency(step, product.path, parent, run),
+        capture=lambda: _look_at_capture(work, recipe, product.converted, met),
+        labelled=run.samples.labelled,
+        latency=lambda: measure_step_latency(work, product.path),
     )
     judgment = judge_candidate(asked)
     if judgment.verdict.restricted_values:
         rmtree(product.workplace)  # what it says inside of its domain is not so
         inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
-        eager = restrict_subject(run.eager, inputs)
-        return try_recipe(step, recipe, parent, replace(run, eager=eager), met=met)
+        return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
     capture = asked.capture_evidence
     return Trial(
         recipe=recipe,
@@ -171,25 +173,20 @@ def try_recipe(
     )
 
 
-def _look_at_capture(  # noqa: PLR0913, PLR0917 - a step, its recipe, and what it gave
-    step: Step,
-    recipe: Recipe,
-    parent: Parent,
-    converted: Converted,
-    run: RunContext,
-    met: Sequence[ModelcError],
+def _look_at_capture(
+    work: StepWork, recipe: Recipe, converted: Converted, met: Sequence[ModelcError]
 ) -> CaptureEvidence:
     """Find what the capture froze, and what else the rules on branches ask for."""
-    accept = run.order.judging.accept
-    with _use_rewritten(recipe, run) as changed:
-        branches = branch_coverage(changed.eager, accept)
-        frozen = _find_frozen(step, recipe, parent, converted, changed)
+    run, accept = work.run, work.run.order.judging.accept
+    with _use_rewritten(work, recipe) as changed:
+        branches = branch_coverage(changed.run.eager, accept)
+        frozen = _find_frozen(changed, recipe, converted)
     outside = _find_left_torch(recipe, converted, met)
-    untried = _list_untried_captures(step) if recipe.capture is not None else BRANCH_KEEPING
+    untried = _list_untried_captures(work.step) if recipe.capture is not None else BRANCH_KEEPING
     return CaptureEvidence(
         branches=branches,
         frozen=frozen,
-        traced=parent.traced,
+        traced=work.parent.traced,
         untried=() if outside else untried,
         whole=branch_coverage(run.eager, accept) if recipe.rewrites else None,
         patched=any(name.startswith(PATCH) for name in recipe.rewrites),
@@ -198,29 +195,29 @@ def _look_at_capture(  # noqa: PLR0913, PLR0917 - a step, its recipe, and what i
     )
 
 
-def _product_candidate(step: Step, product: _Product, parent: Parent, run: RunContext) -> Candidate:
-    """What was converted, to be judged in its workplace."""
+def _product_candidate(work: StepWork, product: _Product) -> Candidate:
+    """What was converted, to be judged in its workplace: its model is not beside its parent yet."""
+    step, path = work.step, work.parent.path
+    weights = {} if path is None else {"weights": str(path)}
     return Candidate(
         name=step.name,
         target=step.target,
         precision=product.converted.judged_as or step.wanted.precision,
         path=product.path,
-        settings=_open_settings(parent, run),
+        settings={**work.run.order.settings, **weights},
         aside=product.workplace,
     )
 
 
-def _extra_sizes(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> tuple[Mapping[str, int], ...]:
+def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
     """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
+    run, parent = work.run, work.parent
     job = replace(
-        make_job(step, replace(parent, path=None), run, Path()),
-        programs=run.programs.get((), {}),  # a copy may have lost a branch
+        make_job(replace(work, parent=replace(parent, path=None)), Path()),
+        programs=run.memory.programs.get((), {}),  # a copy may have lost a branch
     )
-    return find_extra_sizes(
-        job, "" if recipe.rewrites else str(recipe.capture or parent.capture), run
-    )
+    capture = "" if recipe.rewrites else str(recipe.capture or parent.capture)
+    return find_extra_sizes(job, capture, run.memory)
 
 
 def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
@@ -234,11 +231,11 @@ def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcE
 
 
 @contextmanager
-def _use_rewritten(recipe: Recipe, run: RunContext) -> Iterator[RunContext]:
-    """The bench with the way's copy of the model in eager's place; eager judges all the same."""
-    eager = run.eager
+def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
+    """The work with the recipe's copy of the model in eager's place; eager judges all the same."""
+    eager = work.run.eager
     with apply_rewrites(eager.model, recipe.rewrites, example=eager.example) as model:
-        yield replace(run, eager=replace(eager, model=model))
+        yield work.within(replace(eager, model=model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,42 +252,32 @@ class _Product:
         return self.workplace / self.files[0].name
 
 
-def _quantize_parent(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> Quantized | None:
+def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized | None:
     """The parent quantized, where the way has a quantizer."""
     if recipe.quantizer is None:
         return None
-    work = make_quantization(step, recipe, parent, run)
-    place = run.folder.workplace(f"{step.name}-quantized")
-    return quantize_parent(work, place, run.cache, run.progress)
+    task, space = make_quantization(work, recipe), work.run.workspace
+    place = space.folder.workplace(f"{work.step.name}-quantized")
+    return quantize_parent(task, place, space.cache, space.progress)
 
 
-def _convert_step(
-    step: Step, recipe: Recipe, source: Quantized | None, parent: Parent, run: RunContext
-) -> _Product:
-    workplace = run.folder.workplace(step.name)
+def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _Product:
+    step, run, parent = work.step, work.run, work.parent
+    workplace = run.workspace.folder.workplace(step.name)
     how = "" if recipe == Recipe() else f" ({recipe.name})"
     title = f"convert {step.name}{how}"
-    with run.progress.step(title, log=step.name, attempt=True):
-        job = replace(
-            make_job(
-                step, parent if source is None else _replace_path(parent, source), run, workplace
-            ),
-            capture=recipe.capture,
-            programs=run.programs.setdefault(recipe.rewrites, {}),
-            advance=lambda done, total: run.progress.advance(title, done, total),
-        )
+    with run.workspace.progress.step(title, log=step.name, attempt=True):
+        path = parent.path if source is None else source.path
+        job = make_job(replace(work, parent=replace(parent, path=path)), workplace)
         job = replace(
             job,
-            metadata={
-                **job.metadata,
-                **_step_metadata(step, parent, run),
-                **_recipe_metadata(recipe),
-            },
+            capture=recipe.capture,
+            programs=run.memory.programs.setdefault(recipe.rewrites, {}),
+            advance=lambda done, total: run.workspace.progress.advance(title, done, total),
+            metadata={**job.metadata, **_step_metadata(work), **_recipe_metadata(recipe)},
         )
         converted = _add_quantizer_record(step.target.convert(job), source)
-        made = [*converted.files, *_write_samples(step, run, workplace)]
+        made = [*converted.files, *_write_samples(work, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # what follows runs the file
@@ -299,8 +286,9 @@ def _convert_step(
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
-def _step_metadata(step: Step, parent: Parent, run: RunContext) -> dict[str, str]:
+def _step_metadata(work: StepWork) -> dict[str, str]:
     """What a step's artifact says inside of its parent and of how it is to be judged."""
+    step, parent, run = work.step, work.parent, work.run
     tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
     return {
         PARENT_KEY: parent.digest,
@@ -316,10 +304,6 @@ def _recipe_metadata(recipe: Recipe) -> dict[str, str]:
     return {} if recipe.capture is None else {CAPTURE_KEY: str(recipe.capture)}
 
 
-def _replace_path(parent: Parent, source: Quantized) -> Parent:
-    return replace(parent, path=source.path)
-
-
 def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
     """What was converted, with what its quantizer says of itself."""
     if source is None:
@@ -332,9 +316,10 @@ def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Con
     )
 
 
-def make_job(step: Step, parent: Parent, run: RunContext, workplace: Path) -> Job:
+def make_job(work: StepWork, workplace: Path) -> Job:
     """What the step's converter gets."""
-    references = (*run.eager.references, *select_held_out(step.wanted.precision, run))
+    step, parent, run = work.step, work.parent, work.run
+    references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
     order = run.order
     return Job(
         signature=run.eager.signature,
@@ -349,7 +334,10 @@ def make_job(step: Step, parent: Parent, run: RunContext, workplace: Path) -> Jo
         guard=order.guard,
         capture_timeout=order.capture_timeout,
         metadata={
-            **run.metadata,
+            MODELC_KEY: __version__,
+            "torch": metadata.version("torch"),
+            CHECKPOINT_KEY: run.eager.checkpoint.digest,
+            SIGNATURE_KEY: signature_digest(run.eager.signature),
             PRECISION_KEY: str(step.wanted.precision),
             DOMAIN_KEY: Domain(inputs=run.eager.signature.inputs).as_input(),
         },
@@ -369,9 +357,10 @@ def _is_usual(feed: NamedFeed) -> bool:
     return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
-def _write_samples(step: Step, run: RunContext, workplace: Path) -> tuple[tuple[str, str], ...]:
+def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
     """The held-out samples as a file of the artifact, so that it can be judged again anywhere."""
-    held_out = select_held_out(step.wanted.precision, run)
+    step = work.step
+    held_out = select_held_out(step.wanted.precision, work.run.samples)
     if not held_out:
         return ()
     name = f"{step.stem}.{step.target.NAME}.samples.npz"
@@ -379,31 +368,24 @@ def _write_samples(step: Step, run: RunContext, workplace: Path) -> tuple[tuple[
     return ((name, SAMPLES_ROLE),)
 
 
-def _open_settings(parent: Parent, run: RunContext) -> dict[str, str]:
-    """The settings to open a model with that is not beside its parent yet."""
-    weights = {} if parent.path is None else {"weights": str(parent.path)}
-    return {**run.order.settings, **weights}
-
-
-def _find_frozen(
-    step: Step, recipe: Recipe, parent: Parent, converted: Converted, run: RunContext
-) -> tuple[str, ...] | None:
+def _find_frozen(work: StepWork, recipe: Recipe, converted: Converted) -> tuple[str, ...] | None:
     """Where the capture froze tensor data: this one's, or the parent's."""
+    step, parent, run = work.step, work.parent, work.run
     if recipe.capture is None:
         return parent.frozen
     capture, title = recipe.capture, f"look at branches in {recipe.capture}"
 
     def again(folder: Path) -> None:
         """Capture once more, for its own sake."""
-        with run.progress.step(title, log=f"{step.name}-branches", attempt=True):
-            job = make_job(step, parent, run, folder)
+        with run.workspace.progress.step(title, log=f"{step.name}-branches", attempt=True):
+            job = make_job(work, folder)
             # what was taken down before would show nothing, but the others need not run again
-            known = run.programs.get(recipe.rewrites, {})
+            known = run.memory.programs.get(recipe.rewrites, {})
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
     branches = branch_coverage(run.eager, run.order.judging.accept)
-    taken = run.programs.get(recipe.rewrites, {}).get(str(capture))
+    taken = run.memory.programs.get(recipe.rewrites, {}).get(str(capture))
     second = RepeatableCapture(
         again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ()
     )

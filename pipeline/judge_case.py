@@ -41,8 +41,7 @@ from .run_progress import Progress
 
 if TYPE_CHECKING:
     from .attempt import Trial
-    from .plan import Step
-    from .run_context import RunContext
+    from .run_context import StepWork
 
 
 _POSITION = re.compile(r"output(\.\d+)*")  # what modelc calls outputs that have no name
@@ -270,12 +269,13 @@ class JudgeRequest:
         return None if self.capture is None else self.capture()
 
 
-def trial_candidate(step: Step, trial: Trial, run: RunContext) -> Candidate:
+def trial_candidate(work: StepWork, trial: Trial) -> Candidate:
     """The file of a trial, to be opened once more."""
+    step = work.step
     return Candidate(
         name=step.name,
         target=step.target,
         precision=trial.converted.judged_as or step.wanted.precision,
         path=trial.workplace / trial.files[0].name,
-        settings=dict(run.order.settings),
+        settings=dict(work.run.order.settings),
     )

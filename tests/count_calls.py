@@ -78,9 +78,9 @@ def _main() -> None:
     parser.add_argument("--list", action="store_true", help="name every function")
     found_all = parser.parse_args().list
     found = count_calls()
-    print(f"{len(found)} functions in {len({file for file, _ in found})} files")
+    print(f"{len(found)} functions in {len({file for file, _ in found})} files")  # noqa: T201
     for (file, name), times in sorted(found.items()) if found_all else ():
-        print(f"{times:8} {file}:{name}")
+        print(f"{times:8} {file}:{name}")  # noqa: T201
 
 
 if __name__ == "__main__":
