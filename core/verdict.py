@@ -281,7 +281,7 @@ class Verdict:
         """The reasons that hold at any tolerance."""
         return tuple(one for one in self.reasons if one.fault)
 
-    def filed(self, artifact: str, worst: WorstFeed | None) -> Verdict:
+    def file_under(self, artifact: str, worst: WorstFeed | None) -> Verdict:
         """Return the same decision for an artifact of this name, with its worst feed."""
         return replace(self, artifact=artifact, worst=worst)
 

@@ -108,7 +108,7 @@ class CaptureEvidence:
     outside_torch: str = ""
 
     @property
-    def fixed(self) -> list[DataBranch]:
+    def frozen_branches(self) -> list[DataBranch]:
         """The branches that the capture froze."""
         found = self.branches.watched.found
         if self.traced and self.frozen is None:
@@ -123,7 +123,7 @@ class CaptureEvidence:
     @property
     def unseen(self) -> list[str]:
         """Places that it froze and that eager could not be watched at."""
-        fixed = self.fixed
+        fixed = self.frozen_branches
         return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
 
     def _froze(self, place: str, branch: DataBranch) -> bool:
@@ -140,7 +140,7 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
         return Ruling()
     branches, fixed, unseen, passed = (
         capture.branches,
-        capture.fixed,
+        capture.frozen_branches,
         capture.unseen,
         judged.passed,
     )
@@ -159,7 +159,7 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
         hint = f"{_alternative_captures(capture.untried)}: what feeds take cannot be accepted"
         first = Ruling.fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, hint)).first
     if faults:
-        texts = _with_hint(_shown(faults), _suggest_fix(fixed, branches, capture.untried))
+        texts = _with_hint(_first_texts(faults), _suggest_fix(fixed, branches, capture.untried))
         first = (*Ruling.fault(ReasonCode.BRANCH_UNCOVERED, *texts).first, *first)
     return Ruling(first=first, notes=tuple(_branch_notes(capture)) if passed else ())
 
@@ -180,7 +180,7 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
     faults = [one for one in gone if capture.patched and not whole.accepts(one.record)]
     if faults:
         hint = f"cover it with a feed, or --accept-branch {faults[0].record.place}"
-        texts = _with_hint(_shown(list(map(_describe_removed, faults))), hint)
+        texts = _with_hint(_first_texts(list(map(_describe_removed, faults))), hint)
         return Ruling.fault(ReasonCode.BRANCH_UNCOVERED, *texts)
     return Ruling(notes=tuple(map(_describe_removed, gone)) if judged.passed else ())
 
@@ -210,7 +210,7 @@ def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     """What else there is to say of the branches of what passed."""
-    branches, fixed = capture.branches, capture.fixed
+    branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
             yield f"{_describe_frozen(one)}; it agrees all the same"
@@ -228,7 +228,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
         yield f"branches on tensor data could not be looked for: {branches.watched.incomplete}"
 
 
-def recorded_capture(
+def capture_from_record(
     branches: BranchCoverage, artifact: Artifact, manifest: Manifest
 ) -> CaptureEvidence:
     """Return what the record says of the capture of what was made before."""
@@ -332,7 +332,7 @@ def _matches_place(text: str, place: str) -> bool:
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
 
 
-def _shown(texts: Sequence[str]) -> list[str]:
+def _first_texts(texts: Sequence[str]) -> list[str]:
     """The first texts, and how many more there are."""
     more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
     return [*texts[:_MAX_SHOWN], *more]

@@ -17,8 +17,8 @@ from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.hill_climb import SEARCH, SearchPoint, hill_climb
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
-from ..validators.output_scale import margin_on_feed
 from ..validators.ruling import Ruling
+from ..validators.tolerance import margin_on_feed
 from ..validators.wide_integer_feeds import WIDE
 from .eager_reference import EagerReference, run_eager
 from .judge_case import JudgeRequest
@@ -120,7 +120,7 @@ class _FeedSearch:
             now = judge_evidence(longer, self.eager)
             # What is within the limits beside few feeds may be a little beyond beside all.
             if now.passed or found.worst.headroom < 0:
-                judged = judged.rejudged(now)
+                judged = judged.use_judgment(now)
         note = _describe_search(found.tried, judged.verdict, seconds)
         return SearchResult(
             judged=judged.plus(Ruling(notes=(note,))),

@@ -135,7 +135,7 @@ class JudgedEvidence(Judgment):
 
     evidence: Evidence
 
-    def rejudged(self, other: JudgedEvidence) -> JudgedEvidence:
+    def use_judgment(self, other: JudgedEvidence) -> JudgedEvidence:
         """Return this judgment on other evidence: its measures, and the rulings of both."""
         return replace(other, rulings=(*self.rulings, *other.rulings))
 

@@ -85,7 +85,7 @@ def _judge_narrowed(
     whole = {spec.name: spec.values for spec in specs if spec.values is not None}
     kept = {n: r for n, r in together.items() if r != (int(whole[n].low), int(whole[n].high))}
     notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
-    return judged.rejudged(now).plus(Ruling(restricted_values=kept, notes=notes))
+    return judged.use_judgment(now).plus(Ruling(restricted_values=kept, notes=notes))
 
 
 def _narrower_together(

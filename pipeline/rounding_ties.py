@@ -52,7 +52,7 @@ def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence
     if not chosen or not _is_shown_elsewhere(evidence, eager):
         return judged
     again = redraw(evidence.judge(), eager)
-    return judged.rejudged(again).plus(Ruling(notes=_tie_notes(chosen)))
+    return judged.use_judgment(again).plus(Ruling(notes=_tie_notes(chosen)))
 
 
 def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
@@ -140,18 +140,13 @@ def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str])
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
     """Whether a feed that counts makes the same kind of choice with nothing left open."""
-    return any(
-        not one.settled and one.feed.name not in evidence.loose and _is_decided(one, eager)
-        for one in evidence.references
-    )
-
-
-def _is_decided(reference: ReferenceOutputs, eager: EagerReference) -> bool:
-    for last in _TIE_ORDERS:
-        outputs = _run_with_order(reference, eager, last=last, exact=False)
-        if outputs is None or not _is_same_outputs(outputs, reference.outputs):
-            return False
-    return True
+    for one in evidence.references:
+        if one.settled or one.feed.name in evidence.loose:
+            continue
+        orders = (_run_with_order(one, eager, last=last, exact=False) for last in _TIE_ORDERS)
+        if all(found is not None and _is_same_outputs(found, one.outputs) for found in orders):
+            return True
+    return False
 
 
 def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
@@ -197,7 +192,7 @@ def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvi
     if not positions:
         return judged.plus(Ruling(notes=(_leak_text([*kept]),)))
     again = redraw(_use_plain_references(asked, kept, eager).judge(), eager)
-    return judged.rejudged(again).plus(Ruling(notes=(_plain_path_note(positions, [*kept]),)))
+    return judged.use_judgment(again).plus(Ruling(notes=(_plain_path_note(positions, [*kept]),)))
 
 
 SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], ...] = (

@@ -129,7 +129,7 @@ def _open_samples(
     labelled = enter_labelled(order.measuring, eager, progress, held)
     options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
-        samples = _recorded_samples(order.parent, eager, workspace)
+        samples = _samples_of_parent(order.parent, eager, workspace)
         return replace(samples, labelled=labelled)
     found = prepare_calibration(options, eager, progress, root=folder.path)
     held.callback(found.close)
@@ -141,7 +141,7 @@ def _open_samples(
     )
 
 
-def _recorded_samples(
+def _samples_of_parent(
     parent: Path | None, eager: EagerReference, workspace: Workspace
 ) -> RunSamples:
     """What the order's parent has on record, if that is of this very model."""

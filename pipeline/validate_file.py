@@ -25,7 +25,7 @@ from .branch_coverage import (
     CaptureEvidence,
     accept_recorded,
     branch_coverage,
-    recorded_capture,
+    capture_from_record,
     watch_branches,
 )
 from .eager_reference import EagerReference, open_subject, read_checkpoint
@@ -188,7 +188,7 @@ class BesideRecord:
             progress=progress,
             held_out=held_out,
             notes=note_missing_feed(self.worst, self.folder),
-            capture=lambda: recorded_capture(branches, self.artifact, self.manifest),
+            capture=lambda: capture_from_record(branches, self.artifact, self.manifest),
             recorded_accuracy=self.artifact.accuracy,
             domain=lambda _: self.artifact.domain,
         )

@@ -22,7 +22,7 @@ from .accuracy_gate import apply_recorded_gate, apply_recorded_preprocessing
 from .branch_coverage import (
     accept_recorded,
     branch_coverage,
-    recorded_capture,
+    capture_from_record,
     update_branches,
 )
 from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
@@ -194,7 +194,7 @@ class _RecordedProof:
                 held_out=held_out,
                 recorded_worst=self.worst,
                 notes=note_missing_feed(self.worst, self.folder),
-                capture=lambda: recorded_capture(branches, self.artifact, self.manifest),
+                capture=lambda: capture_from_record(branches, self.artifact, self.manifest),
                 sensitive=True,
                 labelled=apply_recorded_gate(self.labelled, self.artifact.accuracy),
                 recorded_accuracy=self.artifact.accuracy,
@@ -262,15 +262,15 @@ def judge_again(
     if changed:
         return _unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return prove_it(_make_candidate(artifact, folder, targets), judging)
+        return prove_it(_make_candidate(artifact, folder, target), judging)
     except RunnerError as error:
         return _unrun_judgment(artifact, device, State.ERROR, error.message)
 
 
-def _make_candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
+def _make_candidate(artifact: Artifact, folder: Path, target: Target) -> Candidate:
     return Candidate(
         name=artifact.name,
-        target=target_named(artifact.target, targets),
+        target=target,
         precision=artifact.limit_precision,
         path=folder / artifact.files[0].name,
     )

@@ -104,7 +104,7 @@ def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruli
     text = f"{found.differing} of {found.count} sizes and values that were swept differ"
     if now.passed:
         return Ruling(notes=(f"{text}, by what ties or noise explain",))
-    return judged.rejudged(now).plus(Ruling(notes=(text,)))
+    return judged.use_judgment(now).plus(Ruling(notes=(text,)))
 
 
 def _note_held_out(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:

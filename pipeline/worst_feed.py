@@ -133,7 +133,7 @@ def place_worst_feed(
         drop_worst_feeds(place, artifact)
     if was and was != artifact:
         drop_worst_feeds(place, was)
-    return verdict.filed(artifact, worst)
+    return verdict.file_under(artifact, worst)
 
 
 def get_worst_feed(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:

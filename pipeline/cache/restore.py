@@ -183,7 +183,7 @@ def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) 
     worst = verdict.worst
     if worst is not None:
         draft = (hit.place / worst.file).resolve()
-        verdict = verdict.filed(verdict.artifact, replace(worst, file=str(draft)))
+        verdict = verdict.file_under(verdict.artifact, replace(worst, file=str(draft)))
     other = artifact.step if artifact.rejected else f"{REJECTED_FOLDER}/{artifact.name}"
     was = "" if artifact.rejected else other
     return place_worst_feed(
