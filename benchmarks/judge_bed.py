@@ -24,9 +24,10 @@ from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
-from modelc.pipeline.judge_artifact import Candidate, judge_candidate
+from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.order import Judging, Lowering, Source
 from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.verdict_rules import judge_candidate
 
 if TYPE_CHECKING:
     from torch import nn
@@ -74,7 +75,10 @@ class Bed:
         candidate = Listened(
             name=path.name, target=target_named(target), precision=precision, path=path
         )
-        verdict = judge_candidate(candidate, self.subject, Judging(), self.stage)
+        asked = JudgeRequest(
+            candidate=candidate, eager=self.subject, judging=Judging(), progress=self.stage
+        )
+        verdict = judge_candidate(asked).verdict
         answers = candidate.heard[: len(self.subject.references)]
         return Judged(verdict=verdict, answers=answers)
 

@@ -281,17 +281,9 @@ class Verdict:
         """The reasons that hold at any tolerance."""
         return tuple(one for one in self.reasons if one.fault)
 
-    def with_fault(self, code: ReasonCode, *texts: str) -> Verdict:
-        """Return this verdict, rejected for faults at any tolerance, which come first.
-
-        A verdict of state `error` keeps it.
-        """
-        faults = tuple(Reason(code=code, text=text, fault=True) for text in texts)
-        return replace(
-            self,
-            state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reasons=(*faults, *self.reasons),
-        )
+    def file_under(self, artifact: str, worst: WorstFeed | None) -> Verdict:
+        """Return the same decision for an artifact of this name, with its worst feed."""
+        return replace(self, artifact=artifact, worst=worst)
 
     def check_explained(self) -> None:
         """Check that nothing passed below its precision's SQNR without a recorded reason.

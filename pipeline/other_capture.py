@@ -14,9 +14,9 @@ from ..core.manifest import Manifest
 from ..core.records import Artifact
 from .attempt import Recipe, Trial, try_recipe
 from .build_step import settle_trial
-from .order import Wanted
+from .order import Order, Wanted
 from .plan import Step
-from .run_context import Parent, RunContext, StepResult
+from .run_context import Parent, RunContext, StepResult, StepWork
 
 
 def build_from_other_capture(
@@ -27,27 +27,29 @@ def build_from_other_capture(
     Tried where the captures were left to modelc, and the step has no choice of its own.
     """
     parent = next((one for one in manifest.artifacts if one.name == step.parent), None)
-    if parent is None or not _can_try(step, parent, run):
+    if parent is None or not _can_try(step, parent, run.order):
         return None
     for other in _other_capture_steps(step, parent):
         found = _try_both(step, other, run)
         if found is not None:
             mother, child = found
-            origin = _trial_parent(other, mother)
-            run.folder.forget()  # the rejected file that came of the first parent is of no use
-            run.folder.claim([other.file])
-            run.progress.note(f"{step.name}: made from {other.name} in place of {parent.name}")
+            folder = run.workspace.folder
+            folder.forget()  # the rejected file that came of the first parent is of no use
+            folder.claim([other.file])
+            run.workspace.progress.note(
+                f"{step.name}: made from {other.name} in place of {parent.name}"
+            )
             return (
                 other,
-                _settle_step(other, mother, _eager_parent(run), run),
-                _settle_step(step, child, origin, run),
+                _settle_step(_eager_work(other, run), mother),
+                _settle_step(_child_work(step, other, mother, run), child),
             )
     return None
 
 
-def _can_try(step: Step, parent: Artifact, run: RunContext) -> bool:
+def _can_try(step: Step, parent: Artifact, order: Order) -> bool:
     plain = step.wanted.precision is Precision.FP32 and not step.quantizers
-    return plain and run.order.capture is None and parent.capture is not None
+    return plain and order.capture is None and parent.capture is not None
 
 
 def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:
@@ -71,26 +73,28 @@ def _try_both(step: Step, other: Step, run: RunContext) -> tuple[Trial, Trial] |
     """The second parent and its child, if both pass; what was made of them goes otherwise."""
     made: list[Trial] = []
     try:
-        mother = try_recipe(other, Recipe(capture=other.captures[0]), _eager_parent(run), run)
+        mother = try_recipe(_eager_work(other, run), Recipe(capture=other.captures[0]))
         made.append(mother)
         if mother.verdict.passed:
-            child = try_recipe(step, Recipe(), _trial_parent(other, mother), run)
+            child = try_recipe(_child_work(step, other, mother, run), Recipe())
             made.append(child)
             if child.verdict.passed:
                 return mother, child
     except (ConversionError, RunnerError) as error:
-        run.progress.note(f"{step.name}: not from {other.name}: {error.message}")
+        run.workspace.progress.note(f"{step.name}: not from {other.name}: {error.message}")
     for trial in made:
         rmtree(trial.workplace)
     return None
 
 
-def _eager_parent(run: RunContext) -> Parent:
-    return Parent(name=EAGER, digest=run.eager.checkpoint.digest)
+def _eager_work(step: Step, run: RunContext) -> StepWork:
+    parent = Parent(name=EAGER, digest=run.eager.checkpoint.digest)
+    return StepWork(step=step, parent=parent, run=run)
 
 
-def _trial_parent(other: Step, trial: Trial) -> Parent:
-    return Parent(
+def _child_work(step: Step, other: Step, trial: Trial, run: RunContext) -> StepWork:
+    """The step from the second parent, while that lies in its workplace."""
+    parent = Parent(
         name=other.name,
         digest=trial.files[0].sha256,
         path=trial.workplace / trial.files[0].name,
@@ -98,9 +102,10 @@ def _trial_parent(other: Step, trial: Trial) -> Parent:
         capture=str(other.captures[0]),
         domain=Domain(inputs=trial.judged.signature.inputs),
     )
+    return StepWork(step=step, parent=parent, run=run)
 
 
-def _settle_step(step: Step, trial: Trial, parent: Parent, run: RunContext) -> StepResult:
-    artifact, verdict = settle_trial(step, trial, parent, run)
+def _settle_step(work: StepWork, trial: Trial) -> StepResult:
+    artifact, verdict = settle_trial(work, trial)
     rmtree(trial.workplace, ignore_errors=True)
     return StepResult(artifact=replace(artifact, seconds=verdict.seconds), verdict=verdict)

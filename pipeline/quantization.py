@@ -40,7 +40,7 @@ from .user_samples import sample_without_model
 
 if TYPE_CHECKING:
     from .attempt import Recipe
-    from .run_context import Parent, RunContext
+    from .run_context import StepWork
 
 
 CALIBRATION_STEP = "calibration samples"
@@ -313,11 +313,10 @@ class CalibrationCache:
         self._store.put(entry, {file.name: file for file in files})
 
 
-def make_quantization(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> QuantizationTask:
+def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
     """What the way's quantizer is to do for the step."""
-    if recipe.quantizer is None or parent.path is None or run.calibration is None:
+    step, parent, run = work.step, work.parent, work.run
+    if recipe.quantizer is None or parent.path is None or run.samples.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = run.order.lowering
     patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
@@ -326,7 +325,7 @@ def make_quantization(
         consumer=step.target.NAME,
         parent=parent.path,
         signature=run.eager.signature,
-        calibration=run.calibration,
+        calibration=run.samples.calibration,
         method=lowering.method,
         keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
     )

@@ -26,21 +26,20 @@ from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
-from ..validators.judge import ReferenceOutputs
-from .accuracy_gate import (
-    apply_recorded_accuracy,
-    apply_recorded_gate,
-    apply_recorded_preprocessing,
-    gate_accuracy,
-    note_accuracy,
+from ..validators.ruling import Ruling, decide
+from .accuracy_gate import apply_recorded_gate, apply_recorded_preprocessing
+from .branch_coverage import (
+    CaptureEvidence,
+    accept_recorded,
+    branch_coverage,
+    capture_from_record,
+    watch_branches,
 )
-from .branch_coverage import accept_recorded, branch_coverage, watch_branches
 from .eager_reference import EagerReference, open_subject, read_checkpoint
 from .extra_sizes import add_recorded_sizes
-from .fault_sensitivity import measure_sensitivity
 from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate, match_outputs
-from .labelled_accuracy import LabelledFeeds, enter_labelled
+from .judge_case import Candidate, JudgeRequest, match_outputs
+from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
 from .narrow_domain import domain_inputs, narrow_subject
@@ -64,6 +63,7 @@ from .recorded_run import (
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
 from .validate_folder import replace_verdict
+from .verdict_rules import judge_candidate
 from .worst_feed import (
     add_feed,
     add_found_feed,
@@ -71,7 +71,6 @@ from .worst_feed import (
     note_missing_feed,
     place_worst_feed,
     read_feed,
-    show_feed,
 )
 
 
@@ -180,36 +179,50 @@ class BesideRecord:
     worst: WorstFeed | None
     folder: Path
 
-    def judged(  # noqa: PLR0913 - what is proven, against what, on what
-        self,
-        candidate: Candidate,
-        eager: EagerReference,
-        judging: Judging,
-        progress: Progress,
-        *,
-        feed: Feed | None,
-        labelled: LabelledFeeds | None,
-    ) -> Verdict:
-        """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
+    def request(
+        self, candidate: Candidate, eager: EagerReference, judging: Judging, progress: Progress
+    ) -> JudgeRequest:
+        """Ask for the verdict as the folder would have it: found feeds, branches, accuracy gate."""
         inputs = domain_inputs(self.artifact.domain, eager)
-        eager = narrow_subject(eager, inputs, progress)
-        eager = add_recorded_sizes(eager, self.artifact.places)
-        eager = add_found_feed(eager, self.worst, self.folder)
-        held_out = refer_held_out(self.held_out, eager, progress) if self.held_out else ()
-        watch_branches(eager, judging.accept, progress, then=self.manifest)
-        verdict = _judge_feeds(candidate, eager, judging, progress, held_out=held_out, feed=feed)
-        missing = note_missing_feed(self.worst, self.folder)
-        verdict = replace(verdict, notes=(*verdict.notes, *missing))
-        seen = branch_coverage(eager, judging.accept, then=self.manifest)
-        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
-        if feed is None:
-            verdict = measure_sensitivity(
-                verdict, candidate, eager, judging, progress, held_out=held_out
-            )
-        if labelled is None:
-            return apply_recorded_accuracy(verdict, self.artifact.accuracy)
-        again = apply_recorded_gate(labelled, self.artifact.accuracy)
-        return note_accuracy(gate_accuracy(candidate, verdict, again, progress))
+        within = narrow_subject(eager, inputs, progress)
+        within = add_recorded_sizes(within, self.artifact.places)
+        within = add_found_feed(within, self.worst, self.folder)
+        held_out = refer_held_out(self.held_out, within, progress) if self.held_out else ()
+        watch_branches(within, judging.accept, progress, then=self.manifest)
+        branches = branch_coverage(within, judging.accept, then=self.manifest)
+        return JudgeRequest(
+            candidate=candidate,
+            eager=within,
+            judging=judging,
+            progress=progress,
+            held_out=held_out,
+            notes=note_missing_feed(self.worst, self.folder),
+            capture=lambda: capture_from_record(branches, self.artifact, self.manifest),
+            recorded_accuracy=self.artifact.accuracy,
+            domain=lambda _: self.artifact.domain,
+        )
+
+
+def _request_of_file(
+    candidate: Candidate, eager: EagerReference, judging: Judging, progress: Progress
+) -> JudgeRequest:
+    """Ask for the verdict on a file that no record is beside."""
+    watch_branches(eager, judging.accept, progress)
+    candidate = match_outputs(candidate, eager.signature, progress)
+    settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
+
+    def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
+        return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
+
+    return JudgeRequest(
+        candidate=candidate,
+        eager=eager,
+        judging=judging,
+        progress=progress,
+        restrict=True,
+        capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
+        domain=domain,
+    )
 
 
 def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on record
@@ -222,7 +235,7 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
     feed: Feed | None = None,
     measuring: Measuring | None = None,
 ) -> Verdict:
-    """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
+    """Open the eager side, as it is recorded if it is, and judge; no file beside itself."""
     with temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
@@ -240,48 +253,24 @@ def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on rec
             signature = None if recorded is None else recorded.manifest.signature
             eager = open_subject(source, checkpoint, judging, progress, signature)
             labelled = enter_labelled(measuring, eager, progress, held)
-            if recorded is not None:
-                verdict = recorded.judged(
-                    candidate, eager, judging, progress, feed=feed, labelled=labelled
-                )
-                return replace(verdict, domain=recorded.artifact.domain)
-            watch_branches(eager, judging.accept, progress)
-            candidate = match_outputs(candidate, eager.signature, progress)
-            verdict = _judge_feeds(candidate, eager, judging, progress, feed=feed, restrict=True)
-            verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
-            inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
-            if feed is None:
-                within = narrow_subject(eager, inputs, progress)
-                verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
-            verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
-            settings = runtime_settings(candidate.target, verdict.device)
-            return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
+            build = _request_of_file if recorded is None else recorded.request
+            asked = build(candidate, eager, judging, progress)
+            asked = _show_feed(asked, feed)
+            labelled = apply_recorded_gate(labelled, asked.recorded_accuracy)
+            asked = replace(asked, labelled=labelled, states_accuracy=True)
+            return judge_candidate(asked).verdict
 
 
-def _judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed to show
-    candidate: Candidate,
-    eager: EagerReference,
-    judging: Judging,
-    progress: Progress,
-    *,
-    held_out: tuple[ReferenceOutputs, ...] = (),
-    feed: Feed | None = None,
-    restrict: bool = False,
-) -> Verdict:
-    """The verdict on all feeds, shown for one of them alone where that is asked for.
+def _show_feed(asked: JudgeRequest, feed: Feed | None) -> JudgeRequest:
+    """Judge on one feed more and show that alone, where there is one; else look for faults.
 
     The others are run as well: how large an output usually is, and how far eager itself is from
     float64, is theirs to say, and the figures are to be those of the first time.
     """
     if feed is None:
-        return judge_candidate(
-            candidate, eager, judging, progress, held_out=held_out, restrict=restrict
-        )
-    eager, name = add_feed(eager, held_out, feed)
-    verdict = judge_candidate(
-        candidate, eager, judging, progress, held_out=held_out, restrict=restrict
-    )
-    return show_feed(verdict, name)
+        return replace(asked, sensitive=True)
+    eager, name = add_feed(asked.eager, asked.held_out, feed)
+    return replace(asked, eager=eager, shown=name)
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:
@@ -335,9 +324,8 @@ def _judge_recorded(
     verdict = apply_tolerance(verdict, _new_tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else describe_changed_file(artifact, folder)
     refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
-    return (
-        verdict.with_fault(ReasonCode.CHANGED_FILE, changed) if changed and not refused else verdict
-    )
+    faults = [changed] if changed and not refused else []
+    return decide(verdict, [Ruling.fault(ReasonCode.CHANGED_FILE, *faults)])
 
 
 def _new_tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
@@ -386,6 +374,5 @@ def _restore_artifact(
         artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
     )
     slim = without_artifacts(manifest, {artifact.name})
-    verdict = replace(verdict, artifact=name)
-    verdict = place_worst_feed(verdict, place, back.files[0].name, was=artifact.name)
+    verdict = place_worst_feed(verdict, place, back.files[0].name, artifact=name, was=artifact.name)
     return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))

@@ -16,19 +16,20 @@ from ..core.kinds import ReasonCode
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
 from ..core.verdict import Reason, State, Verdict
+from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import tolerance_for
-from .accuracy_gate import (
-    apply_recorded_accuracy,
-    apply_recorded_preprocessing,
-    gate_accuracy_again,
+from .accuracy_gate import apply_recorded_gate, apply_recorded_preprocessing
+from .branch_coverage import (
+    accept_recorded,
+    branch_coverage,
+    capture_from_record,
+    update_branches,
 )
-from .branch_coverage import accept_recorded, branch_coverage, update_branches
 from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
 from .eager_reference import EagerReference, open_subject, read_checkpoint
 from .extra_sizes import add_recorded_sizes
-from .fault_sensitivity import measure_sensitivity
 from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate
+from .judge_case import Candidate, JudgeRequest
 from .labelled_accuracy import LabelledFeeds, enter_labelled
 from .limit_text import Measuring
 from .manifest_file import without_artifacts
@@ -49,10 +50,10 @@ from .recorded_run import (
 )
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
+from .verdict_rules import judge_candidate
 from .worst_feed import (
     add_found_feed,
     get_worst_feed,
-    keep_search_record,
     note_missing_feed,
     place_worst_feed,
 )
@@ -123,11 +124,10 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
                 labelled=labelled,
             )
             asked = apply_exported_tolerances(judging, artifact.tolerance)
-            verdict = judge_again(artifact, folder, asked, again, targets)
-            weighed, verdict = again.gate_again(verdict, targets)
-            weighed = replace(weighed, frozen=placed.frozen)
-            known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
-            done = replace_verdict(replace(done, artifacts=known), weighed, verdict, place)
+            judgment = judge_again(artifact, folder, asked, again, targets)
+            record, verdict = again.record_of(judgment, placed)
+            known = tuple(record if a.name == artifact.name else a for a in done.artifacts)
+            done = replace_verdict(replace(done, artifacts=known), record, verdict, place)
             place.commit(done)  # each time: a file may just have been moved
             done = _explain_rejected(done, again, targets)
     return done
@@ -166,29 +166,39 @@ class _RecordedProof:
     worst: WorstFeed | None
     labelled: LabelledFeeds | None = None
 
-    def gate_again(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
-        """The artifact with its accuracy measured anew, where there is labelled data."""
+    def record_of(self, judgment: Judgment, placed: Artifact) -> tuple[Artifact, Verdict]:
+        """The artifact's record with what was measured anew, and the verdict."""
+        record = replace(self.artifact, frozen=placed.frozen)
         if self.labelled is None:
-            return self.artifact, apply_recorded_accuracy(verdict, self.artifact.accuracy)
-        candidate = _make_candidate(self.artifact, self.folder, targets)
-        candidate = replace(candidate, settings=self.settings)
-        return gate_accuracy_again(self.artifact, candidate, verdict, self.labelled, self.progress)
+            return record, judgment.verdict
+        if not judgment.rulings:  # the file was not run
+            note = "not measured on labelled data, as it was not run"
+            return record, judgment.plus(Ruling(notes=(note,))).verdict
+        if judgment.verdict.outputs:
+            record = replace(record, accuracy=judgment.accuracy)
+        return record, judgment.verdict
 
-    def __call__(self, candidate: Candidate, judging: Judging) -> Verdict:
+    def __call__(self, candidate: Candidate, judging: Judging) -> Judgment:
         feeds = load_samples(self.artifact, self.folder)
         held_out = refer_held_out(feeds, self.eager, self.progress) if feeds else ()
-        candidate = replace(candidate, settings=self.settings, aside=self.aside)
         inputs = domain_inputs(self.artifact.domain, self.eager)
         eager = narrow_subject(self.eager, inputs, self.progress)
         eager = add_recorded_sizes(eager, self.artifact.places)
-        eager = add_found_feed(eager, self.worst, self.folder)
-        verdict = judge_candidate(candidate, eager, judging, self.progress, held_out=held_out)
-        missing = note_missing_feed(self.worst, self.folder)
-        verdict = keep_search_record(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
-        seen = branch_coverage(self.eager, judging.accept, then=self.manifest)
-        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
-        return measure_sensitivity(
-            verdict, candidate, eager, judging, self.progress, held_out=held_out
+        branches = branch_coverage(self.eager, judging.accept, then=self.manifest)
+        return judge_candidate(
+            JudgeRequest(
+                candidate=replace(candidate, settings=self.settings, aside=self.aside),
+                eager=add_found_feed(eager, self.worst, self.folder),
+                judging=judging,
+                progress=self.progress,
+                held_out=held_out,
+                recorded_worst=self.worst,
+                notes=note_missing_feed(self.worst, self.folder),
+                capture=lambda: capture_from_record(branches, self.artifact, self.manifest),
+                sensitive=True,
+                labelled=apply_recorded_gate(self.labelled, self.artifact.accuracy),
+                recorded_accuracy=self.artifact.accuracy,
+            )
         )
 
 
@@ -242,34 +252,34 @@ def judge_again(
     artifact: Artifact,
     folder: Path,
     judging: Judging,
-    prove_it: Callable[[Candidate, Judging], Verdict],
+    prove_it: Callable[[Candidate, Judging], Judgment],
     targets: tuple[Target, ...] = TARGETS,
-) -> Verdict:
+) -> Judgment:
     """Digest first; only an unchanged file is run."""
     target = target_named(artifact.target, targets)
     device = judging.device_for(target)
     changed = describe_changed_file(artifact, folder)
     if changed:
-        return _refusal_verdict(artifact, device, State.FAILED, changed)
+        return _unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return prove_it(_make_candidate(artifact, folder, targets), judging)
+        return prove_it(_make_candidate(artifact, folder, target), judging)
     except RunnerError as error:
-        return _refusal_verdict(artifact, device, State.ERROR, error.message)
+        return _unrun_judgment(artifact, device, State.ERROR, error.message)
 
 
-def _make_candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
+def _make_candidate(artifact: Artifact, folder: Path, target: Target) -> Candidate:
     return Candidate(
         name=artifact.name,
-        target=target_named(artifact.target, targets),
+        target=target,
         precision=artifact.limit_precision,
         path=folder / artifact.files[0].name,
     )
 
 
-def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
-    """A verdict on a file that was not run."""
+def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
+    """Judge a file that was not run."""
     code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
-    return Verdict(
+    verdict = Verdict(
         artifact=artifact.name,
         state=state,
         reasons=(Reason(code=code, text=reason, fault=state is State.FAILED),),
@@ -278,6 +288,7 @@ def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str)
         feeds=(),
         outputs=(),
     )
+    return Judgment(measured=verdict)
 
 
 def replace_verdict(
@@ -285,7 +296,7 @@ def replace_verdict(
 ) -> Manifest:
     """The manifest with the new verdict; an artifact that fails now is moved away."""
     if verdict.passed:
-        verdict = place_worst_feed(verdict, place, artifact.files[0].name)
+        verdict = place_worst_feed(verdict, place, artifact.files[0].name, artifact=artifact.name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
@@ -296,8 +307,9 @@ def replace_verdict(
         rejected=True,
         seal="",
     )
-    verdict = replace(verdict, artifact=moved.name)
-    verdict = place_worst_feed(verdict, place, moved.files[0].name, was=artifact.name)
+    verdict = place_worst_feed(
+        verdict, place, moved.files[0].name, artifact=moved.name, was=artifact.name
+    )
     slim = without_artifacts(manifest, {artifact.name, moved.name})
     return replace(
         slim,

@@ -20,6 +20,7 @@ from modelc.core.errors import LOGGED
 from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.trial_choice import CHOICE_RULE
+from modelc.validators.ruling import Ruling, decide
 
 
 class Terminal(io.StringIO):
@@ -156,7 +157,10 @@ def test_what_refused_it_is_told_first_and_what_came_of_it_below(
 ) -> None:
     manifest = replace(records.refused(), pending=())
     (verdict,) = (one for one in manifest.verdicts if not one.passed)
-    frozen = verdict.with_fault(ReasonCode.BRANCH_FROZEN, "the trace froze the branch at net.py:7")
+    frozen = decide(
+        verdict,
+        [Ruling.fault(ReasonCode.BRANCH_FROZEN, "the trace froze the branch at net.py:7")],
+    )
     assert frozen.reason == f"the trace froze the branch at net.py:7; {verdict.reason}"
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)

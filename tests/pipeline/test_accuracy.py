@@ -17,12 +17,13 @@ from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.events import Event, Finished, Noted, Started, ignore_events
 from modelc.core.findings import Accuracy
-from modelc.core.kinds import ReasonCode
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
-from modelc.pipeline.accuracy_gate import apply_recorded_accuracy
+from modelc.pipeline.accuracy_gate import check_accuracy
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.finish_pending import finish_pending
+from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.labelled_accuracy import LabelledFeeds, enter_labelled, measure_accuracy
 from modelc.pipeline.limit_text import Measuring, parse_drop
 from modelc.pipeline.manifest_file import read_manifest
@@ -32,6 +33,7 @@ from modelc.pipeline.run_order import run
 from modelc.pipeline.run_progress import Progress
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
+from modelc.validators.ruling import Judgment, Ruling
 
 from ..reasons import has_code, reason_codes
 from .conftest import eagerly
@@ -526,9 +528,15 @@ def test_a_refused_file_is_refused_by_itself_as_well(
     wrong = Changed(subject, no_eights).run
     manifest = made(digits_source, tmp_path / "out", wrong, fake, max_drop=0.005)
     (refused,) = manifest.artifacts
-    verdict = apply_recorded_accuracy(
-        replace(manifest.verdicts[0], state=State.PASSED), refused.accuracy
+    passed = Judgment(measured=replace(manifest.verdicts[0], state=State.PASSED, reasons=()))
+    asked = JudgeRequest(
+        candidate=Candidate(name="fake", target=fake(), precision=Precision.FP32, path=tmp_path),
+        eager=subject,
+        judging=Judging(),
+        progress=Progress(tell=ignore_events, logs=tmp_path),
+        recorded_accuracy=refused.accuracy,
     )
+    verdict = passed.plus(check_accuracy(asked, passed)).verdict
     assert verdict.state is State.FAILED
-    assert "top1 drops by" in verdict.reason
-    assert apply_recorded_accuracy(verdict, None) is verdict
+    assert [reason.code for reason in verdict.reasons] == [ReasonCode.ACCURACY]
+    assert check_accuracy(replace(asked, recorded_accuracy=None), passed) == Ruling()

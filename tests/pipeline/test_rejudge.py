@@ -16,6 +16,7 @@ from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
+from modelc.validators.ruling import Ruling, decide
 
 from ..reasons import because, has_code, reason_codes
 
@@ -90,7 +91,8 @@ def test_a_changed_file_is_refused_whatever_the_limits(folder: Path) -> None:
 def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
     manifest = manifest_in(folder)
     verdicts = tuple(
-        v.with_fault(ReasonCode.BRANCH_FROZEN, "a frozen branch") for v in manifest.verdicts
+        decide(v, [Ruling.fault(ReasonCode.BRANCH_FROZEN, "a frozen branch")])
+        for v in manifest.verdicts
     )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     done = rejudge_folder(folder, Judging(min_sqnr=0.0, rtol=10.0))
@@ -159,7 +161,8 @@ def test_a_refused_twin_never_comes_back_as_the_file_that_took_its_place(folder:
         rejected=True,
     )
     broken = replace(
-        kept.with_fault(ReasonCode.OUTPUT_DIFFERS, "wrong at batch 3"), artifact="onnx"
+        decide(kept, [Ruling.fault(ReasonCode.OUTPUT_DIFFERS, "wrong at batch 3")]),
+        artifact="onnx",
     )
     verdicts = (
         *(broken if v is kept else v for v in manifest.verdicts),

@@ -23,6 +23,7 @@ from modelc.pipeline import build_step
 from modelc.pipeline.attempt import Recipe
 from modelc.pipeline.build_step import _StepAttempts
 from modelc.pipeline.order import Order, Source
+from modelc.pipeline.run_context import Parent, RunMemory, StepWork
 from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
 
@@ -306,12 +307,15 @@ def test_rewrites_that_held_for_another_format_are_tried_first(
     step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))
     stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(model=None)
     order = SimpleNamespace(patches=())
-    bench: Any = SimpleNamespace(progress=stage, eager=subject, order=order, held=[])
-    parent: Any = None
+    memory = RunMemory()
+    run: Any = SimpleNamespace(
+        workspace=SimpleNamespace(progress=stage), eager=subject, order=order, memory=memory
+    )
+    work = StepWork(step=step, parent=Parent(name="eager", digest=""), run=run)
 
-    build_step._try_all(step, parent, bench)
+    build_step._try_all(work)
     assert asked == [("eager-attention",), ("scan",)]
     asked.clear()
-    build_step._try_all(step, parent, bench)
+    build_step._try_all(work)
     assert asked == [("scan", "tensor-lengths")]
-    assert bench.held == [("scan", "tensor-lengths")]
+    assert memory.held == [("scan", "tensor-lengths")]
