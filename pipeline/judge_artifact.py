@@ -24,15 +24,14 @@ from ..core.contract import (
     no_progress,
 )
 from ..core.errors import ModelcError
-from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode
 from ..core.signature import Signature
 from ..core.target_extensions import Carrying, SelfTuned
 from ..core.verdict import DefaultRun, State, Tolerance, Verdict
-from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.tolerance import TOLERANCES
+from .default_session import check_default_session, is_compared
 from .eager_reference import EagerReference
 from .extra_sizes import find_rounding_origins, run_sweep
 from .feed_search import search_worst_feed
@@ -168,6 +167,7 @@ def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how
         notes = (*note_missing_float64(eager, tolerance), *verdict.notes, *notes)
         verdict = _check_weights(replace(verdict, notes=notes), candidate, eager)
         verdict = add_default_run(verdict, candidate, evidence, eager)
+        verdict = check_default_session(verdict, candidate, evidence)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
     found = search_worst_feed(
@@ -335,7 +335,7 @@ def add_default_run(
     if not verdict.passed or not isinstance(target, SelfTuned):
         return verdict
     opened = target.open_by_default(candidate.path, verdict.device, eager.signature)
-    counted = [one for one in evidence.references if _is_compared(one, evidence)][
+    counted = [one for one in evidence.references if is_compared(one, evidence)][
         :_MAX_DEFAULT_FEEDS
     ]
     if opened is None or not counted:
@@ -365,11 +365,6 @@ def add_default_run(
     return replace(
         verdict, by_default=run, notes=(*verdict.notes, *_default_run_notes(run, verdict))
     )
-
-
-def _is_compared(reference: ReferenceOutputs, evidence: Evidence) -> bool:
-    feed = reference.feed
-    return feed.kind in (*SIZED, SAMPLE) and feed.name not in evidence.loose
 
 
 def _default_run_notes(run: DefaultRun, verdict: Verdict) -> tuple[str, ...]:
