@@ -31,7 +31,6 @@ from ..core.verdict import DefaultRun, State, Tolerance, Verdict
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.tolerance import TOLERANCES
-from .default_session import check_default_session, is_compared
 from .eager_reference import EagerReference
 from .extra_sizes import find_rounding_origins, run_sweep
 from .feed_search import search_worst_feed
@@ -42,6 +41,7 @@ from .reply_evidence import Evidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import judge_with_ties, mark_undecided_replies
 from .run_progress import Progress
+from .verdict_evidence import check_compared, check_default_session, is_compared
 from .worst_feed import add_search_record, save_worst_feed
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how
         notes = note_held_out(verdict, held_out, beyond_feeds(references, candidate.precision))
         notes = (*note_missing_float64(eager, tolerance), *verdict.notes, *notes)
         verdict = _check_weights(replace(verdict, notes=notes), candidate, eager)
+        verdict = check_compared(verdict, evidence)
         verdict = add_default_run(verdict, candidate, evidence, eager)
         verdict = check_default_session(verdict, candidate, evidence)
         clock.detail, clock.passed = str(verdict.state), verdict.passed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest  # noqa: TC002 - fixtures are typed at run time
+import pytest
 import torch
 from torch import nn
 
@@ -43,3 +43,35 @@ def test_crash_of_the_file_itself_is_rejected(
     assert not verdict.passed
     assert [one.code for one in verdict.reasons] == [ReasonCode.DEFAULT_SESSION]
     assert "SIGSEGV" in verdict.reasons[0].text
+
+
+class Detector(nn.Module):
+    """Gives the rows above a threshold, as many as there are."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.threshold = threshold
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x * self.scale
+        return rows[rows[:, 0] > self.threshold]
+
+
+def detector(threshold: float) -> nn.Module:
+    return Detector(threshold)
+
+
+@pytest.mark.parametrize(("threshold", "codes"), [("0.0", []), ("1e30", [ReasonCode.NOT_MEASURED])])
+def test_detector_that_finds_nothing_is_not_passed(
+    tmp_path: Path, threshold: str, codes: list[ReasonCode]
+) -> None:
+    source = Source(
+        checkpoint=saved("detector", Detector(0), tmp_path),
+        model=f"{__name__}:detector",
+        model_args={"threshold": threshold},
+        inputs=("x:float32[n=1..8,4]{-1..1}",),
+    )
+    wanted = Wanted(target="onnx", precision=Precision.FP32)
+    found = run(Order(source=source, wanted=(wanted,), out=tmp_path / "out"))
+    assert [one.code for one in found.verdicts[-1].reasons] == codes

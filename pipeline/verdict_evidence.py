@@ -1,4 +1,7 @@
-"""Check that the file itself runs in its runtime with default options, where a copy was judged."""
+"""Checks on what a verdict rests on: values that were compared, and the file that ships.
+
+Where a copy was judged, the file itself is run in its runtime with default options.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,18 @@ def check_default_session(verdict: Verdict, candidate: Candidate, evidence: Evid
     if not fault:
         return verdict
     return verdict.with_fault(ReasonCode.DEFAULT_SESSION, f"with default session options: {fault}")
+
+
+def check_compared(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Return the verdict, rejected where every output is empty on every feed.
+
+    A detector that finds nothing gives the right shapes whatever its weights are.
+    """
+    arrays = [array for one in evidence.references for array in one.outputs.values()]
+    if not verdict.passed or any(array.size for array in arrays):
+        return verdict
+    text = "all outputs are empty on every feed, so no value was compared: give --samples with"
+    return verdict.with_fault(ReasonCode.NOT_MEASURED, f"{text} inputs that give some")
 
 
 def is_compared(reference: ReferenceOutputs, evidence: Evidence) -> bool:
