@@ -19,6 +19,7 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
+from .onnx_half_transposes import separate_transposes
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
 from .onnx_topology import all_nodes, constant_values, float_constants, index_links
@@ -239,6 +240,8 @@ def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.Mo
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
     _restore_names(half, draft.makers)
+    if job.precision is Precision.FP16:
+        separate_transposes(half.graph)
     _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
     onnx.helper.set_model_props(half, dict(draft.metadata))
     return half

@@ -30,8 +30,8 @@ from ..core.errors import ConversionError, Hint, Option, UsageError
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
-from ..core.target_extensions import OpenedByDefault, Probe
-from . import onnx_coverage, onnx_faults, onnx_probe
+from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
+from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
@@ -48,7 +48,7 @@ from .onnx_guard import read_graph
 from .onnx_half import convert_to_half
 from .onnx_half_emulation import widen_half_regions
 from .onnx_origins import write_sidecar
-from .onnx_sessions import open_onnx, open_onnx_by_default, session_settings
+from .onnx_sessions import is_judged_by_copy, open_onnx, open_onnx_by_default, session_settings
 from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
@@ -225,6 +225,13 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noq
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
     """Open a session without options; None on the CPU, where that changes nothing."""
     return open_onnx_by_default(path, device)
+
+
+def run_by_default(path: Path, device: str, feeds: Sequence[Feed]) -> DefaultOutputs | None:
+    """Run a half-precision file itself on the CPU, where a float32 copy is judged in its place."""
+    if device != "cpu" or not is_judged_by_copy(path):
+        return None
+    return onnx_default_session.run_by_default(path, feeds)
 
 
 def judge_settings(device: str) -> Mapping[str, str]:

@@ -139,6 +139,11 @@ def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
     return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
 
 
+def is_judged_by_copy(path: Path) -> bool:
+    """Whether the CPU session that judges a file runs a float32 copy of it."""
+    return not isinstance(_runnable_model(path, read_graph(path), "cpu"), Path)
+
+
 def session_settings(device: str) -> dict[str, str]:
     """Return the settings of a judging session; others are ONNX Runtime's defaults."""
     ((provider, options),) = _PROVIDERS[device]

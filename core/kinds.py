@@ -49,6 +49,7 @@ class ReasonCode(StrEnum):
     BESIDE_MASK = "beside-mask"
     WIDE_VALUES = "wide-values"
     WEIGHT_ALTERED = "weight-altered"
+    DEFAULT_SESSION = "default-session"
     BRANCH_UNCOVERED = "branch-uncovered"
     BRANCH_FROZEN = "branch-frozen"
     OUTSIDE_TORCH = "outside-torch"

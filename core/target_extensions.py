@@ -56,6 +56,30 @@ class SelfTuned(Target, Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class DefaultOutputs:
+    """What a runtime gives in a child process with its default options.
+
+    `outputs` has one entry per feed, fewer where it failed; `failure` says why, and `unsupported`
+    that this device lacks an operator of the model, which another device may have.
+    """
+
+    outputs: tuple[Outputs, ...]
+    failure: str = ""
+    unsupported: bool = False
+
+
+@runtime_checkable
+class DefaultChecked(Target, Protocol):
+    """A target whose files may be judged by a copy, so that the file itself is run as well."""
+
+    def run_by_default(
+        self, path: Path, device: str, feeds: Sequence[Feed]
+    ) -> DefaultOutputs | None:
+        """Run the file itself in a child process; None where judging already does that."""
+        ...
+
+
 class FaultKind(StrEnum):
     """What a planted fault alters.
 

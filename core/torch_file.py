@@ -31,8 +31,9 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         may_allow: whether --allow-pickle reads what is rejected.
 
     Raises:
-        ConsentError: it contains more than tensors and plain values, which the user may allow.
-        CheckpointError: it is damaged, or contains more and nothing allows that.
+        ConsentError: it holds more than tensors and plain values; the hint says what allows that,
+            or without `may_allow` what to save instead.
+        CheckpointError: it is damaged.
     """
     import pickle
 
@@ -51,7 +52,7 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
             allow = Hint("add ", Option("allow-pickle"), tail)
             raise ConsentError(message, hint=allow, option="allow-pickle") from error
         hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
-        raise CheckpointError(message, hint=hint) from error
+        raise ConsentError(message, hint=hint) from error
     except Exception as error:  # the unpickler raises anything on garbage
         raise unreadable_error(called, error) from error
 

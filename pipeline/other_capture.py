@@ -12,6 +12,7 @@ from ..core.errors import ConversionError, RunnerError
 from ..core.kinds import Precision
 from ..core.manifest import Manifest
 from ..core.records import Artifact
+from ..core.target_extensions import FloatEnds
 from .attempt import Recipe, Trial, try_recipe
 from .build_step import settle_trial
 from .order import Order, Wanted
@@ -21,15 +22,22 @@ from .run_context import Parent, RunContext, StepResult, StepWork
 
 def build_from_other_capture(
     step: Step, manifest: Manifest, run: RunContext
-) -> tuple[Step, StepResult, StepResult] | None:
+) -> tuple[Step, StepResult | None, StepResult] | None:
     """A second parent and the step made from it, both passed; None where no capture gives both.
 
-    Tried where the captures were left to modelc, and the step has no choice of its own.
+    Tried where the captures were left to modelc, and the step has no choice of its own. The second
+    parent's result is None where another step of this folder has made it already.
     """
     parent = next((one for one in manifest.artifacts if one.name == step.parent), None)
     if parent is None or not _can_try(step, parent, run.order):
         return None
     for other in _other_capture_steps(step, parent):
+        known = next((one for one in manifest.artifacts if one.name == other.name), None)
+        if known is not None:
+            made = _build_from_known(step, known, run)
+            if made is not None:
+                return other, None, made
+            continue
         found = _try_both(step, other, run)
         if found is not None:
             mother, child = found
@@ -48,7 +56,9 @@ def build_from_other_capture(
 
 
 def _can_try(step: Step, parent: Artifact, order: Order) -> bool:
-    plain = step.wanted.precision is Precision.FP32 and not step.quantizers
+    exact = step.wanted.precision is Precision.FP32
+    half_weights = step.wanted.precision is Precision.FP16 and isinstance(step.target, FloatEnds)
+    plain = (exact or half_weights) and not step.quantizers
     return plain and order.capture is None and parent.capture is not None
 
 
@@ -67,6 +77,30 @@ def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:
                 asked=False,
                 variant=str(capture),
             )
+
+
+def _build_from_known(step: Step, known: Artifact, run: RunContext) -> StepResult | None:
+    """The step made from a second parent that is in the folder; None where it does not pass."""
+    parent = Parent(
+        name=known.name,
+        digest=known.digest,
+        path=run.workspace.folder.path / known.files[0].name,
+        frozen=known.frozen,
+        capture=known.capture or "",
+        domain=known.domain,
+    )
+    work = StepWork(step=step, parent=parent, run=run)
+    try:
+        child = try_recipe(work, Recipe())
+    except (ConversionError, RunnerError) as error:
+        run.workspace.progress.note(f"{step.name}: not from {known.name}: {error.message}")
+        return None
+    if not child.verdict.passed:
+        rmtree(child.workplace)
+        return None
+    run.workspace.folder.forget()
+    run.workspace.progress.note(f"{step.name}: made from {known.name}")
+    return _settle_step(work, child)
 
 
 def _try_both(step: Step, other: Step, run: RunContext) -> tuple[Trial, Trial] | None:

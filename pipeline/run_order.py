@@ -174,8 +174,9 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
-        manifest = record_result(manifest, sibling, mother)
-        manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
+        if mother is not None:
+            manifest = record_result(manifest, sibling, mother)
+            manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
     elif made.verdict is not None and not made.verdict.passed and step.is_derived:
         parent = _find_parent(step, manifest, context)
         work = parent and StepWork(step=step, parent=parent, run=context)

@@ -14,10 +14,10 @@ from typing import TypeAlias
 from ..core.contract import Weighted
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode
-from ..core.target_extensions import SelfTuned
+from ..core.target_extensions import DefaultChecked, DefaultOutputs, SelfTuned
 from ..core.verdict import DefaultRun, State, Verdict
 from ..validators.feeds import SAMPLE
-from ..validators.judge import ReferenceOutputs, judge
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
@@ -133,6 +133,19 @@ def _check_weights(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
 
+def _check_compared(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Reject an artifact whose outputs are empty on every feed: no value was compared.
+
+    A detector that finds nothing gives the right shapes whatever its weights are.
+    """
+    del asked
+    arrays = [a for one in judged.evidence.references for a in one.outputs.values()]
+    if not judged.passed or any(array.size for array in arrays):
+        return Ruling()
+    text = "all outputs are empty on every feed, so no value was compared: give --samples with"
+    return Ruling.fault(ReasonCode.NOT_MEASURED, f"{text} inputs that give some")
+
+
 # By whose limits a runtime's own precision is judged: TF32 has as many digits as FP16.
 _PRECISION_OF_LIMITS = {"bf16": Precision.BF16, "fp16": Precision.FP16, "tf32": Precision.FP16}
 _MAX_DEFAULT_FEEDS = 8  # feeds: the figure is of roundoff, which differs little between them
@@ -199,6 +212,39 @@ def _default_run_note(run: DefaultRun, told: str) -> str:
     return f"by its runtime's default it computes in {run.compute}: {told}; as judged: {run.advice}"
 
 
+def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Reject a file that crashes or differs with its runtime's default options.
+
+    It is asked where a copy of the file was judged. A device that lacks an operator of the model is
+    noted: the file is then made for another one.
+    """
+    candidate, evidence, device = asked.candidate, judged.evidence, judged.verdict.device
+    target = candidate.target
+    if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
+        return Ruling()
+    counted = [one for one in evidence.references if _is_compared(one, evidence)]
+    found = target.run_by_default(candidate.path, device, [one.feed.arrays for one in counted])
+    if found is None:
+        return Ruling()
+    if found.unsupported:
+        note = f"does not run on {device} as it is; a copy was judged: {found.failure}"
+        return Ruling(notes=(note,))
+    fault = found.failure or _find_difference(found, counted, evidence)
+    texts = [f"with default session options: {fault}"] if fault else []
+    return Ruling.fault(ReasonCode.DEFAULT_SESSION, *texts)
+
+
+def _find_difference(
+    found: DefaultOutputs, counted: list[ReferenceOutputs], evidence: Evidence
+) -> str:
+    """Return why the outputs are rejected; empty where they pass."""
+    if not counted:
+        return ""
+    replies = [ArtifactOutputs(outputs=one) for one in found.outputs]
+    verdict = evidence.judge_on(counted, replies)
+    return "" if verdict.passed else verdict.reason
+
+
 def _note_record(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     del judged
     return Ruling(notes=asked.notes)
@@ -220,7 +266,9 @@ FILE_RULES = (
     Rule(name="sweep over sizes and integers", check=_sweep),
     Rule(name="samples and float64", check=_note_held_out),
     Rule(name="weights", check=_check_weights),
+    Rule(name="values that were compared", check=_check_compared),
     Rule(name="the runtime's default", check=_run_by_default),
+    Rule(name="the file with default options", check=_check_default_session),
 )
 """Rules on the outputs and the bytes of a file, after those on feeds (see reply_evidence.py)."""
 

@@ -224,7 +224,9 @@ def _guilty_layer_part(found: Localisation, layer: Layer | None) -> Markup:
     if not found.guilty:
         why = found.cause or "the error accumulates over many layers"
         return tag("p", "No layer is wrong by itself: ", why, class_="reason")
-    place = ["", f" ({layer.kind}) at ", code_tag(f"{layer.file}:{layer.line}")] if layer else []
+    place = ["", f" ({layer.kind})"] if layer else []
+    if layer and layer.file:
+        place += [" at ", code_tag(f"{layer.file}:{layer.line}")]
     cause = [": ", found.cause] if found.cause else []
     return tag(
         "p",
