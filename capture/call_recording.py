@@ -132,7 +132,7 @@ class _SizeSearch:
         self.left = max(_CALLS, _FEWEST * len(start.calls))
         always: set[tuple[int, int]] = set()
         for name, dim in self.job.signature.free_dims.items():
-            varying, before = self._varying_arguments(name, dim, start), len(self.found)
+            varying, before = self._find_varying(name, dim, start), len(self.found)
             for size in _candidate_sizes(dim, named):
                 if self.left <= 0 or len(self.found) - before >= _MOST:
                     break
@@ -175,7 +175,7 @@ class _SizeSearch:
     def _base_run(self) -> None:
         record_calls(self.job, self.base)
 
-    def _varying_arguments(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
+    def _find_varying(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
         """Return arguments that always depend on the size, by call and position.
 
         They differ at two sizes at least; a difference at one size may be a branch.

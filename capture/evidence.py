@@ -51,14 +51,16 @@ _PATTERNS: tuple[tuple[Symptom, re.Pattern[str]], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class RefusalEvidence:
     """Symptoms, and the user's or a library's files (names without folders) that they lie in."""
 
     symptoms: frozenset[Symptom] = frozenset()
     files: frozenset[str] = frozenset()
 
-    def __or__(self, other: Evidence) -> Evidence:
-        return Evidence(symptoms=self.symptoms | other.symptoms, files=self.files | other.files)
+    def __or__(self, other: RefusalEvidence) -> RefusalEvidence:
+        return RefusalEvidence(
+            symptoms=self.symptoms | other.symptoms, files=self.files | other.files
+        )
 
 
 def find_symptoms(text: str) -> frozenset[Symptom]:
@@ -66,28 +68,34 @@ def find_symptoms(text: str) -> frozenset[Symptom]:
     return frozenset(symptom for symptom, pattern in _PATTERNS if pattern.search(text))
 
 
-def evidence_of(*symptoms: Symptom, place: str = "") -> Evidence:
+def evidence_of(*symptoms: Symptom, place: str = "") -> RefusalEvidence:
     """Return these symptoms; `place` is `file:line`, or empty."""
-    return Evidence(symptoms=frozenset(symptoms), files=_file_names([place] if place else []))
+    return RefusalEvidence(
+        symptoms=frozenset(symptoms), files=_file_names([place] if place else [])
+    )
 
 
-def join_evidence(several: Iterable[Evidence]) -> Evidence:
+def join_evidence(several: Iterable[RefusalEvidence]) -> RefusalEvidence:
     """Return all symptoms and files."""
-    found = Evidence()
+    found = RefusalEvidence()
     for one in several:
         found |= one
     return found
 
 
-def evidence_in_error(error: ModelcError) -> Evidence:
+def evidence_in_error(error: ModelcError) -> RefusalEvidence:
     """Return the evidence that a capture attached; a runtime's error is a symptom itself."""
     found = getattr(error, "evidence", None)
-    if isinstance(found, Evidence):
+    if isinstance(found, RefusalEvidence):
         return found
-    return evidence_of(Symptom.RUNTIME_REFUSED) if isinstance(error, RunnerError) else Evidence()
+    return (
+        evidence_of(Symptom.RUNTIME_REFUSED)
+        if isinstance(error, RunnerError)
+        else RefusalEvidence()
+    )
 
 
-def evidence_in_verdict(verdict: Verdict, frozen: Collection[str]) -> Evidence:
+def evidence_in_verdict(verdict: Verdict, frozen: Collection[str]) -> RefusalEvidence:
     """Return what is wrong with an artifact; `frozen` are the places that its capture froze."""
     symptoms: set[Symptom] = set()
     if any(reason.code is ReasonCode.FEED_REFUSED for reason in verdict.reasons):
@@ -102,7 +110,7 @@ def evidence_in_verdict(verdict: Verdict, frozen: Collection[str]) -> Evidence:
         channel.times_floor is not None for channel in verdict.channels
     ):
         symptoms |= {Symptom.ROUNDOFF, Symptom.FLOAT64_ROUNDOFF}
-    return Evidence(symptoms=frozenset(symptoms), files=_file_names(frozen))
+    return RefusalEvidence(symptoms=frozenset(symptoms), files=_file_names(frozen))
 
 
 def _file_names(places: Iterable[str]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..core.errors import ConversionError, Hint, ModelcError, text_of
 from ..core.findings import Warned
 from ..core.kinds import Capture
-from .evidence import Evidence
+from .evidence import RefusalEvidence
 from .size_constraints import SizeConstraintError
 
 
@@ -66,13 +66,13 @@ class RefusedError(ConversionError):
         passing: bool = False,
         detail: str = "",
         source: str = "",
-        evidence: Evidence | None = None,
+        evidence: RefusalEvidence | None = None,
     ) -> None:
         super().__init__(message, hint=hint, option=option)
         self.cause = cause
         self.detail = detail or message
         self.source = source
-        self.evidence = evidence or Evidence()
+        self.evidence = evidence or RefusalEvidence()
         self.lasting = cause is not None and cause.lasting and not passing
 
 

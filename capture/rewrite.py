@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .evidence import Evidence, Symptom
+from .evidence import RefusalEvidence, Symptom
 
 if TYPE_CHECKING:
     import torch
@@ -66,11 +66,11 @@ class Rewrite:
     files: frozenset[str] = frozenset()
     needs: frozenset[Symptom] = frozenset()
 
-    def is_answer(self, evidence: Evidence) -> bool:
+    def is_answer(self, evidence: RefusalEvidence) -> bool:
         """Whether it removes one of the symptoms, or changes one of the files."""
         return bool(self.answers & evidence.symptoms or self.files & evidence.files)
 
-    def may_help(self, module: Module, evidence: Evidence) -> bool:
+    def may_help(self, module: Module, evidence: RefusalEvidence) -> bool:
         """Whether it suits the module, and what it needs was met."""
         return (not self.needs or bool(self.needs & evidence.symptoms)) and self.suits(module)
 

@@ -24,7 +24,7 @@ from . import (
     training_rewrites,
     transformer_rewrites,
 )
-from .evidence import Evidence
+from .evidence import RefusalEvidence
 from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
 from .rewrite import Module, Rewrite, swap_attribute
 
@@ -89,7 +89,7 @@ def apply_rewrites(
         yield copied
 
 
-def suggest_rewrites(eager: Eager, evidence: Evidence) -> tuple[tuple[str, ...], ...]:
+def suggest_rewrites(eager: Eager, evidence: RefusalEvidence) -> tuple[tuple[str, ...], ...]:
     """Return sets of rewrites worth trying, the most promising first.
 
     Each suitable rewrite stands alone first, to change no more than necessary; the last set
@@ -105,7 +105,9 @@ def suggest_rewrites(eager: Eager, evidence: Evidence) -> tuple[tuple[str, ...],
     return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
 
 
-def match_rewrites(eager: Eager, evidence: Evidence, *, exclude: Sequence[str]) -> tuple[str, ...]:
+def match_rewrites(
+    eager: Eager, evidence: RefusalEvidence, *, exclude: Sequence[str]
+) -> tuple[str, ...]:
     """Return the names of the rewrites that answer the evidence, without the excluded ones."""
     return tuple(
         rewrite.name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..core.domain import DimFit, Sizes, fit_dims, sample_points
 from ..core.errors import ConversionError, Hint, Option
 from ..core.signature import Signature
-from .evidence import Evidence, Symptom, find_symptoms
+from .evidence import RefusalEvidence, Symptom, find_symptoms
 
 if TYPE_CHECKING:
     import torch
@@ -271,7 +271,7 @@ class SizeConstraintError(ConversionError):
         symptoms: frozenset[Symptom] = frozenset(),
     ) -> None:
         super().__init__(message, hint=hint, option=option)
-        self.evidence = Evidence(symptoms=symptoms)
+        self.evidence = RefusalEvidence(symptoms=symptoms)
 
 
 class NarrowError(SizeConstraintError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Feed
 from ..core.errors import first_line
 from ..core.findings import BranchRecord
-from .branch_coverage import Place, trace_branch_outcomes
+from .branch_tracer import Place, trace_branch_outcomes
 from .float64_eager import has_script
 from .source_decisions import BranchTest, KeptValue, ValueUse
 from .source_positions import is_within

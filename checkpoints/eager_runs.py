@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import CheckpointError
 from ..core.torch_tools import to_array
-from .branch_coverage import Place, trace_lines
+from .branch_tracer import Place, trace_lines
 from .data_branches import (
     BranchReport,
     QuietShapes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
 from ..capture.evidence import (
-    Evidence,
+    RefusalEvidence,
     evidence_in_error,
     evidence_in_verdict,
     join_evidence,
@@ -75,7 +75,7 @@ class _StepAttempts:
         """Whether one of the trials passed."""
         return any(trial.verdict.passed for trial in self.trials)
 
-    def evidence(self, errors: int = 0, trials: int = 0) -> Evidence:
+    def evidence(self, errors: int = 0, trials: int = 0) -> RefusalEvidence:
         """What was found wrong, from these counts of errors and trials on."""
         refused = map(evidence_in_error, self.errors[errors:])
         judged = (evidence_in_verdict(t.verdict, t.frozen or ()) for t in self.trials[trials:])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.capture.evidence import Evidence, Symptom, evidence_of
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.rewrite_table import REWRITE_TABLE
 from modelc.capture.scripted_loops import inverse, solution
 
@@ -50,5 +50,5 @@ def test_a_script_takes_the_loop_in_place_of_torchs() -> None:
 
 def test_it_suits_models_that_invert() -> None:
     assert LOOPED.may_help(Filter(), REFUSED)
-    assert not LOOPED.may_help(Filter(), Evidence())
+    assert not LOOPED.may_help(Filter(), RefusalEvidence())
     assert not LOOPED.may_help(nn.Linear(2, 2), REFUSED)

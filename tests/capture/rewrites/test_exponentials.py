@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from modelc.capture.evidence import Evidence, Symptom, evidence_of
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.numeric_rewrites import ELU_REWRITES
 
 (EXACT,) = ELU_REWRITES
@@ -71,5 +71,5 @@ def test_torchs_own_are_put_back() -> None:
 def test_it_suits_what_was_too_rough_and_calls_one() -> None:
     for module in (Plain(), nn.Sequential(nn.Linear(2, 2), nn.ELU()), nn.SELU(), nn.CELU()):
         assert EXACT.may_help(module, ROUGH)
-        assert not EXACT.may_help(module, Evidence())
+        assert not EXACT.may_help(module, RefusalEvidence())
     assert not EXACT.may_help(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.GELU()), ROUGH)

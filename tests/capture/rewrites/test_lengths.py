@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.capture.evidence import Evidence, Symptom, evidence_of
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.size_rewrites import LENGTH_REWRITES
 
 LINSPACE, NUMBERS, FREQUENCIES = (
@@ -47,7 +47,7 @@ def test_a_number_of_steps_is_left_to_torch() -> None:
 def test_it_suits_a_size_that_was_fixed_beside_a_linspace() -> None:
     assert LINSPACE.may_help(Ramp(), FIXED)
     assert not LINSPACE.may_help(nn.Linear(2, 2), FIXED)
-    assert not LINSPACE.may_help(Ramp(), Evidence())
+    assert not LINSPACE.may_help(Ramp(), RefusalEvidence())
 
 
 class Parts(nn.Module):
@@ -78,7 +78,7 @@ def test_numbers_of_a_size_stay_symbolic() -> None:
 def test_it_suits_a_number_that_was_taken_for_granted() -> None:
     granted = evidence_of(Symptom.ASSUMED_SIZE, Symptom.SIZE_ARITHMETIC)
     assert NUMBERS.may_help(Parts(), granted)
-    assert not NUMBERS.may_help(Parts(), Evidence())
+    assert not NUMBERS.may_help(Parts(), RefusalEvidence())
     assert not NUMBERS.may_help(nn.Linear(2, 2), granted)
 
 
@@ -102,4 +102,4 @@ def test_captured_frequencies_are_those_of_any_size() -> None:
 def test_it_suits_a_size_that_was_fixed_beside_frequencies() -> None:
     assert FREQUENCIES.may_help(Frequencies(), FIXED)
     assert not FREQUENCIES.may_help(Ramp(), FIXED)
-    assert not FREQUENCIES.may_help(Frequencies(), Evidence())
+    assert not FREQUENCIES.may_help(Frequencies(), RefusalEvidence())

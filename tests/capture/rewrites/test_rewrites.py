@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from modelc.capture.evidence import Evidence, Symptom, evidence_of, find_symptoms
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of, find_symptoms
 from modelc.capture.rewrite_table import (
     REWRITE_TABLE,
     apply_rewrites,
@@ -98,8 +98,8 @@ def observed() -> nn.Module:
     return gate
 
 
-def read(refused: pytest.ExceptionInfo[BaseException]) -> Evidence:
-    return Evidence(symptoms=find_symptoms(str(refused.value)))
+def read(refused: pytest.ExceptionInfo[BaseException]) -> RefusalEvidence:
+    return RefusalEvidence(symptoms=find_symptoms(str(refused.value)))
 
 
 def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -134,7 +134,7 @@ def test_what_a_capture_refuses_it_takes_with_the_rewrite(
         agree(capture(eager, signature), eager, signature)
     before = states(eager, signature)
 
-    assert (name,) in suggest_rewrites(eager, Evidence())
+    assert (name,) in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, (name,)) as copied:
         made = capture(copied, signature)
 
@@ -172,7 +172,7 @@ def test_a_mask_of_a_stock_transformer_is_not_compared(opened: Open) -> None:
     eager, signature = opened(Translator(), "x:float32[batch=1..3,seq=1..6,8]")
     refused = evidence_of(Symptom.DATA_BRANCH)
     assert ("masks-as-given",) in suggest_rewrites(eager, refused)
-    assert ("masks-as-given",) not in suggest_rewrites(eager, Evidence())
+    assert ("masks-as-given",) not in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("masks-as-given",)) as copied:
         exported = export(copied, signature)
     agree(exported, eager, signature)
@@ -255,7 +255,7 @@ def test_the_length_of_a_tensor_is_followed_as_its_size(opened: Open) -> None:
     space = vars(__import__(Counted.__module__, fromlist=["forward"]))
 
     assert ("tensor-lengths",) in suggest_rewrites(eager, read(refused))
-    assert ("tensor-lengths",) not in suggest_rewrites(eager, Evidence())
+    assert ("tensor-lengths",) not in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("tensor-lengths",)) as copied:
         program = export(copied, signature)
 
@@ -290,7 +290,7 @@ def test_what_a_refusal_names_is_tried_before_the_rest_and_beside_it(opened: Ope
         "plain-attention",
     ]
     assert match_rewrites(eager, plain, exclude=("tensor-lengths",)) == ("plain-attention",)
-    assert match_rewrites(eager, Evidence(), exclude=()) == ()
+    assert match_rewrites(eager, RefusalEvidence(), exclude=()) == ()
 
 
 @pytest.mark.parametrize(

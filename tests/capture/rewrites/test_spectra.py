@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.capture.evidence import Evidence, Symptom, evidence_of
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.rewrite_table import REWRITE_TABLE
 
 EXACT = next(rewrite for rewrite in REWRITE_TABLE if rewrite.name == "exact-spectra")
@@ -107,5 +107,5 @@ def test_afterwards_the_transforms_are_torchs() -> None:
 
 def test_it_suits_what_was_too_rough_and_calls_one() -> None:
     assert EXACT.may_help(Plain(), ROUGH)
-    assert not EXACT.may_help(Plain(), Evidence())
+    assert not EXACT.may_help(Plain(), RefusalEvidence())
     assert not EXACT.may_help(nn.Sequential(nn.Linear(2, 2)), ROUGH)
