@@ -9,7 +9,7 @@ CASE := sample_models/digits
 SITE = $(BIN)/sphinx-build -E -W --keep-going docs build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow lint types bench docs clean help
+.PHONY: demo test test-slow lint types bench bench-slow docs clean help
 
 .venv/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -40,11 +40,19 @@ lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
 
-bench: .venv/.stamp ## start-up, export and INT8, each side by side with the plain way
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/export.py
-	$(BIN)/python benchmarks/int8.py
-	$(BIN)/python benchmarks/build_trt.py
+bench: .venv/.stamp ## start-up, cost, INT8 and dynamic shapes; the tables go to build/bench
+	mkdir -p build/bench
+	$(BIN)/python benchmarks/startup.py | tee build/bench/startup.md
+	$(BIN)/python benchmarks/int8.py | tee build/bench/int8.md
+	$(BIN)/python benchmarks/shapes.py --doc build/bench/shapes.md
+	$(BIN)/python benchmarks/cost.py --only nets depth targets --doc build/bench/cost.md
+
+bench-slow: .venv/.stamp ## hours: coverage, the judge, debug and the attack set; the tables go to build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m modelc.benchmarks.coverage --warm --unstated --against --out build/bench/coverage --write build/bench/coverage.md
+	$(BIN)/python -m modelc.benchmarks.judge --out build/bench/judge.jsonl --resume > build/bench/judge.md
+	$(BIN)/python -m modelc.benchmarks.debug > build/bench/debug.md
+	$(BIN)/python -m modelc.benchmarks.attack --out build/bench/attack > build/bench/attack.md
 
 docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py

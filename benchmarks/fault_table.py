@@ -20,13 +20,13 @@ from pathlib import Path
 import psutil
 from safetensors.torch import save_file
 
-from modelc.benchmarks.dying import INPUT, net
 from modelc.pipeline.manifest_file import read_manifest_file
 from modelc.pipeline.recorded_run import describe_changed_file
+from modelc.tests.nets.crash_net import INPUT, net
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "faults.md"
-_MODULE = "modelc.benchmarks.dying"
+_MODULE = "modelc.tests.nets.crash_net"
 _SEEN = "look at branches"  # the last title before the first conversion
 
 
@@ -73,7 +73,7 @@ def command(fault: Fault, weights: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def injected(fault: Fault, weights: Path, folder: Path) -> list[str]:
+def inject(fault: Fault, weights: Path, folder: Path) -> list[str]:
     """Run one row; its cells."""
     log = folder / "stderr"
     environment = {**os.environ, "MODELC_ISOLATE": "1"}
@@ -97,10 +97,16 @@ def injected(fault: Fault, weights: Path, folder: Path) -> list[str]:
     alive = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     said = f"{seconds:.1f} s" if fault.sent else ""
     shown = "killed" if code < 0 else str(code)
-    return [fault.name, _happened(folder, log), shown, said, _on_disk(folder / "out", len(alive))]
+    return [
+        fault.name,
+        _describe_outcome(folder, log),
+        shown,
+        said,
+        _on_disk(folder / "out", len(alive)),
+    ]
 
 
-def _happened(folder: Path, log: Path) -> str:
+def _describe_outcome(folder: Path, log: Path) -> str:
     manifest = folder / "out" / "manifest.json"
     if manifest.exists():
         found = [f"{one.step}: {one.message.partition('; its log ends')[0]}"
@@ -143,7 +149,7 @@ def main() -> None:
         for number, fault in enumerate(FAULTS):
             folder = Path(name) / str(number)
             folder.mkdir()
-            lines.append(f"| {' | '.join(injected(fault, weights, folder))} |")
+            lines.append(f"| {' | '.join(inject(fault, weights, folder))} |")
             print(lines[-1], flush=True)
     if given.write:
         page = PAGE.read_text(encoding="utf-8")

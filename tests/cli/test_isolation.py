@@ -14,7 +14,7 @@ import pytest
 from modelc.cli.run_options import process_bounds
 from modelc.core.errors import UsageError
 
-MODULE = "modelc.benchmarks.dying"
+MODULE = "modelc.tests.nets.crash_net"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def weights(tmp_path: Path) -> Path:
     """The checkpoint of the net that can die."""
     from safetensors.torch import save_file
 
-    from modelc.benchmarks.dying import net
+    from modelc.tests.nets.crash_net import net
 
     save_file(net().state_dict(), tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"
