@@ -40,12 +40,13 @@ lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
 
-bench: .venv/.stamp ## start-up, cost, INT8 and dynamic shapes; the tables go to build/bench
+bench: .venv/.stamp ## start-up, INT8, dynamic shapes, cost and faults; the tables go to build/bench
 	mkdir -p build/bench
 	$(BIN)/python benchmarks/startup.py | tee build/bench/startup.md
 	$(BIN)/python benchmarks/int8.py | tee build/bench/int8.md
 	$(BIN)/python benchmarks/shapes.py --doc build/bench/shapes.md
-	$(BIN)/python benchmarks/cost.py --only nets depth targets --doc build/bench/cost.md
+	$(BIN)/python benchmarks/cost.py --page build/bench/cost.md
+	$(BIN)/python benchmarks/fault_table.py > build/bench/faults.md
 
 bench-slow: .venv/.stamp ## hours: coverage, the judge, debug and the attack set; the tables go to build/bench
 	mkdir -p build/bench

@@ -1,4 +1,4 @@
-"""What an export costs: wall time, CPU time and peak memory; writes docs/cost.md.
+"""What an export costs: wall time, CPU time and peak memory; writes build/bench/cost.md.
 
 python benchmarks/cost.py [--only nets|depth|targets|memory] [--layers 6 12 24 48] [--runs 3]
 
@@ -144,12 +144,12 @@ def main() -> int:
     parser.add_argument("--layers", type=int, nargs="+", default=list(DEPTHS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "modelc-cost"))
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "cost.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "build" / "bench" / "cost.md")
     parser.add_argument("--before", type=Path, help="a folder that holds another modelc")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    kept = args.folder / "cost.json"
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    store = args.folder / "cost.json"
+    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
     if args.only in (None, "nets"):
         results["nets"] = nets(args.folder, args.runs, args.before)
     if args.only in (None, "depth"):
@@ -158,7 +158,8 @@ def main() -> int:
         results["targets"] = targets(args.folder, args.runs)
     if args.only in (None, "memory"):
         results["memory"] = memory(args.folder)
-    kept.write_text(json.dumps(results, indent=1))
+    store.write_text(json.dumps(results, indent=1))
+    args.page.parent.mkdir(parents=True, exist_ok=True)
     args.page.write_text(page(results), encoding="utf-8")
     beyond = find_misses(results)
     print("\n".join(beyond) or f"within all limits: {LIMITS}")

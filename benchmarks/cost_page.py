@@ -1,4 +1,4 @@
-"""docs/cost.md, and whether the limits hold, from what cost.py measured."""
+"""The page of costs, and whether the limits hold, from what cost.py measured."""
 
 from __future__ import annotations
 

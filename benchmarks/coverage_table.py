@@ -1,4 +1,4 @@
-"""docs/coverage.md from the results of coverage.py."""
+"""The page of coverage from the results of coverage.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACES = re.compile(
 )
 _INTRODUCTION = """# Coverage: what modelc takes
 
-Written by `python -m modelc.benchmarks.coverage --unstated --against --write docs/coverage.md`.
+Written by `python -m modelc.benchmarks.coverage --unstated --against --write build/bench/coverage.md`.
 
 Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc

@@ -1,12 +1,11 @@
-"""Injects faults into runs of the command, and tells what happened: `fault_table.py [--write]`.
+"""Injects faults into runs of the command, and prints a table of what happened.
 
-Each row is a run of `modelc export` in a folder of its own with a fault from `dying.py`: what it
+Each row is a run of `modelc export` in a folder of its own with a fault of `tests/nets/crash_net.py`: what it
 said, its exit code, and what it left on disk, held to the manifest's digests.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -24,8 +23,6 @@ from modelc.pipeline.manifest_file import read_manifest_file
 from modelc.pipeline.recorded_run import describe_changed_file
 from modelc.tests.nets.crash_net import INPUT, net
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "faults.md"
 _MODULE = "modelc.tests.nets.crash_net"
 _SEEN = "look at branches"  # the last title before the first conversion
 
@@ -137,26 +134,16 @@ def _on_disk(out: Path, alive: int) -> str:
 
 
 def main() -> None:
-    """Inject every fault; print the table, and write the page where that is asked for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    lines = ["| fault | what was recorded or told | exit code | until it ended | left on disk |",
-             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    """Inject every fault and print the table."""
+    print("| fault | recorded failures or error | exit code | seconds to exit | left on disk |")
+    print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         weights = Path(name) / "net.safetensors"
         save_file(net().state_dict(), weights)
         for number, fault in enumerate(FAULTS):
             folder = Path(name) / str(number)
             folder.mkdir()
-            lines.append(f"| {' | '.join(inject(fault, weights, folder))} |")
-            print(lines[-1], flush=True)
-    if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        head, mark, rest = page.partition("<!-- table -->\n")
-        tail = rest.partition("<!-- end -->")[2]
-        table = "\n".join(lines)
-        PAGE.write_text(f"{head}{mark}{table}\n<!-- end -->{tail}", encoding="utf-8")
+            print(f"| {' | '.join(inject(fault, weights, folder))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_what_is_within_its_limits_is_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "record"),
     [
         ({"whole": 2.3}, "with validation, in weights is 2.30, the limit 2.20"),
         ({"together": 9.0}, "three runs is 0.75, the limit 0.70"),
