@@ -25,7 +25,7 @@ _PLACES = re.compile(
 )
 _INTRODUCTION = """# Coverage: what modelc takes
 
-Written by `python -m modelc.benchmarks.coverage --unstated --against --write build/bench/coverage.md`.
+Written by `make bench-slow`.
 
 Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc

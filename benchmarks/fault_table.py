@@ -1,7 +1,8 @@
 """Injects faults into runs of the command, and prints a table of what happened.
 
-Each row is a run of `modelc export` in a folder of its own with a fault of `tests/nets/crash_net.py`: what it
-said, its exit code, and what it left on disk, held to the manifest's digests.
+Each row is a run of `modelc export` in a folder of its own with a fault of
+`tests/nets/crash_net.py`: its error, its exit code, and whether the files that it leaves match the
+digests of the manifest.
 """
 
 from __future__ import annotations

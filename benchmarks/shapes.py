@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SHARE = 1e-4  # of an output's peak: what float32 in another order may differ by
 _INTRODUCTION = """# Dynamic shapes: the grid
 
-Made by `python benchmarks/shapes.py --doc build/bench/shapes.md`. Each model is exported once; then ONNX
+Made by `make bench`. Each model is exported once; then ONNX
 Runtime and OpenVINO open the files themselves, without modelc, and answer at each dim's least, odd
 middle and greatest size and at the products of each two dims. Right is within {share:g} of eager's
 peak, with eager's shape. Outside of the range (one below, one above each dim) OpenVINO refuses;

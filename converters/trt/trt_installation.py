@@ -1,4 +1,4 @@
-"""What of TensorRT is installed: driver, devices, Python package and trtexec."""
+"""Find the TensorRT installation: driver, devices, Python package and trtexec."""
 
 from __future__ import annotations
 
