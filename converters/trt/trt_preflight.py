@@ -97,7 +97,7 @@ def _all_findings(
     model: Model, path: Path, job: Job, options: EngineOptions
 ) -> Iterator[TrtFinding]:
     origins = read_origins(path)
-    yield from _missing_files(model, path)
+    yield from _find_missing_files(model, path)
     yield from _opset_findings(model)
     yield from _dim_findings(model, job.signature, options)
     yield from node_findings(model, RuleContext(origins=origins, plugins=bool(options.plugins)))
@@ -105,7 +105,7 @@ def _all_findings(
     yield from double_findings(model)
 
 
-def _missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
+def _find_missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
     """Report external weight files that do not exist."""
     for place in dict.fromkeys(
         _external_file(value) for value in model.graph.initializers.values()
@@ -157,8 +157,8 @@ def _dim_findings(
                     severity=TrtSeverity.ERROR,
                     what=f"dim {index} of {spec.name} is {size} in the model, not {dim}",
                 )
-    for dim in find_unbounded(signature, options.profiles):
-        yield TrtFinding(severity=TrtSeverity.ERROR, what=f"{dim.problem}: {dim.fix}")
+    for unbounded in find_unbounded(signature, options.profiles):
+        yield TrtFinding(severity=TrtSeverity.ERROR, what=f"{unbounded.problem}: {unbounded.fix}")
 
 
 def _fits_dim(size: int, dim: Dim) -> bool:
