@@ -40,20 +40,20 @@ lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
 
-bench: .venv/.stamp ## start-up, INT8, dynamic shapes, cost and faults; the tables go to build/bench
-	mkdir -p build/bench
-	$(BIN)/python benchmarks/startup.py | tee build/bench/startup.md
-	$(BIN)/python benchmarks/int8.py | tee build/bench/int8.md
-	$(BIN)/python benchmarks/shapes.py --doc build/bench/shapes.md
-	$(BIN)/python benchmarks/cost.py --page build/bench/cost.md
-	$(BIN)/python benchmarks/fault_table.py > build/bench/faults.md
+bench: .venv/.stamp ## start-up, INT8, dynamic shapes, cost and faults; the tables go to build/benchmarks
+	mkdir -p build/benchmarks
+	$(BIN)/python benchmarks/startup.py | tee build/benchmarks/startup.md
+	$(BIN)/python benchmarks/int8.py | tee build/benchmarks/int8.md
+	$(BIN)/python benchmarks/shapes.py --doc build/benchmarks/shapes.md
+	$(BIN)/python benchmarks/cost.py --page build/benchmarks/cost.md
+	$(BIN)/python benchmarks/fault_table.py > build/benchmarks/faults.md
 
-bench-slow: .venv/.stamp ## hours: coverage, the judge, debug and the attack set; the tables go to build/bench
-	mkdir -p build/bench
-	$(BIN)/python -m modelc.benchmarks.coverage --warm --unstated --against --out build/bench/coverage --write build/bench/coverage.md
-	$(BIN)/python -m modelc.benchmarks.judge --out build/bench/judge.jsonl --resume > build/bench/judge.md
-	$(BIN)/python -m modelc.benchmarks.debug > build/bench/debug.md
-	$(BIN)/python -m modelc.benchmarks.attack --out build/bench/attack > build/bench/attack.md
+bench-slow: .venv/.stamp ## hours: coverage, the judge, debug and the attack set; the tables go to build/benchmarks
+	mkdir -p build/benchmarks
+	$(BIN)/python -m modelc.benchmarks.coverage --warm --unstated --against --out build/benchmarks/coverage --write build/benchmarks/coverage.md
+	$(BIN)/python -m modelc.benchmarks.judge --out build/benchmarks/judge.jsonl --resume > build/benchmarks/judge.md
+	$(BIN)/python -m modelc.benchmarks.debug > build/benchmarks/debug.md
+	$(BIN)/python -m modelc.benchmarks.attack --out build/benchmarks/attack > build/benchmarks/attack.md
 
 docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py

@@ -1,4 +1,4 @@
-"""What an export costs: wall time, CPU time and peak memory; writes build/bench/cost.md.
+"""What an export costs: wall time, CPU time and peak memory; writes build/benchmarks/cost.md.
 
 python benchmarks/cost.py [--only nets|depth|targets|memory] [--layers 6 12 24 48] [--runs 3]
 
@@ -144,7 +144,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, nargs="+", default=list(DEPTHS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "modelc-cost"))
-    parser.add_argument("--page", type=Path, default=ROOT / "build" / "bench" / "cost.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "build" / "benchmarks" / "cost.md")
     parser.add_argument("--before", type=Path, help="a folder that holds another modelc")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)

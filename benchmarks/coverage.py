@@ -106,7 +106,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--unstated", action="store_true", help="modelc without ranges as well")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--out", type=Path, default=Path("coverage"), help="folder of the results")
-    parser.add_argument("--write", type=Path, help="the page to write, as build/bench/coverage.md")
+    parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds, for each part")
     return parser.parse_args(argv)
 
