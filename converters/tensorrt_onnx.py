@@ -1,8 +1,8 @@
-"""ONNX for TensorRT as it is: its types determine the precision of the engine.
+"""ONNX ready for TensorRT: its types set the precision of the engine.
 
-TensorRT 11 has no precision flags and no calibrators, and 10 is used the same way: what is half in
-the model is half in the engine, and layers with Q/DQ compute in int8. Everything about an engine
-that can be judged without a GPU is judged on this file, by ONNX Runtime.
+TensorRT 11 has no precision flags and no calibrators, and modelc uses 10 the same way: half tensors
+stay half in the engine, and layers with Q/DQ compute in int8. ONNX Runtime judges this file, so
+that only the engine itself needs a GPU.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def readiness() -> Readiness:
-    """Return whether the ONNX packages are installed; TensorRT is not required."""
+    """Check for the packages that write and run ONNX; TensorRT is not needed."""
     return onnx_model.readiness()
 
 
 def claims(path: Path) -> bool:
-    """Return whether it is a .trt.onnx file that starts like a ModelProto."""
+    """Return whether a .trt.onnx file starts with the first key of a ModelProto."""
     if not path.name.endswith(SUFFIX) or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -59,14 +59,14 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Convert to FP16 and BF16 by AutoCast; copy FP32, Q/DQ and engine-ready models.
+    """Lower to FP16 or BF16 with AutoCast; copy FP32, Q/DQ and engine-ready models.
 
     Raises:
-        ConversionError: AutoCast rejected the model, or TensorRT cannot use its Q/DQ.
+        ConversionError: AutoCast failed, or TensorRT does not support the Q/DQ.
         UsageError: a `keep` pattern matches nothing.
     """
     if job.parent is None:
-        raise RuntimeError("the job for engine-ready ONNX has no parent")
+        raise RuntimeError("a tensorrt-onnx job needs a parent")
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
         return _convert_qdq(job, job.parent, path)
@@ -81,12 +81,12 @@ def convert(job: Job) -> Converted:
 
 
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
-    """Return the plan's note on the opset, as for the ONNX that it is made from."""
+    """Plan the opset as for the parent ONNX."""
     return onnx_model.plan_opset(asked, runtimes, precision)
 
 
 def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
-    """Write the parent under our name and record if TensorRT accepts its Q/DQ."""
+    """Check the parent's Q/DQ and copy it with our metadata."""
     model = _load_model(parent)
     warnings = _raise_qdq_faults(model, parent, required=job.precision is Precision.INT8)
     set_metadata(model, job.metadata)
@@ -112,7 +112,7 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
     """Return the warnings on a model's Q/DQ.
 
     Raises:
-        ConversionError: an error; the message names nodes and modules.
+        ConversionError: with the errors, by node and module.
     """
     findings = check_qdq(model, read_origins(path), required=required)
     for finding in findings:
@@ -128,25 +128,25 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
-    """Open it in ONNX Runtime, which computes as the types and the Q/DQ say."""
+    """Open the model in ONNX Runtime, which computes in its types and Q/DQ."""
     return onnx_model.open_runner(path, device, signature)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
-    """Open the model for probing in ONNX Runtime on the CPU."""
+    """Open a probe of the model in ONNX Runtime on the CPU."""
     return onnx_probe.open_probe(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata that the job embedded in the file."""
+    """Return the metadata of the job from the file."""
     return onnx_model.read_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """Describe the model like any ONNX."""
+    """Inspect the file as any ONNX."""
     return replace(onnx_model.inspect(path), target=NAME)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
-    """Return the dtypes of the compute layers according to the file."""
+    """Return the dtypes of the compute layers in the file."""
     return onnx_model.coverage(path, example, device)

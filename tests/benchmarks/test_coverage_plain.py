@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.benchmarks.coverage_case import FAMILIES, Case, build, cases
 from modelc.checkpoints.module_outputs import flatten_outputs
 from modelc.core.call import Binding, bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
+from modelc.tests.nets.cases import FAMILIES, Case, build, cases
 from modelc.validators.feeds import draw_feeds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from modelc.cli.run_options import process_bounds
 from modelc.core.errors import UsageError
 from modelc.pipeline.call_options import CallOptions
 
-MODULE = "modelc.benchmarks.dying"
+MODULE = "modelc.tests.nets.crash_net"
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def weights(tmp_path: Path) -> Path:
     """The checkpoint of the net that can die."""
     from safetensors.torch import save_file
 
-    from modelc.benchmarks.dying import net
+    from modelc.tests.nets.crash_net import net
 
     save_file(net().state_dict(), tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"

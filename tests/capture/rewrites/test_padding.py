@@ -29,7 +29,7 @@ def images(height: int, width: int) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet-v1", "mobilenet-v2", "focalnet"])
 def test_padding_follows_from_the_size(opened: Open, name: str) -> None:
-    from modelc.benchmarks.coverage_case import build
+    from modelc.tests.nets.cases import build
 
     eager, signature = opened(build(name), SPEC)
     with pytest.raises((RuntimeError, AssertionError)):

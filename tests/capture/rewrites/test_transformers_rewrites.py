@@ -128,7 +128,7 @@ def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened:
 
 @pytest.mark.slow
 def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
-    from modelc.benchmarks.coverage_case import build, case_named
+    from modelc.tests.nets.cases import build, case_named
 
     eager, signature = opened(build("moonshine"), *case_named("moonshine").inputs)
     assert ("eager-attention",) in suggest_rewrites(eager, RefusalEvidence())
@@ -143,7 +143,7 @@ def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_is_given_no_mask_makes_none_in_a_capture(opened: Open) -> None:
-    from modelc.benchmarks.coverage_case import build, case_named
+    from modelc.tests.nets.cases import build, case_named
 
     eager, signature = opened(build("autoformer"), *case_named("autoformer").inputs)
     with pytest.raises(ValueError, match="mask") as refused:
