@@ -34,10 +34,10 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 def read_project(path: Path) -> Project:
-    """What a modelc.toml says.
+    """Read a modelc.toml.
 
     Raises:
-        UsageError: it cannot be read, or says what it may not: all faults, each with its line.
+        UsageError: it cannot be read, or has faults: all of them, each with its line.
     """
     faults = Faults()
     project = read_project_leniently(path, faults)
@@ -46,7 +46,7 @@ def read_project(path: Path) -> Project:
 
 
 def read_project_leniently(path: Path, faults: Faults) -> Project:
-    """The same without what is wrong, which goes to `faults`.
+    """As `read_project`, without invalid settings, which go to `faults`.
 
     Raises:
         UsageError: it cannot be read at all, or is not TOML.
@@ -155,7 +155,7 @@ class _ProjectReader:
     def _settings(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
-        """The settings of a model's table, of [defaults], or of the top where that is a table."""
+        """Read the settings of the table of a model, of [defaults], or of the top level."""
         plain = {name: value for name, value in table.items() if name not in TABLES}
         yield from self._keys(plain, at, known)
         for name, limits in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
@@ -186,7 +186,7 @@ class _ProjectReader:
     def _limits(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
-        """Numbers for all; tables for the artifacts or the output of their name."""
+        """Read limits: numbers are for all; tables are for artifacts or outputs by name."""
         plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
         yield from self._keys(plain, at, known, at[-1:])
         for name, inner in table.items():
@@ -194,7 +194,7 @@ class _ProjectReader:
                 yield from self._keys(inner, (*at, name), known, (at[-1], name))
 
     def _texts(self, raw: object, path: KeyPath) -> Iterator[Setting]:
-        """`tolerance` as texts, as the option takes them."""
+        """Read `tolerance` given as texts, as the option takes them."""
         place = self.place(path)
         with self.faults.at(place.of(TOLERANCE)):
             key = OptionSpec(name=TOLERANCE, many=True)
@@ -215,16 +215,16 @@ class _ProjectReader:
 
 
 def _make_setting(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Setting:
-    """A setting of the table `at`: of one model, or of all."""
+    """Make a setting of the table `at`; it is shared unless the table is of one model."""
     own = at[:1] == ("models",)
     return Setting(path=path, value=value, layer=SettingLayer.FILE, told=place, shared=not own)
 
 
 def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
-    """Output (or nothing), limit and value of `--tolerance` texts.
+    """Parse `--tolerance` texts into output (or ""), limit and value.
 
     Raises:
-        UsageError: a text is not of that form, or a value is beyond what the limit can be.
+        UsageError: a text has another form, or a value is out of range.
     """
     for text in texts:
         output, values = parse_limits(text)
@@ -234,7 +234,7 @@ def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]
 
 
 def unknown_key_hint(name: str, known: Collection[str]) -> str:
-    """What was probably meant, or where the key belongs."""
+    """Suggest the nearest key, or the table where the key belongs."""
     if name in known:
         return f"write {name}"
     if name in MODEL_KEYS or name in TABLES:
@@ -250,7 +250,7 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
 
 
 def _nearest_key(name: str, known: Collection[str]) -> list[str]:
-    """The key that was probably meant, or none."""
+    """Find the nearest key, if any."""
     return difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
 
 

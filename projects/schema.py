@@ -1,4 +1,4 @@
-"""The JSON Schema of modelc.toml, from the table of keys: editors complete and check by it."""
+"""The JSON Schema of modelc.toml, from the option table, for editors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT_SCHEMA: dict[str, object] = {"type": "string", "pattern": r"\S"}
 
 
 def json_schema() -> dict[str, object]:
-    """The schema."""
+    """Make the schema."""
     model = _table_schema(MODEL_KEYS)
     model["required"] = ["checkpoint"]
     models = {
@@ -70,7 +70,7 @@ def _limits_schema() -> dict[str, object]:
 
 
 def _pattern_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
-    """Keys for all, and tables of them by any other name."""
+    """A table of keys, with sub-tables of the same keys by any other name."""
     plain = {name: _describe_key(key) for name, key in keys.items()}
     inner = {"type": "object", "additionalProperties": False, "properties": plain}
     return {"type": "object", "properties": plain, "additionalProperties": inner}
@@ -89,7 +89,7 @@ def _describe_key(key: OptionSpec) -> dict[str, object]:
 
 
 def _value_schema(key: OptionSpec) -> dict[str, object]:
-    """One value of a key."""
+    """The schema of one value of a key."""
     match key.kind:
         case ValueKind.TRUTH:
             return {"type": "boolean"}
@@ -114,7 +114,7 @@ def _number_schema(key: OptionSpec) -> dict[str, object]:
 
 
 def _text_schema(key: OptionSpec) -> dict[str, object]:
-    """A text; of what has names, an editor completes them, and others may be installed."""
+    """The schema of a text; for `to`, known names are offered and those of plugins accepted."""
     from ..converters.registry import BUILT_IN
 
     if key.name != "to":
