@@ -272,7 +272,7 @@ def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> Non
 
 def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> None:
     told: list[str] = []
-    bench: Any = SimpleNamespace(progress=SimpleNamespace(note=told.append))
+    progress: Any = SimpleNamespace(note=told.append)
     step: Any = SimpleNamespace(name="onnx")
     tried = _StepAttempts(step=step)
     ways = [
@@ -282,7 +282,7 @@ def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> Non
     ]
     for way, reason in ways:
         tried.attempts.append(Attempt(capture="export", outcome="error", reason=reason, seconds=0))
-        tried._note_skipped(way, reason, bench)
+        tried._note_skipped(way, reason, progress)
     assert told == [
         "onnx: export error: it branches",
         "onnx: with attention: export error as before",
