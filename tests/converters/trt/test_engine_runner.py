@@ -195,7 +195,7 @@ def test_a_shape_that_no_profile_holds_is_refused_with_those_there_are(
 def test_another_dtype_is_refused_not_cast(device_of: Devices) -> None:
     with (
         runner_on(device_of()) as runner,
-        pytest.raises(RunnerError, match="float64.*float32"),
+        pytest.raises(RunnerError, match=r"float64.*float32"),
     ):
         runner.run({"x": FEED["x"].astype(np.float64)})
 
