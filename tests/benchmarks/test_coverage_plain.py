@@ -96,7 +96,7 @@ def _same(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -
 
 
 def _way(name: str, feed: Mapping[str, np.ndarray]) -> Way:
-    """Which instructions of the benchmarks' code ran, and how often."""
+    """Which instructions of the nets' code ran, and how often."""
     steps: Way = Counter()
 
     def local(frame: FrameType, event: str, _argument: object) -> TraceFunction:
@@ -105,7 +105,7 @@ def _way(name: str, feed: Mapping[str, np.ndarray]) -> Way:
         return local
 
     def enter(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
-        if "coverage_" not in frame.f_code.co_filename:
+        if "nets/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         return local
