@@ -108,6 +108,16 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:
     assert not HEAVY.intersection(loaded)
 
 
+def test_the_entry_point_imports_nothing_outside_its_guard() -> None:
+    """An interrupt while modules are imported is answered only inside `main`."""
+    code = (
+        "import sys; before = {*sys.modules}; import modelc.__main__;"
+        "print(*sorted({*sys.modules} - before - {'__future__'}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["modelc", "modelc.__main__"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_a_page(name: str) -> None:
     helps = {parameter.name: parameter.help for parameter in COMMANDS[name].params}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import ModuleType
 
 import pytest
 
@@ -279,3 +280,14 @@ def test_a_feed_that_does_not_count_is_not_shown_as_a_pass(full: Manifest) -> No
         replace(full, verdicts=(replace(first, outputs=(loose,)), *full.verdicts[1:]))
     )
     assert f"form only, {reason.replace('<', '&lt;')}" in page
+
+
+def test_a_layer_without_a_source_line_names_none(records: ModuleType) -> None:
+    manifest = records.full()
+    (found, *others) = manifest.localisations
+    layers = tuple(replace(one, file="", line=0) for one in found.layers)
+    page = html_page.render_html(
+        replace(manifest, localisations=(replace(found, layers=layers), *others))
+    )
+    assert ":0<" not in page
+    assert found.guilty in page
