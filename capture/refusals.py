@@ -230,17 +230,7 @@ _ROWS = (
     ),
 )
 CAUSES = tuple(
-    RefusalCause(
-        name=row.name,
-        rank=row.rank,
-        pattern=re.compile(row.pattern),
-        says=row.says,
-        hint=row.hint,
-        strict=row.strict,
-        lasting=row.lasting,
-        scripts=row.scripts,
-    )
-    for row in _ROWS
+    RefusalCause(**{**row._asdict(), "pattern": re.compile(row.pattern)}) for row in _ROWS
 )
 _NEVER = re.compile(r"(?!)")  # for causes that modelc itself detects
 CUSTOM_OP = RefusalCause(
