@@ -93,7 +93,7 @@ def _evaluate_sizes(
                 helper.make_tensor_value_info(end, onnx.TensorProto.INT64, None)
             )
         ends = run_session(open_session(probe, Path(), once=True), feed)
-    except Exception:  # noqa: BLE001 - what does not run is not proven either
+    except Exception:  # noqa: BLE001 - a model that does not run gets no tables
         _LOG.warning("no tables of sizes: ONNX Runtime cannot run the model", exc_info=True)
         return {}
     return {size: int(ends[f"size::{index}"].max()) for index, size in enumerate(outer)}

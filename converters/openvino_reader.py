@@ -50,7 +50,7 @@ def _read_file(path: Path) -> openvino.Model:
             raise
         fixed = Hint("if one size will do, --static DIM fixes it; ", LOGGED)
         raise RefusedError(
-            f"OpenVINO refused the model: {reason}",
+            f"OpenVINO rejected the model: {reason}",
             hint=fixed if _FIXED in reason else LOGGED,
         ) from error
 

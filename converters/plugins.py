@@ -53,7 +53,7 @@ class PluginTarget:
         try:
             target = self._entry.load()
             faults = tuple(_target_faults(target, self.NAME))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: it is told, not met
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: reported, not raised
             faults = (f"{type(error).__name__}: {first_line(error)}",)
             target = None
         if not faults:
@@ -145,17 +145,17 @@ def find_plugins(
     used = {target.NAME for target in built_in}
     twice = {name for name, count in Counter(entry.name for entry in found).items() if count > 1}
     taking: list[PluginTarget] = []
-    refused: list[str] = []
+    rejected: list[str] = []
     for plugin in map(PluginTarget, found):
-        why = _name_refusal(plugin.NAME, used, twice)
+        why = _name_fault(plugin.NAME, used, twice)
         if why:
-            refused.append(f"the target {plugin.NAME!r} of {plugin.package} is rejected: {why}")
+            rejected.append(f"the target {plugin.NAME!r} of {plugin.package} is rejected: {why}")
         else:
             taking.append(plugin)
-    return tuple(taking), tuple(refused)
+    return tuple(taking), tuple(rejected)
 
 
-def _name_refusal(name: str, used: Collection[str], twice: Collection[str]) -> str:
+def _name_fault(name: str, used: Collection[str], twice: Collection[str]) -> str:
     if name in used or name == EAGER:
         return "modelc has a target of that name"
     if name in twice:

@@ -92,14 +92,14 @@ def test_a_lower_ir_version_stays(written: Written) -> None:
 
 FAULTS = {
     "its opset is 21": model_of(opset=21),
-    "its opset of ai.onnx.ml is 5": model_of(domains=[("ai.onnx.ml", 5)]),
+    "its ai.onnx.ml opset is 5": model_of(domains=[("ai.onnx.ml", 5)]),
     "is an operator of mine: Odd": model_of(
         helper.make_node("Odd", ["x"], ["y"], domain="mine"), domains=[("mine", 1)]
     ),
-    "it holds uint4 tensors, which need IR 10": model_of(
+    "it contains uint4 tensors, which require IR 10": model_of(
         ir=10, weights=[helper.make_tensor("w", TensorProto.UINT4, [2], [1, 2])]
     ),
-    "it holds int4 tensors, which need IR 10": model_of(
+    "it contains int4 tensors, which require IR 10": model_of(
         helper.make_node("Cast", ["x"], ["z"], to=TensorProto.INT4),
         helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
         ir=10,

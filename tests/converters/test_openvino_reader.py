@@ -77,7 +77,7 @@ Summary:
     monkeypatch.setattr(openvino.Core, "read_model", refuse)
     with pytest.raises(RefusedError) as caught:
         read_openvino(saved(tmp_path / "m.onnx"))
-    assert caught.value.message.startswith("OpenVINO refused the model: STFT: Shape of signal")
+    assert caught.value.message.startswith("OpenVINO rejected the model: STFT: Shape of signal")
     assert "--static" in caught.value.hint
 
 

@@ -131,7 +131,7 @@ def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> Non
     folder = installed("onnx", GOOD)
     assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_model\n"
     ran = modelc(folder, "-m", "modelc", "targets")
-    assert "the target 'onnx' of modelc-mine 1.5 is refused" in ran.stderr
+    assert "the target 'onnx' of modelc-mine 1.5 is rejected" in ran.stderr
 
 
 def broken() -> PluginTarget:

