@@ -148,7 +148,7 @@ def test_the_place_of_a_job_is_what_its_environment_says() -> None:
 
 
 def test_quiet_goes_with_no_groups() -> None:
-    with pytest.raises(UsageError, match="--quiet .*--ci"):
+    with pytest.raises(UsageError, match=r"--quiet .*--ci"):
         make_ci_run(json=False, quiet=True)
 
 
