@@ -8,10 +8,10 @@ from typing import NoReturn
 
 import typer
 
+from ..core.children.limits import ProcessLimits
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
-from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan

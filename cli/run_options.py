@@ -14,8 +14,8 @@ from ..core.events import Tell, ignore_events
 from .common_options import Panel
 
 if TYPE_CHECKING:
+    from ..core.children.limits import ProcessLimits
     from ..pipeline.inspection import ApiCall
-    from ..pipeline.isolation.watchdog import ProcessLimits
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
     from ..projects.setting_layers import Overrides
 
@@ -58,7 +58,7 @@ def process_bounds(
     Raises:
         UsageError: a bound was given where there is no process to hold to it.
     """
-    from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..core.children.limits import ProcessLimits
     from ..projects.setting_values import parse_bytes, parse_seconds
 
     for name, value in (("--timeout", timeout), ("--memory", memory)):

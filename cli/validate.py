@@ -22,7 +22,7 @@ from .judging_options import Tolerances, read_limits
 from .run_options import SignKey, is_on_command_line, load_private_key
 
 if TYPE_CHECKING:
-    from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..core.children.limits import ProcessLimits
     from ..reports.report_formats import ReportFormat
 
 _REJUDGE_OPTIONS = {

@@ -146,7 +146,7 @@ def _build_engine(
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
         cache = timing_cache.cache_file_for(options, device, found.package)
         asked = replace(request, timing_cache=cache)
-        built = build_with_python(asked, job.folder, job.advance, command=host.child)
+        built = build_with_python(asked, job.advance, build=host.build)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)

@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A step that may take a while began."""
+    """A step that may take a while began; `runs_artifact` where a converted model runs in it."""
 
     step: str
+    runs_artifact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

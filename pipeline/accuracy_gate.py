@@ -50,7 +50,7 @@ def gate_accuracy(
         return None, _add_note(verdict, "not measured on labelled data, as it could not be judged")
     title = f"labelled data {candidate.name}"
     try:
-        with progress.step(title, log=candidate.log, attempt=True) as clock:
+        with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
             clock.passed = False
             with candidate.open(verdict.device, labelled.signature) as runner:
                 accuracy = measure_accuracy(
@@ -162,7 +162,7 @@ def measure_step_latency(step: Step, path: Path, parent: Parent, run: RunContext
     if not timed or parent.path is None or is_stage(step.target):
         return None
     feeds = [r.feed.arrays for r in (*run.held_out, *run.eager.references)]
-    with run.progress.step(f"time {step.name}", log=step.name) as clock:
+    with run.progress.step(f"time {step.name}", log=step.name, runs_artifact=True) as clock:
         latency = measure_latency(
             path,
             parent.path,

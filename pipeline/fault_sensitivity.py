@@ -66,7 +66,7 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
         return verdict
     if judging.sensitivity is None and not _is_cheap(candidate, target, eager):
         return verdict
-    step = progress.step(title, log=candidate.name.replace("/", "-"))
+    step = progress.step(title, log=candidate.name.replace("/", "-"), runs_artifact=True)
     with step as clock, eager.model.cache_answers():
         case = JudgeCase.of(candidate, eager, judging, progress, held_out=held_out)
         evidence = case.ask()

@@ -80,7 +80,8 @@ def search_worst_feed(  # noqa: PLR0913 - what was found so far, and all that fi
         verdict = replace(verdict, notes=(*verdict.notes, note))
         return SearchResult(evidence=evidence, verdict=verdict)
     title = f"search {verdict.artifact}"
-    with progress.step(title, log=verdict.artifact.replace("/", "-")) as clock, opened() as runner:
+    log = verdict.artifact.replace("/", "-")
+    with progress.step(title, log=log, runs_artifact=True) as clock, opened() as runner:
         search = _FeedSearch(
             eager=eager,
             runner=runner,

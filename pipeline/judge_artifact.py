@@ -156,7 +156,7 @@ def judge_candidate(  # noqa: PLR0913 - what is judged, on what, and how
     title = f"validate {candidate.name}"
     case = JudgeCase.of(candidate, eager, judging, progress, held_out=held_out)
     tolerance, references = case.tolerance, case.references
-    with progress.step(title, log=candidate.log, attempt=True) as clock:
+    with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
         eager.model.release_pages()  # the runtime holds weights of its own now
         asked = case.ask(lambda done, total: progress.advance(title, done, total))
         eager.model.release_pages()  # and has given them back

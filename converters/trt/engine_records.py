@@ -17,8 +17,6 @@ from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
 
 Read = TypeVar("Read")
-REQUEST_FILE = "build.request.json"
-RESULT_FILE = "build.result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +24,6 @@ class BuildRequest:
     """One engine to build.
 
     `engine` is written whole or not at all. `timing_cache` is the file to use, empty for none.
-    `path` is the parent's sys.path: the child finds modelc where the parent did.
     """
 
     onnx: str
@@ -34,7 +31,6 @@ class BuildRequest:
     profiles: tuple[Profile, ...]
     options: EngineOptions
     timing_cache: str = ""
-    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +42,6 @@ class BuildResult:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOutcome:
-    """How a build ended: with `built`, or with why not; `exit_code` is that of the error."""
-
-    built: BuildResult | None = None
-    message: str = ""
-    hint: str = ""
-    exit_code: int = 0
-    cancelled: bool = False
 
 
 def write_record(record: object, path: Path) -> None:

@@ -370,7 +370,7 @@ def _open_worst_feed(
     loose = loose_feeds(eager, held_out)
     loose |= beyond_feeds(eager.references, asked.suspect.precision)
     references: Sequence[ReferenceOutputs] = (*eager.references, *held_out)
-    with asked.progress.step("find the worst feed", log="debug-feeds") as clock:
+    with asked.progress.step("find the worst feed", log="debug-feeds", runs_artifact=True) as clock:
         suspect = replace(asked.suspect, loose=loose)
         worst, ratio = worst_among(suspect, eager, references)
         clock.detail = f"{worst.feed.name} of {len(references)}"
