@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import target_for
@@ -12,31 +12,21 @@ from ..core.contract import Feed, Native
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
-from ..core.findings import WorstFeed
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
+from ..core.records import REJECTED_FOLDER, Artifact, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
-from ..validators.judge import ReferenceOutputs
-from .accuracy_gate import (
-    apply_recorded_accuracy,
-    apply_recorded_gate,
-    apply_recorded_preprocessing,
-    gate_accuracy,
-    note_accuracy,
-)
-from .branch_coverage import accept_recorded, branch_coverage, watch_branches
-from .eager_reference import EagerReference, open_subject, read_checkpoint
-from .extra_sizes import add_recorded_sizes
+from .accuracy_gate import apply_recorded_preprocessing, gate_accuracy, note_accuracy
+from .branch_coverage import branch_coverage, watch_branches
+from .eager_reference import open_subject, read_checkpoint
 from .fault_sensitivity import measure_sensitivity
-from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate, match_outputs
-from .labelled_accuracy import LabelledFeeds, enter_labelled
+from .judge_artifact import Candidate, match_outputs
+from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
-from .narrow_domain import domain_inputs, narrow_subject
+from .narrow_domain import narrow_subject
 from .order import Judging, Source
 from .output_folder import OutputFolder, open_folder
 from .provenance.seals import unbind_artifact
@@ -44,28 +34,18 @@ from .recorded_run import (
     TRUST_HINT,
     Moved,
     apply_exported_tolerances,
-    apply_recorded_judging,
     check_program_trust,
-    check_same,
     describe_changed_file,
     drop_keys,
     load_manifest,
     record_beside,
     record_of_rejected,
-    source_from_record,
 )
+from .reopen import RecordedJudge, check_not_itself, find_recorded_run, judge_feeds
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
 from .validate_folder import replace_verdict
-from .worst_feed import (
-    add_feed,
-    add_found_feed,
-    get_worst_feed,
-    note_missing_feed,
-    place_worst_feed,
-    read_feed,
-    show_feed,
-)
+from .worst_feed import place_worst_feed, read_feed
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -110,41 +90,58 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     _refuse_untrusted(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge_file(candidate, source, judging, tell, feed=feed, measuring=measuring)
-    beside = record_beside(path) or record_of_rejected(path)
-    if beside is None:
-        known = read_manifest(path.parent)
-        if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
-            raise UsageError(
-                f"{path} was changed after it was proven: its digest is another",
-                hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
-            )
-        raise UsageError(
-            f"no manifest beside {path} knows it, so there is nothing to compare it with",
-            hint=Hint(
-                "name the eager reference: --against CHECKPOINT ",
-                Option("model", "PKG.MOD:FACTORY"),
-                " ",
-                Option("input", "…"),
-            ),
-            option="model",
-        )
-    manifest, artifact = beside
+        return _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
+    manifest, artifact = _find_record(path)
     folder = path.parent.parent if artifact.rejected else path.parent
-    source = source_from_record(manifest, folder, moved or Moved())
-    candidate = replace(candidate, precision=precision or artifact.limit_precision)
-    held_out = load_samples(artifact, folder)
-    recorded = BesideRecord(
-        manifest=manifest,
-        held_out=held_out,
-        artifact=artifact,
-        worst=get_worst_feed(manifest, artifact),
-        folder=folder,
-    )
-    judging = accept_recorded(apply_recorded_judging(judging, manifest), manifest)
+    run = find_recorded_run(manifest, folder, moved, judging)
+    asked = run.judging
     if precision is None:
-        judging = apply_exported_tolerances(judging, artifact.tolerance)
-    return _judge_file(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
+        asked = apply_exported_tolerances(asked, artifact.tolerance)
+    candidate = replace(candidate, precision=precision or artifact.limit_precision)
+    with ExitStack() as held, temporary_logs() as logs:
+        progress = Progress(tell=tell, logs=logs)
+        checkpoint = run.read_checkpoint(progress, judged=path)
+        measuring = apply_recorded_preprocessing(measuring, manifest, progress)
+        eager = run.open_eager(checkpoint, progress)
+        judge = RecordedJudge(
+            run=run,
+            eager=eager,
+            progress=progress,
+            settings=candidate.settings,
+            labelled=enter_labelled(measuring, eager, progress, held),
+            replay=feed,
+        )
+        watch_branches(eager, asked.accept, progress, then=manifest)
+        verdict = judge.judge(artifact, candidate, asked)
+        weighed, verdict = judge.gate_accuracy(artifact, candidate, verdict)
+        measured = weighed.accuracy if weighed is not artifact else None
+        return replace(note_accuracy((measured, verdict)), domain=artifact.domain)
+
+
+def _find_record(path: Path) -> tuple[Manifest, Artifact]:
+    """Return the manifest that records this very file, and its record.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if (found := record_beside(path) or record_of_rejected(path)) is not None:
+        return found
+    known = read_manifest(path.parent)
+    if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
+        raise UsageError(
+            f"{path} was changed after it was proven: its digest is another",
+            hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+        )
+    raise UsageError(
+        f"no manifest beside {path} knows it, so there is nothing to compare it with",
+        hint=Hint(
+            "name the eager reference: --against CHECKPOINT ",
+            Option("model", "PKG.MOD:FACTORY"),
+            " ",
+            Option("input", "…"),
+        ),
+        option="model",
+    )
 
 
 def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
@@ -161,117 +158,33 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
         raise CheckpointError(reason, hint=TRUST_HINT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BesideRecord:
-    """What the manifest beside a file says of it, and the samples it was judged on."""
-
-    manifest: Manifest
-    held_out: tuple[Feed, ...]
-    artifact: Artifact
-    worst: WorstFeed | None
-    folder: Path
-
-    def judged(  # noqa: PLR0913 - what is proven, against what, on what
-        self,
-        candidate: Candidate,
-        eager: EagerReference,
-        judging: Judging,
-        progress: Progress,
-        *,
-        feed: Feed | None,
-        labelled: LabelledFeeds | None,
-    ) -> Verdict:
-        """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
-        inputs = domain_inputs(self.artifact.domain, eager)
-        eager = narrow_subject(eager, inputs, progress)
-        eager = add_recorded_sizes(eager, self.artifact.places)
-        eager = add_found_feed(eager, self.worst, self.folder)
-        held_out = refer_held_out(self.held_out, eager, progress) if self.held_out else ()
-        watch_branches(eager, judging.accept, progress, then=self.manifest)
-        verdict = _judge_feeds(candidate, eager, judging, progress, held_out=held_out, feed=feed)
-        missing = note_missing_feed(self.worst, self.folder)
-        verdict = replace(verdict, notes=(*verdict.notes, *missing))
-        seen = branch_coverage(eager, judging.accept, then=self.manifest)
-        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
-        if feed is None:
-            verdict = measure_sensitivity(
-                verdict, candidate, eager, judging, progress, held_out=held_out
-            )
-        if labelled is None:
-            return apply_recorded_accuracy(verdict, self.artifact.accuracy)
-        again = apply_recorded_gate(labelled, self.artifact.accuracy)
-        return note_accuracy(gate_accuracy(candidate, verdict, again, progress))
-
-
-def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on record
+def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
     candidate: Candidate,
     source: Source,
     judging: Judging,
     tell: Tell,
-    recorded: BesideRecord | None = None,
     *,
-    feed: Feed | None = None,
-    measuring: Measuring | None = None,
+    replay: Feed | None,
+    measuring: Measuring | None,
 ) -> Verdict:
-    """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
-    with temporary_logs() as logs:
+    """Judge the candidate against a checkpoint that no manifest names."""
+    with ExitStack() as held, temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
-        if checkpoint.digest == sha256_of(candidate.path):
-            raise UsageError(
-                f"{candidate.path} and {source.checkpoint} are the same file: "
-                "it would be compared with itself",
-                hint="give the checkpoint it was made from with --against",
-            )
-        with ExitStack() as held:
-            if recorded is not None:
-                check_same(checkpoint, recorded.manifest, source)
-                measuring = apply_recorded_preprocessing(measuring, recorded.manifest, progress)
-            signature = None if recorded is None else recorded.manifest.signature
-            eager = open_subject(source, checkpoint, judging, progress, signature)
-            labelled = enter_labelled(measuring, eager, progress, held)
-            if recorded is not None:
-                verdict = recorded.judged(
-                    candidate, eager, judging, progress, feed=feed, labelled=labelled
-                )
-                return replace(verdict, domain=recorded.artifact.domain)
-            watch_branches(eager, judging.accept, progress)
-            candidate = match_outputs(candidate, eager.signature, progress)
-            verdict = _judge_feeds(candidate, eager, judging, progress, feed=feed, restrict=True)
-            verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
-            inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
-            if feed is None:
-                within = narrow_subject(eager, inputs, progress)
-                verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
-            verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
-            settings = runtime_settings(candidate.target, verdict.device)
-            return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
-
-
-def _judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed to show
-    candidate: Candidate,
-    eager: EagerReference,
-    judging: Judging,
-    progress: Progress,
-    *,
-    held_out: tuple[ReferenceOutputs, ...] = (),
-    feed: Feed | None = None,
-    restrict: bool = False,
-) -> Verdict:
-    """The verdict on all feeds, shown for one of them alone where that is asked for.
-
-    The others are run as well: how large an output usually is, and how far eager itself is from
-    float64, is theirs to say, and the figures are to be those of the first time.
-    """
-    if feed is None:
-        return judge_candidate(
-            candidate, eager, judging, progress, held_out=held_out, restrict=restrict
-        )
-    eager, name = add_feed(eager, held_out, feed)
-    verdict = judge_candidate(
-        candidate, eager, judging, progress, held_out=held_out, restrict=restrict
-    )
-    return show_feed(verdict, name)
+        check_not_itself(candidate.path, checkpoint, source)
+        eager = open_subject(source, checkpoint, judging, progress)
+        labelled = enter_labelled(measuring, eager, progress, held)
+        watch_branches(eager, judging.accept, progress)
+        candidate = match_outputs(candidate, eager.signature, progress)
+        verdict = judge_feeds(candidate, eager, judging, progress, replay=replay, restrict=True)
+        verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
+        inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
+        if replay is None:
+            within = narrow_subject(eager, inputs, progress)
+            verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
+        verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
+        settings = runtime_settings(candidate.target, verdict.device)
+        return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:

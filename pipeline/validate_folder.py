@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Native, Target
 from ..core.errors import CheckpointError, MissingError, RunnerError
 from ..core.events import Tell, ignore_events
-from ..core.findings import WorstFeed
 from ..core.kinds import ReasonCode
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
 from ..core.verdict import Reason, State, Verdict
 from ..validators.tolerance import tolerance_for
-from .accuracy_gate import (
-    apply_recorded_accuracy,
-    apply_recorded_preprocessing,
-    gate_accuracy_again,
-)
-from .branch_coverage import accept_recorded, branch_coverage, update_branches
+from .accuracy_gate import apply_recorded_preprocessing
+from .branch_coverage import update_branches
 from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
-from .eager_reference import EagerReference, open_subject, read_checkpoint
-from .extra_sizes import add_recorded_sizes
-from .fault_sensitivity import measure_sensitivity
-from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate
-from .labelled_accuracy import LabelledFeeds, enter_labelled
+from .judge_artifact import Candidate
+from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import without_artifacts
-from .narrow_domain import domain_inputs, narrow_subject
 from .order import Judging
 from .output_folder import OutputFolder, open_folder
 from .provenance.seals import unbind_artifact
@@ -40,22 +30,14 @@ from .recorded_run import (
     TRUST_HINT,
     Moved,
     apply_exported_tolerances,
-    apply_recorded_judging,
-    check_same,
     describe_changed_file,
     drop_keys,
     load_manifest,
-    source_from_record,
 )
+from .reopen import RecordedJudge, find_recorded_run
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
-from .worst_feed import (
-    add_found_feed,
-    get_worst_feed,
-    keep_search_record,
-    note_missing_feed,
-    place_worst_feed,
-)
+from .worst_feed import place_worst_feed
 
 
 def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -83,113 +65,61 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         ModelcError: the folder or the checkpoint cannot be used.
     """
     manifest = drop_keys(load_manifest(folder))
-    source = source_from_record(manifest, folder, moved or Moved())
-    judging = accept_recorded(apply_recorded_judging(judging or Judging(), manifest), manifest)
+    run = find_recorded_run(manifest, folder, moved, judging)
     with ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         progress = Progress(tell=tell, logs=place.logs)
-        now = read_checkpoint(source, progress)
-        check_same(now, manifest, source)
-        eager = open_subject(source, now, judging, progress, manifest.signature)
+        eager = run.open_eager(run.read_checkpoint(progress), progress)
         asked_data = apply_recorded_preprocessing(measuring, manifest, progress)
-        labelled = enter_labelled(asked_data, eager, progress, held)
+        judge = RecordedJudge(
+            run=run,
+            eager=eager,
+            progress=progress,
+            settings=settings or {},
+            labelled=enter_labelled(asked_data, eager, progress, held),
+            targets=targets,
+        )
         names = tuple(artifact.name for artifact in manifest.artifacts)
-        # What was ordered and never made is no success because the rest is judged again.
-        unmade = tuple(failure for failure in manifest.failures if failure.step not in names)
+        # A step that failed stays failed, though the artifacts of the others are judged again.
+        failed = tuple(failure for failure in manifest.failures if failure.step not in names)
         done = replace(
-            update_branches(manifest, eager, judging.accept, progress),
-            steps=(*names, *(failure.step for failure in unmade)),
-            failures=unmade,
+            update_branches(manifest, eager, run.judging.accept, progress),
+            steps=(*names, *(failure.step for failure in failed)),
+            failures=failed,
             feeds=merge_feed_plan(manifest.feeds, eager.feeds, progress),
         )
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            missing = _why_not_here(artifact, targets) or _why_untrusted(
-                artifact, folder, settings or {}, targets, manifest
-            )
+            missing = _why_not_here(artifact, targets) or _why_untrusted(artifact, judge)
             if missing is not None:
                 done = replace(done, failures=(*done.failures, missing))
                 continue
-            again = _RecordedProof(
-                artifact=artifact,
-                folder=folder,
-                eager=eager,
-                progress=progress,
-                settings=settings or {},
-                manifest=manifest,
-                aside=place.workplace(artifact.name),
-                worst=get_worst_feed(manifest, artifact),
-                labelled=labelled,
-            )
-            asked = apply_exported_tolerances(judging, artifact.tolerance)
-            verdict = judge_again(artifact, folder, asked, again, targets)
-            weighed, verdict = again.gate_again(verdict, targets)
+            candidate = replace(judge.candidate_of(artifact), aside=place.workplace(artifact.name))
+            verdict = _judge_again(artifact, candidate, judge)
+            weighed, verdict = judge.gate_accuracy(artifact, candidate, verdict)
             weighed = replace(weighed, frozen=placed.frozen)
             known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
             done = replace_verdict(replace(done, artifacts=known), weighed, verdict, place)
             place.commit(done)  # each time: a file may just have been moved
-            done = _explain_rejected(done, again, targets)
+            done = _explain_rejected(done, artifact, judge)
     return done
 
 
-def _explain_rejected(
-    manifest: Manifest, again: _RecordedProof, targets: tuple[Target, ...]
-) -> Manifest:
-    """The manifest with the guilty layer of the artifact, if it was just refused by its values."""
-    name = f"{REJECTED_FOLDER}/{again.artifact.name}"
+def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJudge) -> Manifest:
+    """The manifest with the guilty layer of the artifact, if it was just rejected by its values."""
+    name = f"{REJECTED_FOLDER}/{artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
-    feeds = load_samples(moved, again.folder)
     scene = RejectionScene(
-        eager=again.eager,
-        progress=again.progress,
-        folder=again.folder,
-        held_out=refer_held_out(feeds, again.eager, again.progress) if feeds else (),
+        eager=judge.eager,
+        progress=judge.progress,
+        folder=judge.run.folder,
+        held_out=judge.run.refer_samples(moved, judge.eager, judge.progress),
     )
-    return add_guilty_layer(manifest, name, target_named(moved.target, targets), scene)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RecordedProof:
-    """Proves a candidate on the feeds and held-out samples that its artifact has on record."""
-
-    artifact: Artifact
-    folder: Path
-    eager: EagerReference
-    progress: Progress
-    settings: Mapping[str, str]
-    manifest: Manifest
-    aside: Path
-    worst: WorstFeed | None
-    labelled: LabelledFeeds | None = None
-
-    def gate_again(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
-        """The artifact with its accuracy measured anew, where there is labelled data."""
-        if self.labelled is None:
-            return self.artifact, apply_recorded_accuracy(verdict, self.artifact.accuracy)
-        candidate = _make_candidate(self.artifact, self.folder, targets)
-        candidate = replace(candidate, settings=self.settings)
-        return gate_accuracy_again(self.artifact, candidate, verdict, self.labelled, self.progress)
-
-    def __call__(self, candidate: Candidate, judging: Judging) -> Verdict:
-        feeds = load_samples(self.artifact, self.folder)
-        held_out = refer_held_out(feeds, self.eager, self.progress) if feeds else ()
-        candidate = replace(candidate, settings=self.settings, aside=self.aside)
-        inputs = domain_inputs(self.artifact.domain, self.eager)
-        eager = narrow_subject(self.eager, inputs, self.progress)
-        eager = add_recorded_sizes(eager, self.artifact.places)
-        eager = add_found_feed(eager, self.worst, self.folder)
-        verdict = judge_candidate(candidate, eager, judging, self.progress, held_out=held_out)
-        missing = note_missing_feed(self.worst, self.folder)
-        verdict = keep_search_record(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
-        seen = branch_coverage(self.eager, judging.accept, then=self.manifest)
-        verdict = seen.judge_recorded(verdict, self.artifact, self.manifest)
-        return measure_sensitivity(
-            verdict, candidate, eager, judging, self.progress, held_out=held_out
-        )
+    return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), scene)
 
 
 def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
@@ -206,24 +136,19 @@ def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | 
     )
 
 
-def _why_untrusted(
-    artifact: Artifact,
-    folder: Path,
-    settings: Mapping[str, str],
-    targets: tuple[Target, ...],
-    manifest: Manifest,
-) -> Failure | None:
+def _why_untrusted(artifact: Artifact, judge: RecordedJudge) -> Failure | None:
     """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
+    targets, folder = judge.targets, judge.run.folder
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
     if not isinstance(target, Native) or describe_changed_file(artifact, folder):
         return None  # what was changed is refused without being opened
-    reason = target.distrust_reason(path, settings)
+    reason = target.distrust_reason(path, judge.settings)
     if not reason:
         return None
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint=f"{TRUST_HINT}{_list_judged(manifest, targets)}",
+        hint=f"{TRUST_HINT}{_list_judged(judge.run.manifest, targets)}",
         exit_code=CheckpointError.exit_code,
     )
 
@@ -238,32 +163,17 @@ def _list_judged(manifest: Manifest, targets: tuple[Target, ...]) -> str:
     return f"; judged without it: {', '.join(names)}" if names else ""
 
 
-def judge_again(
-    artifact: Artifact,
-    folder: Path,
-    judging: Judging,
-    prove_it: Callable[[Candidate, Judging], Verdict],
-    targets: tuple[Target, ...] = TARGETS,
-) -> Verdict:
-    """Digest first; only an unchanged file is run."""
-    target = target_named(artifact.target, targets)
-    device = judging.device_for(target)
-    changed = describe_changed_file(artifact, folder)
+def _judge_again(artifact: Artifact, candidate: Candidate, judge: RecordedJudge) -> Verdict:
+    """Check the digest first: only an unchanged file is run."""
+    judging = apply_exported_tolerances(judge.run.judging, artifact.tolerance)
+    device = judging.device_for(candidate.target)
+    changed = describe_changed_file(artifact, judge.run.folder)
     if changed:
         return _refusal_verdict(artifact, device, State.FAILED, changed)
     try:
-        return prove_it(_make_candidate(artifact, folder, targets), judging)
+        return judge.judge(artifact, candidate, judging)
     except RunnerError as error:
         return _refusal_verdict(artifact, device, State.ERROR, error.message)
-
-
-def _make_candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
-    return Candidate(
-        name=artifact.name,
-        target=target_named(artifact.target, targets),
-        precision=artifact.limit_precision,
-        path=folder / artifact.files[0].name,
-    )
 
 
 def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
