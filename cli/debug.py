@@ -69,7 +69,7 @@ def debug(
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""
     from ..core.findings import Localisation
-    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature

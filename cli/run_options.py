@@ -15,7 +15,7 @@ from .common_options import Panel
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
     from ..projects.setting_layers import Overrides
 
@@ -86,7 +86,7 @@ def run_call(
         ModelcError: what the call raises, or what ended its process.
     """
     if bounds is None:
-        from ..pipeline.inspection import perform_call
+        from ..pipeline.isolation.worker import perform_call
 
         found = perform_call(call, tell)
     else:

@@ -148,7 +148,7 @@ def _judge_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
-    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.worker import ApiCall
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():

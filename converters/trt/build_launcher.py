@@ -13,7 +13,7 @@ from ...core.children.messages import Returned, StoppedByError, rebuild_error
 from ...core.children.processes import (
     OutputLog,
     ProcessEnd,
-    Program,
+    ProcessSpec,
     capture_output,
     run_process,
 )
@@ -113,7 +113,7 @@ def build_with_trtexec(
         return False
 
     try:
-        end = run_process(Program(command=tuple(command)), write_to_log, log=log)
+        end = run_process(ProcessSpec(command=tuple(command)), write_to_log, log=log)
     except OSError as error:
         raise _start_error(program, error) from error
     if end.code != 0 or not Path(request.engine).is_file():

@@ -19,7 +19,7 @@ from .messages import (
     encode_message,
     message_types,
 )
-from .processes import OutputLog, ProcessEnd, Program, Watch, run_process
+from .processes import OutputLog, ProcessEnd, ProcessSpec, Watch, run_process
 
 OnMessage: TypeAlias = Callable[[Any], object]
 CallEnd: TypeAlias = Returned | StoppedByError | Interrupted | ProcessEnd
@@ -99,11 +99,11 @@ def run_in_child(
         on_message(message)
         return False
 
-    end = run_process(_program_of(call), on_line, log=log, watch=watch)
+    end = run_process(_spec_of(call), on_line, log=log, watch=watch)
     return ends[0] if ends else replace(end, tail=log.last_lines())
 
 
-def _program_of(call: ChildCall) -> Program:
+def _spec_of(call: ChildCall) -> ProcessSpec:
     modules: Mapping[str, object] = sys.modules
     request = CallRequest(
         call=pickle.dumps((call.function, call.argument)),
@@ -113,7 +113,7 @@ def _program_of(call: ChildCall) -> Program:
     )
     content = pickle.dumps(request)
     flags = ("-P", *(("-W", "ignore") if call.quiet else ()))
-    return Program(
+    return ProcessSpec(
         command=(*call.python, *flags, "-c", _START_CODE, str(_IMPORT_ROOT), str(call.grace)),
         environment=call.environment,
         request=LENGTH_PREFIX.pack(len(content)) + content,

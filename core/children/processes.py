@@ -32,7 +32,7 @@ _TAIL_LINES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class ProcessSpec:
     """What to start, and how to stop it.
 
     `environment`: None inherits that of this process. `request`: bytes for the standard input. It
@@ -80,7 +80,7 @@ class ProcessEnd:
 
 
 def run_process(
-    program: Program,
+    program: ProcessSpec,
     on_line: OnLine,
     *,
     log: OutputLog | None = None,
@@ -161,7 +161,9 @@ class _Pipes:
     A pipe that a grandchild holds open is left to its thread, which closes it at its end.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], program: Program, log: OutputLog) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], program: ProcessSpec, log: OutputLog
+    ) -> None:
         self._stdin, stdout = process.stdin, process.stdout
         if self._stdin is None or stdout is None:
             raise RuntimeError("the child was started without pipes")
@@ -221,7 +223,7 @@ class _Pipes:
                 return
 
 
-def _write_input(stream: IO[bytes], program: Program) -> None:
+def _write_input(stream: IO[bytes], program: ProcessSpec) -> None:
     left = memoryview(program.request)
     with suppress(BrokenPipeError):  # the child died; whoever waits for it notices
         while left:
@@ -315,6 +317,6 @@ def capture_output(
         printed.append(line.decode("utf-8", "replace"))
         return False
 
-    program = Program(command=command, request=text.encode(), ends_input=True, merged=True)
+    program = ProcessSpec(command=command, request=text.encode(), ends_input=True, merged=True)
     end = run_process(program, keep, watch=Deadline(seconds))
     return end, "\n".join(printed)

@@ -19,13 +19,13 @@ from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED_FOLDER
 from ...core.verdict import Verdict
-from ..inspection import ApiCall, CallValue, CheckpointContents, InspectedFile
+from ..inspection import CheckpointContents, InspectedFile
 from ..manifest_file import read_manifest
 from ..output_folder import LOGS_FOLDER, check_output_path, clear_leftovers
 from ..plan import Step, make_plan, plan_pending
 from ..recorded_run import AnyRequest, FinishRequest, load_manifest
 from .crash_report import WORKER_LOG_FILE, crash_error, crash_failure, error_before_first_step
-from .worker import ChildWork, InitialManifest, IsolatedWork, perform_work
+from .worker import ApiCall, CallValue, ChildWork, InitialManifest, IsolatedWork, perform_work
 
 _MESSAGES = (
     InitialManifest, Manifest, Verdict, Localisation, InspectedFile, CheckpointContents,

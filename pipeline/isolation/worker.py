@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
+from ...core.events import Tell, ignore_events
+from ...core.findings import Localisation
 from ...core.manifest import Manifest
-from ..inspection import ApiCall, CallValue, perform_call
+from ...core.verdict import Verdict
+from ..inspection import CheckpointContents, InspectedFile
 from ..recorded_run import AnyRequest, FinishRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCall:
+    """One function of `pipeline/api.py`, with its keyword arguments."""
+
+    function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+CallValue: TypeAlias = Manifest | Verdict | Localisation | InspectedFile | CheckpointContents
+
+
+def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
+    """Call the function in this process; it raises what the function raises."""
+    from .. import api
+
+    arguments: dict[str, Any] = dict(call.arguments)
+    match call.function:
+        case "inspect":
+            return api.inspect(**arguments)
+        case "inspect_checkpoint":
+            return api.inspect_checkpoint(**arguments)
+        case "localise":
+            return api.localise(**arguments, tell=tell)
+        case "validate":
+            return api.validate(**arguments, tell=tell)
+
 
 ChildWork: TypeAlias = AnyRequest | ApiCall
 

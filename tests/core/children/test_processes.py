@@ -15,7 +15,7 @@ from modelc.core.children.processes import (
     Deadline,
     OutputLog,
     ProcessEnd,
-    Program,
+    ProcessSpec,
     capture_output,
     run_process,
 )
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 SOON = 15.0  # seconds on a slow machine; what hangs takes 60
 
 
-def python(text: str, *arguments: str) -> Program:
-    return Program(command=(sys.executable, "-c", text, *arguments), grace=0.3)
+def python(text: str, *arguments: str) -> ProcessSpec:
+    return ProcessSpec(command=(sys.executable, "-c", text, *arguments), grace=0.3)
 
 
 def is_gone(process: int) -> bool:
@@ -106,7 +106,9 @@ def test_the_end_of_its_input_asks_a_program_to_stop(tmp_path: Path) -> None:
     def interrupt(_: bytes) -> bool:
         raise KeyboardInterrupt
 
-    program = Program(command=(sys.executable, "-c", WILLING, str(tmp_path / "said")), grace=SOON)
+    program = ProcessSpec(
+        command=(sys.executable, "-c", WILLING, str(tmp_path / "said")), grace=SOON
+    )
     with pytest.raises(KeyboardInterrupt):
         run_process(program, interrupt)
     assert (tmp_path / "said").read_text() == "stopped by itself"
@@ -143,7 +145,7 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
 
 
 def test_a_request_that_nobody_reads_blocks_nobody() -> None:
-    program = Program(
+    program = ProcessSpec(
         command=(sys.executable, "-c", "import time; time.sleep(60)"), request=b"x" * (1 << 20)
     )
     began = time.monotonic()
