@@ -9,7 +9,7 @@ CASE := sample_models/digits
 SITE = $(BIN)/sphinx-build -E -W --keep-going docs build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow lint types bench docs clean help
+.PHONY: demo test test-slow lint types bench bench-slow docs clean help
 
 .venv/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -40,11 +40,20 @@ lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
 
-bench: .venv/.stamp ## start-up, export and INT8, each side by side with the plain way
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/export.py
-	$(BIN)/python benchmarks/int8.py
-	$(BIN)/python benchmarks/build_trt.py
+bench: .venv/.stamp ## start-up, INT8, dynamic shapes, cost and faults; the tables go to build/benchmarks
+	mkdir -p build/benchmarks
+	$(BIN)/python benchmarks/startup.py | tee build/benchmarks/startup.md
+	$(BIN)/python benchmarks/int8.py | tee build/benchmarks/int8.md
+	$(BIN)/python benchmarks/shapes.py --doc build/benchmarks/shapes.md
+	$(BIN)/python benchmarks/cost.py --page build/benchmarks/cost.md
+	$(BIN)/python benchmarks/fault_table.py > build/benchmarks/faults.md
+
+bench-slow: .venv/.stamp ## hours: coverage, the judge, debug and the attack set; the tables go to build/benchmarks
+	mkdir -p build/benchmarks
+	$(BIN)/python -m modelc.benchmarks.coverage --warm --unstated --against --out build/benchmarks/coverage --write build/benchmarks/coverage.md
+	$(BIN)/python -m modelc.benchmarks.judge --out build/benchmarks/judge.jsonl --resume > build/benchmarks/judge.md
+	$(BIN)/python -m modelc.benchmarks.debug > build/benchmarks/debug.md
+	$(BIN)/python -m modelc.benchmarks.attack --out build/benchmarks/attack > build/benchmarks/attack.md
 
 docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # typing itself is not imported: an interrupt meanwhile would be a traceback
 
 __version__ = "0.1.0"
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-
-from .core.process import relax_gc
 
 _INTERRUPTED = 130
 
@@ -14,6 +11,8 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the command; a tenth of a run that makes nothing would be collecting garbage."""
     try:
+        from .core.process import relax_gc  # here, for an interrupt while it is imported
+
         with relax_gc():
             from .cli.app import main as command
 
@@ -31,6 +30,8 @@ def _leave_current_folder() -> None:
     """
     if sys.flags.safe_path or not sys.path:
         return
+    from pathlib import Path
+
     first = sys.path.pop(0)
     if Path(first).absolute() == Path(__file__).absolute().parents[1]:
         sys.path.append(first)

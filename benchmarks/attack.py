@@ -1,6 +1,6 @@
 """The attack set, exported and judged apart from modelc: python -m modelc.benchmarks.attack.
 
-Each net of tests/attacks/nets is exported as its user would; each artifact that passed is opened
+Each net of tests/nets/attacks is exported as its user would; each artifact that passed is opened
 with its runtime's defaults and run beside eager over the domain that the manifest claims. Exits 1
 where a passed artifact is wrong, or a net of an ordinary kind (`good`) is refused.
 """
@@ -9,98 +9,56 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modelc.benchmarks.attack_run import NETS, Job, as_job, carry_out
-from modelc.benchmarks.coverage_warm import warmed
+from modelc.benchmarks.attack_run import NETS, Job, as_job, run_attack
+from modelc.benchmarks.fork_jobs import ForkJob, run_forks, warm_up
 
 Record = dict[str, Any]
 BAD = ("WRONG", "RAISES", "crashed", "hung")
-_PAUSE = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Child:
-    job: Job
-    folder: Path
-    until: float
 
 
 def run_jobs(
     jobs: Sequence[Job], out: Path, *, at_once: int = 2, timeout: float = 300.0
 ) -> Iterator[Record]:
-    """Each job in a fork of this process, `at_once` at a time; records as they come."""
-    warmed()
-    left = list(reversed(jobs))
-    running: dict[int, _Child] = {}
-    try:
-        while left or running:
-            while left and len(running) < at_once:
-                job = left.pop()
-                folder = out / job.name
-                until = time.monotonic() + timeout
-                running[_forked(job, folder)] = _Child(job=job, folder=folder, until=until)
-            for pid, child in list(running.items()):
-                if _ended(pid, child):
-                    del running[pid]
-                    yield _left_by(child)
-            time.sleep(_PAUSE)
-    finally:
-        for pid in running:
-            os.killpg(pid, signal.SIGKILL)
+    """Run each job in a fork of this process, `at_once` at a time; records as they come."""
+    warm_up()
+    forks = []
+    for job in jobs:
+        folder = out / job.name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.with_suffix(".json").unlink(missing_ok=True)
+        log = folder.with_suffix(".log")
+        work = partial(_write_record, job, folder)
+        forks.append(ForkJob(key=job, work=work, log=log, timeout=timeout))
+    for job, _, hung in run_forks(forks, at_once=at_once):
+        yield _read_record(job, out / job.name, hung=hung)
 
 
-def _forked(job: Job, folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    result = folder.with_suffix(".json")
-    result.unlink(missing_ok=True)
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        log = os.open(folder.with_suffix(".log"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        record = carry_out(job, folder)
-        result.with_suffix(".part").write_text(json.dumps(record))
-        result.with_suffix(".part").replace(result)
-    finally:
-        os._exit(0)
+def _write_record(job: Job, folder: Path) -> None:
+    record = run_attack(job, folder)
+    draft = folder.with_suffix(".part")
+    draft.write_text(json.dumps(record))
+    draft.replace(folder.with_suffix(".json"))
 
 
-def _ended(pid: int, child: _Child) -> bool:
-    done, _ = os.waitpid(pid, os.WNOHANG)
-    if done:
-        return True
-    if time.monotonic() < child.until:
-        return False
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return True
-
-
-def _left_by(child: _Child) -> Record:
-    result = child.folder.with_suffix(".json")
+def _read_record(job: Job, folder: Path, *, hung: bool) -> Record:
+    result, log = folder.with_suffix(".json"), folder.with_suffix(".log")
     if result.exists():
         found: Record = json.loads(result.read_text())
         return found
-    log = child.folder.with_suffix(".log")
-    said = log.read_text(errors="replace")[-600:] if log.exists() else ""
-    over = time.monotonic() >= child.until
-    lost = {"state": "hung" if over else "crashed", "reason": said}
+    reason = log.read_text(errors="replace")[-600:] if log.exists() else ""
+    lost = {"state": "hung" if hung else "crashed", "reason": reason}
     return {
-        "name": child.job.name, "seconds": 0.0, "error": {}, "command": "",
-        "artifacts": dict.fromkeys(child.job.targets, lost),
+        "name": job.name, "seconds": 0.0, "error": {}, "command": "",
+        "artifacts": dict.fromkeys(job.targets, lost),
     }  # fmt: skip
 
 
@@ -125,7 +83,7 @@ class Counts:
         return "\n".join([f"{first}{len(self.falsely)}", *(f"  {name}" for name in self.falsely)])
 
 
-def counted(records: Sequence[Record], table: Mapping[str, Any]) -> Counts:
+def count_states(records: Sequence[Record], table: Mapping[str, Any]) -> Counts:
     """Count the states; falsely rejected are targets of `good` nets that were not passed."""
     states: Counter[str] = Counter()
     falsely = []
@@ -191,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     return run_and_print(
         [job for job in jobs if job.targets], args.out.resolve(), args.jobs, args.timeout,
-        lambda records: counted(records, table),
+        lambda records: count_states(records, table),
     )  # fmt: skip
 
 

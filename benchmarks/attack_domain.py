@@ -79,7 +79,7 @@ class Domain:
     bases: dict[str, tuple[int, int, int]]
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """`batch 1..8 (3), seq 1..6 (6), ids {0..39}`."""
         dims = [f"{name} {low}..{high} ({opt})" for name, (low, opt, high) in self.bases.items()]
         values = [
@@ -196,20 +196,20 @@ def feeds_of(  # noqa: PLR0913 - all but two are keywords
             if int(np.prod(shape, dtype=np.int64)) > MOST or min(shape, default=1) < 0:
                 break
             kinds = _Kinds(floats=of_floats, ints=of_ints, like=sample.get(one.name))
-            array = _drawn(one, sizes, kinds, rng)
+            array = _draw_array(one, sizes, kinds, rng)
             if nan and turn % 2 and array.dtype.kind == "f":
                 array[rng.random(shape) < _MISSING] = np.nan
             feed[one.name] = array
         else:
-            said = " ".join(f"{n}={s}" for n, s in sizes.items())
-            yield f"{said} floats:{of_floats} ints:{of_ints}", feed
+            summary = " ".join(f"{n}={s}" for n, s in sizes.items())
+            yield f"{summary} floats:{of_floats} ints:{of_ints}", feed
 
 
 def feed_at(domain: Domain, sizes: Mapping[str, int], sample: Mapping[str, Array]) -> Feed:
     """One ordinary feed at these sizes, which may lie beyond the domain."""
     rng = np.random.default_rng(0)
     return {
-        one.name: _drawn(one, sizes, _Kinds(like=sample.get(one.name)), rng)
+        one.name: _draw_array(one, sizes, _Kinds(like=sample.get(one.name)), rng)
         for one in domain.inputs
     }
 
@@ -223,7 +223,9 @@ class _Kinds:
     like: Array | None = None
 
 
-def _drawn(one: Input, sizes: Mapping[str, int], kinds: _Kinds, rng: np.random.Generator) -> Array:
+def _draw_array(
+    one: Input, sizes: Mapping[str, int], kinds: _Kinds, rng: np.random.Generator
+) -> Array:
     shape = tuple(size.at(sizes) for size in one.sizes)
     ends = None if one.values is None else one.values.at(sizes)
     if one.dtype == "bool":

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modelc.benchmarks.attack_open import Run, leaves
 from modelc.benchmarks.coverage_check import array_of, call
+from modelc.benchmarks.open_artifacts import Run, leaves
 
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
@@ -50,7 +50,7 @@ class Finding:
         return "WRONG" if self.wrong else "RAISES" if self.raises else "right"
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The first of the worst, and how many."""
         worst = self.wrong or self.raises
         return f"{worst[0]} ({len(worst)} of {self.feeds} feeds)" if worst else ""
@@ -90,7 +90,7 @@ class Eager:
         finally:
             torch.backends.mha.set_fastpath_enabled(before)
 
-    def moved(self, feed: Feed, seed: int) -> Iterator[list[Array]]:
+    def run_perturbed(self, feed: Feed, seed: int) -> Iterator[list[Array]]:
         """Runs with inputs and weights off by a hair."""
         rng = np.random.default_rng(seed)
         for _ in range(_DRAWS):
@@ -148,11 +148,11 @@ class Truth:
 def truth(eager: Eager, feeds: Iterator[tuple[str, dict[str, Array]]]) -> Truth:
     """Run eager on all feeds."""
     taken, refused = [], []
-    for said, feed in feeds:
+    for summary, feed in feeds:
         try:
-            taken.append((said, feed, eager.run(feed)))
+            taken.append((summary, feed, eager.run(feed)))
         except Exception as error:  # noqa: BLE001 - whatever the net raises
-            refused.append(f"{said}: {type(error).__name__}: {str(error)[:120]}")
+            refused.append(f"{summary}: {type(error).__name__}: {str(error)[:120]}")
     return Truth(eager=eager, feeds=taken, refused=refused)
 
 
@@ -160,13 +160,13 @@ def judge(run: Run, outputs: Sequence[str], wanted: Truth, *, rough: bool = Fals
     """All feeds through one artifact; `rough` is for lower precision: by groups, in dB."""
     found = Finding()
     pooled: list[tuple[list[Array], list[Array]]] = []
-    for at, (said, feed, eager) in enumerate(wanted.feeds):
+    for at, (summary, feed, eager) in enumerate(wanted.feeds):
         found.feeds += 1
         try:
             named = run(feed)
         except Exception as error:  # noqa: BLE001 - the runtime's own
             lines = str(error).strip().splitlines() or [""]
-            found.raises.append(f"{said}: {type(error).__name__}: {lines[-1][:160]}")
+            found.raises.append(f"{summary}: {type(error).__name__}: {lines[-1][:160]}")
             continue
         if len(outputs) != len(eager):
             found.wrong.append(f"{len(outputs)} outputs where eager returns {len(eager)} tensors")
@@ -177,10 +177,10 @@ def judge(run: Run, outputs: Sequence[str], wanted: Truth, *, rough: bool = Fals
             wrong = next(filter(None, map(_form, eager, given)), "")
         else:
             wrong = _differs(eager, given, outputs)
-            wrong = (wrong and _excused(wanted.eager, feed, eager, given, at)) or wrong
+            wrong = (wrong and _explain_excuse(wanted.eager, feed, eager, given, at)) or wrong
             wrong = "" if wrong == _IS_EXCUSED else wrong
         if wrong:
-            found.wrong.append(f"{said}: {wrong}")
+            found.wrong.append(f"{summary}: {wrong}")
     if rough and not found.wrong:
         found.wrong.extend(_rough(pooled, outputs))
     return found
@@ -196,9 +196,9 @@ def _form(eager: Array, given: Array) -> str:
 
 def _differs(eager: Sequence[Array], given: Sequence[Array], names: Sequence[str]) -> str:
     for name, one, other in zip(names, eager, given, strict=True):
-        said = _form(one, other)
-        if said:
-            return f"{name}: {said}"
+        summary = _form(one, other)
+        if summary:
+            return f"{name}: {summary}"
         off, limit = _off_by(one, other)
         if (off > limit).any():
             worst = np.unravel_index(np.argmax(np.where(off > limit, off, -1)), off.shape)
@@ -233,13 +233,13 @@ def _off_by(eager: Array, given: Array) -> tuple[Array, Array]:
 _IS_EXCUSED = "excused"
 
 
-def _excused(
+def _explain_excuse(
     eager: Eager, feed: Feed, wanted: Sequence[Array], given: Sequence[Array], seed: int
 ) -> str:
     """Whether eager itself moves so far; empty where it does not."""
     if eager.is_undefined(feed):
         return _IS_EXCUSED
-    draws = list(eager.moved(feed, seed))
+    draws = list(eager.run_perturbed(feed, seed))
     plain = eager.plain(feed)
     for at, (one, other) in enumerate(zip(wanted, given, strict=True)):
         if one.dtype != other.dtype:
@@ -251,12 +251,12 @@ def _excused(
             continue
         off, limit = _off_by(one, other)
         allowed = np.maximum(limit, _movement(one, same))
-        if (~_filled(one, other, plain[at : at + 1]) & (off > allowed)).any():
+        if (~_accept_fast_path_zeros(one, other, plain[at : at + 1]) & (off > allowed)).any():
             return ""
     return _IS_EXCUSED
 
 
-def _filled(wanted: Array, given: Array, plain: Sequence[Array]) -> Array:
+def _accept_fast_path_zeros(wanted: Array, given: Array, plain: Sequence[Array]) -> Array:
     """Where eager's fast path fills zeros in, and the artifact is what its plain path computes."""
     if not plain or plain[0].shape != wanted.shape or wanted.dtype.kind != "f":
         return np.zeros(wanted.shape, bool)

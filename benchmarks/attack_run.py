@@ -22,7 +22,7 @@ from modelc.benchmarks.attack_domain import Domain, feed_at, feeds_of, read_doma
 if TYPE_CHECKING:
     from modelc.benchmarks.attack_oracle import Truth
 
-NETS = Path(__file__).resolve().parent.parent / "tests" / "attacks" / "nets"
+NETS = Path(__file__).resolve().parent.parent / "tests" / "nets" / "attacks"
 BUG = 70
 
 
@@ -42,12 +42,12 @@ class Job:
     feeds: int = 60
 
 
-def carry_out(job: Job, folder: Path) -> dict[str, Any]:
+def run_attack(job: Job, folder: Path) -> dict[str, Any]:
     """Export and judge; the record, as JSON takes it. What is wrong stays in the folder."""
     warnings.simplefilter("ignore")
-    write_down(job, folder)
+    write_inputs(job, folder)
     began = time.monotonic()
-    error = _exported(job, folder)
+    error = _export(job, folder)
     seconds = time.monotonic() - began
     manifest = folder / "out" / "manifest.json"
     record: dict[str, Any] = {
@@ -55,7 +55,7 @@ def carry_out(job: Job, folder: Path) -> dict[str, Any]:
         "command": command(job),
     }  # fmt: skip
     if manifest.exists():
-        record |= _judged(job, folder, json.loads(manifest.read_text()))
+        record |= _judge_artifacts(job, folder, json.loads(manifest.read_text()))
     for target in job.targets:
         reason = error.get("message", "") or "not in the manifest"
         record["artifacts"].setdefault(
@@ -81,7 +81,7 @@ def command(job: Job) -> str:
     ).replace("  ", " ")
 
 
-def write_down(job: Job, folder: Path) -> None:
+def write_inputs(job: Job, folder: Path) -> None:
     """Lay down what a user has: weights, a sample, calibration data."""
     import torch
 
@@ -101,7 +101,7 @@ def write_down(job: Job, folder: Path) -> None:
             np.savez(folder / "calib" / f"{at:03}.npz", **arrays)
 
 
-def _exported(job: Job, folder: Path) -> dict[str, Any]:
+def _export(job: Job, folder: Path) -> dict[str, Any]:
     """Run modelc in this process; empty, or the error that stopped it."""
     import modelc
     from modelc.calibration.calibration_options import CalibrationOptions
@@ -126,12 +126,12 @@ def _exported(job: Job, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _judged(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _judge_artifacts(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     verdicts = {one["artifact"]: one for one in manifest["verdicts"]}
     domains: dict[str, tuple[Domain, Truth]] = {}
     found: dict[str, Any] = {}
     for artifact in manifest["artifacts"]:
-        wanted = _asked_as(artifact, job)
+        wanted = _target_of(artifact, job)
         verdict = verdicts.get(artifact["name"], {})
         record = {
             "state": "rejected", "reason": str(verdict.get("reason") or verdict.get("state"))[:600],
@@ -142,7 +142,7 @@ def _judged(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
             key = json.dumps(inputs, sort_keys=True) + str(wanted.count(":"))
             if key not in domains:
                 domains[key] = _truth(job, inputs, folder, rough=":" in wanted)
-            record |= _opened(artifact, manifest, folder, domains[key], job.sample)
+            record |= _compare(artifact, manifest, folder, domains[key], job.sample)
             record["notes"] = [str(note)[:300] for note in verdict.get("notes") or ()]
         if found.get(wanted, {}).get("state") in (None, "rejected"):
             found[wanted] = record
@@ -158,7 +158,7 @@ def _judged(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _asked_as(artifact: Mapping[str, Any], job: Job) -> str:
+def _target_of(artifact: Mapping[str, Any], job: Job) -> str:
     name = str(artifact["target"])
     precision = f"{name}:{artifact.get('precision')}"
     return precision if precision in job.targets else name
@@ -181,7 +181,7 @@ def _truth(
 
     state = torch.load(folder / "weights.pt", weights_only=True)
 
-    def built() -> nn.Module:
+    def build_net() -> nn.Module:
         net = job.build()
         net.load_state_dict(state)
         return net.eval()
@@ -191,18 +191,18 @@ def _truth(
     feeds = feeds_of(
         domain, job.sample, seed=seed, calm=rough, nan=job.nan, count=job.feeds
     )  # fmt: skip
-    return domain, truth(Eager(built, method=str(job.options.get("method", ""))), feeds)
+    return domain, truth(Eager(build_net, method=str(job.options.get("method", ""))), feeds)
 
 
-def _opened(
+def _compare(
     artifact: Mapping[str, Any],
     manifest: Mapping[str, Any],
     folder: Path,
     known: tuple[Domain, Truth],
     sample: Mapping[str, Any],
 ) -> dict[str, Any]:
-    from modelc.benchmarks.attack_open import OPENERS, openvino_f32
     from modelc.benchmarks.attack_oracle import judge
+    from modelc.benchmarks.open_artifacts import OPENERS, openvino_f32
 
     domain, wanted = known
     rough = artifact.get("precision", "fp32") not in ("fp32", "tf32")
@@ -210,7 +210,7 @@ def _opened(
     names = [one["name"] for one in manifest["signature"]["inputs"]]
     outputs = manifest["signature"]["outputs"]
     record: dict[str, Any] = {
-        "domain": domain.said, "feeds": len(wanted.feeds), "eager_refuses": len(wanted.refused),
+        "domain": domain.summary, "feeds": len(wanted.feeds), "eager_refuses": len(wanted.refused),
         "refused_as": wanted.refused[:2], "narrow": _narrower(domain, wanted, sample),
     }  # fmt: skip
     opener = OPENERS[artifact["target"]]
@@ -218,14 +218,14 @@ def _opened(
         found = judge(opener(path, names, outputs), outputs, wanted, rough=rough)
     except Exception as error:  # noqa: BLE001 - whatever its runtime raises
         return record | {"state": "WRONG", "reason": f"does not open: {str(error)[:300]}"}
-    state, said = found.state, found.said
+    state, summary = found.state, found.summary
     if state == "WRONG" and artifact["target"] == "openvino" and not rough:
         exact = judge(openvino_f32(path, names, outputs), outputs, wanted)
         if exact.state == "WRONG":
-            said = exact.said
+            summary = exact.summary
         else:
-            state, said = "bf16", f"right in f32, not as OpenVINO's default: {said}"
-    return record | {"state": state, "reason": said}
+            state, summary = "bf16", f"right in f32, not as OpenVINO's default: {summary}"
+    return record | {"state": state, "reason": summary}
 
 
 def _narrower(domain: Domain, wanted: Truth, sample: Mapping[str, Any]) -> list[str]:

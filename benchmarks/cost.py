@@ -1,4 +1,4 @@
-"""What an export costs: wall time, CPU time and peak memory; writes docs/cost.md.
+"""What an export costs: wall time, CPU time and peak memory; writes build/benchmarks/cost.md.
 
 python benchmarks/cost.py [--only nets|depth|targets|memory] [--layers 6 12 24 48] [--runs 3]
 
@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.benchmarks.cost_nets import NETS, write
-from modelc.benchmarks.cost_page import LIMITS, missed, page
+from modelc.benchmarks.cost_page import LIMITS, find_misses, page
+from modelc.benchmarks.process_cost import costs_in_turn
+from modelc.tests.nets.cost_nets import NETS, write
 
 ROOT = Path(__file__).parents[1]
 FACTORY = "modelc.sample_models.encoder:bert"
@@ -41,43 +40,11 @@ _MAKE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Of one process: seconds of wall and of CPU time, and the most bytes that it held."""
-
-    wall: float
-    cpu: float
-    peak: int
-
-
-def cost_of(argv: Sequence[str]) -> Cost:
-    """Run a command to its end; the peak is at least what this process holds itself.
-
-    Raises:
-        SystemExit: it failed; with what it wrote.
-    """
-    began = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as told:
-        child = subprocess.Popen(argv, stdout=told, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode != 0:
-            told.seek(0)
-            raise SystemExit(f"{' '.join(argv)} exited {child.returncode}:\n{told.read()}")
-    wall = time.perf_counter() - began
-    return Cost(wall=wall, cpu=used.ru_utime + used.ru_stime, peak=used.ru_maxrss * 1024)
-
-
 def least(argvs: Mapping[str, Sequence[str]], runs: int) -> dict[str, dict[str, float]]:
     """The least of each measure over `runs` turns."""
-    found: dict[str, list[Cost]] = {name: [] for name in argvs}
-    for _ in range(runs):
-        for name, argv in argvs.items():
-            found[name].append(cost_of(argv))
-            print(name, found[name][-1], flush=True)
     return {
         name: {key: min(asdict(cost)[key] for cost in costs) for key in ("wall", "cpu", "peak")}
-        for name, costs in found.items()
+        for name, costs in costs_in_turn(argvs, runs).items()
     }
 
 
@@ -177,12 +144,12 @@ def main() -> int:
     parser.add_argument("--layers", type=int, nargs="+", default=list(DEPTHS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "modelc-cost"))
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "cost.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "build" / "benchmarks" / "cost.md")
     parser.add_argument("--before", type=Path, help="a folder that holds another modelc")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    kept = args.folder / "cost.json"
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    store = args.folder / "cost.json"
+    results: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {}
     if args.only in (None, "nets"):
         results["nets"] = nets(args.folder, args.runs, args.before)
     if args.only in (None, "depth"):
@@ -191,9 +158,10 @@ def main() -> int:
         results["targets"] = targets(args.folder, args.runs)
     if args.only in (None, "memory"):
         results["memory"] = memory(args.folder)
-    kept.write_text(json.dumps(results, indent=1))
+    store.write_text(json.dumps(results, indent=1))
+    args.page.parent.mkdir(parents=True, exist_ok=True)
     args.page.write_text(page(results), encoding="utf-8")
-    beyond = missed(results)
+    beyond = find_misses(results)
     print("\n".join(beyond) or f"within all limits: {LIMITS}")
     return 1 if beyond else 0
 

@@ -1,4 +1,4 @@
-"""docs/cost.md, and whether the limits hold, from what cost.py measured."""
+"""The page of costs, and whether the limits hold, from what cost.py measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DEPTH = (
 _NETS = (
     "ResNet-18 and -50 (224 x 224, batch 1..8) and a BERT of 6 layers (hidden size 768, batch "
     "1..8, seq 2..128) to ONNX, validation of the whole domain included, beside a plain script "
-    "that exports with the same dynamic dims and compares one feed (`benchmarks/cost_nets.py`). "
+    "that exports with the same dynamic dims and compares one feed (`tests/nets/cost_nets.py`). "
     "The aim is 1.25 times the CPU time of the plain script, and it is missed: eager and ONNX "
     "Runtime on every size and value of the domain are most of what is above it. "
     "`before` is commit 8c2adc4.\n"
@@ -62,51 +62,52 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def missed(results: dict[str, Any]) -> list[str]:
+def find_misses(results: dict[str, Any]) -> list[str]:
     """The limits that do not hold, each in a line."""
     lines = []
-    for (name, limit), found in zip(LIMITS.items(), _measured(results), strict=True):
+    for (name, limit), found in zip(LIMITS.items(), _figures(results), strict=True):
         if found is not None and found > limit:
             lines.append(f"BEYOND: {name} is {found:.2f}, the limit {limit:.2f}")
     return lines
 
 
-def _measured(results: dict[str, Any]) -> tuple[float | None, ...]:
+def _figures(results: dict[str, Any]) -> tuple[float | None, ...]:
     """As LIMITS; None for what was not measured."""
     written = whole = disk = None
     if "memory" in results:
-        told = results["memory"]
-        weights = told["weights"]
-        written = _written(told) / weights
-        whole, disk = told["end"]["VmHWM"] / weights, told["end"]["disk"] / weights
+        record = results["memory"]
+        weights = record["weights"]
+        written = _conversion_peak(record) / weights
+        whole, disk = record["end"]["VmHWM"] / weights, record["end"]["disk"] / weights
     shares = _shares(results["targets"]) if "targets" in results else {}
     exponents = [e for e in _exponents(results.get("depth", {})).values() if e is not None]
     together = max(shares.values(), default=None)
     return written, whole, disk, together, max(exponents, default=None)
 
 
-def _written(told: dict[str, Any]) -> int:
+def _conversion_peak(record: dict[str, Any]) -> int:
     """The peak when the last conversion was done."""
-    return max(int(s["VmHWM"]) for s in told["steps"] if s["step"].startswith("convert"))
+    return max(int(s["VmHWM"]) for s in record["steps"] if s["step"].startswith("convert"))
 
 
-def _shares(told: dict[str, Any]) -> dict[str, float]:
+def _shares(record: dict[str, Any]) -> dict[str, float]:
     """By measure: the run for all formats as a share of the runs for one each."""
-    alone = [name for name in told if "+" not in name]
-    whole = max(told, key=lambda name: name.count("+"))
+    alone = [name for name in record if "+" not in name]
+    whole = max(record, key=lambda name: name.count("+"))
     return {
-        key: told[whole][key] / sum(told[name][key] for name in alone) for key in ("wall", "cpu")
+        key: record[whole][key] / sum(record[name][key] for name in alone)
+        for key in ("wall", "cpu")
     }
 
 
-def _exponents(told: dict[str, Any]) -> dict[tuple[str, str], float | None]:
+def _exponents(record: dict[str, Any]) -> dict[tuple[str, str], float | None]:
     """By width and who: the exponent of CPU time in layers, between the least and the most."""
     found: dict[tuple[str, str], float | None] = {}
-    for width in sorted({key.partition("x")[2] for key in told}, key=int):
-        layers = sorted(int(k.partition("x")[0]) for k in told if k.partition("x")[2] == width)
+    for width in sorted({key.partition("x")[2] for key in record}, key=int):
+        layers = sorted(int(k.partition("x")[0]) for k in record if k.partition("x")[2] == width)
         low, high = layers[0], layers[-1]
         for who in ("plain", "modelc"):
-            first, last = (told[f"{count}x{width}"][who]["cpu"] for count in (low, high))
+            first, last = (record[f"{count}x{width}"][who]["cpu"] for count in (low, high))
             found[width, who] = (
                 math.log(last / first) / math.log(high / low) if low < high else None
             )
@@ -136,41 +137,41 @@ def _machine() -> str:
     )
 
 
-def _memory(told: dict[str, Any]) -> str:
-    weights = told["weights"]
+def _memory(record: dict[str, Any]) -> str:
+    weights = record["weights"]
     lines = [
         f"## A model of {weights / 2**30:.1f} GiB to ONNX\n",
         "In multiples of the weights; `own` is memory of the process, `mapped` pages of files.\n",
         "| step | seconds | peak so far | own | mapped |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    for step in told["steps"]:
+    for step in record["steps"]:
         sizes = (step[key] / weights for key in ("VmHWM", "RssAnon", "RssFile"))
         row = " | ".join(f"{size:.2f}" for size in sizes)
         lines.append(f"| {step['step']} | {step['seconds']:.1f} | {row} |")
-    end = told["end"]
+    end = record["end"]
     lines.append(
-        f"\nWritten at {_written(told) / weights:.2f} times the weights, proven at "
+        f"\nWritten at {_conversion_peak(record) / weights:.2f} times the weights, proven at "
         f"{end['VmHWM'] / weights:.2f}; on disk at most {end['disk'] / weights:.2f} times.\n"
     )
     return "\n".join(lines)
 
 
-def _targets(told: dict[str, Any]) -> str:
+def _targets(record: dict[str, Any]) -> str:
     lines = [
         "## Formats in one run\n",
         "| to | wall s | CPU s | peak MB |",
         "| --- | ---: | ---: | ---: |",
     ]
-    lines += [f"| {name} | {_row(cost)} |" for name, cost in told.items()]
-    shares = ", ".join(f"{share:.2f} of the {key} time" for key, share in _shares(told).items())
+    lines += [f"| {name} | {_row(cost)} |" for name, cost in record.items()]
+    shares = ", ".join(f"{share:.2f} of the {key} time" for key, share in _shares(record).items())
     lines.append(f"\nAll in one run: {shares} of a run for each.\n")
     return "\n".join(lines)
 
 
-def _nets(told: dict[str, Any]) -> str:
+def _nets(record: dict[str, Any]) -> str:
     lines = ["## Nets of usual size\n", _NETS, *_NETS_HEAD]
-    for name, costs in told.items():
+    for name, costs in record.items():
         for who, cost in costs.items():
             ratio = cost["cpu"] / costs["plain"]["cpu"]
             lines.append(
@@ -179,18 +180,18 @@ def _nets(told: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _depth(told: dict[str, Any]) -> str:
+def _depth(record: dict[str, Any]) -> str:
     lines = [
         "## Depth and width\n",
         _DEPTH,
         "| layers x width | who | wall s | CPU s | peak MB | CPU of plain |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
-    for name, costs in told.items():
+    for name, costs in record.items():
         for who, cost in costs.items():
             ratio = cost["cpu"] / costs["plain"]["cpu"]
             lines.append(f"| {name} | {who} | {_row(cost)} | {ratio:.2f} |")
-    for (width, who), exponent in _exponents(told).items():
+    for (width, who), exponent in _exponents(record).items():
         if exponent is not None:
             lines.append(f"\nWidth {width}, {who}: CPU time grows as layers^{exponent:.2f}.")
     return "\n".join([*lines, ""])

@@ -48,10 +48,10 @@ class Disk:
 
     def _watch(self) -> None:
         while not self._ended.wait(_EVERY):
-            self.peak = max(self.peak, _taken(self._folder))
+            self.peak = max(self.peak, _disk_use(self._folder))
 
 
-def _taken(folder: Path) -> int:
+def _disk_use(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
         try:

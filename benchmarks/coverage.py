@@ -15,17 +15,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modelc.benchmarks.coverage_case import FAMILIES, Case, cases
-from modelc.benchmarks.coverage_run import PARTS, UNSTATED, WRONG, left_by
+from modelc.benchmarks import coverage_run
+from modelc.benchmarks.coverage_run import PARTS, UNSTATED, WRONG, read_results
 from modelc.benchmarks.coverage_table import page
-from modelc.benchmarks.coverage_warm import carried_out_warm, warmed
+from modelc.benchmarks.fork_jobs import ForkJob, fork, redirect, run_forks, warm_up
+from modelc.tests.nets.cases import FAMILIES, Case, cases
 
 _ON_PURPOSE = "large"  # the family that runs only when it is named
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     results = Results(path=args.out / "results.jsonl")
     parts = [PARTS[0], *(["raw"] if args.against else []), *([UNSTATED] if args.unstated else [])]
-    chosen = [case for case in cases() if _wanted(case, args.only, args.family)]
+    chosen = [case for case in cases() if _is_selected(case, args.only, args.family)]
     known = set() if args.again else set(results.read())
     work = {
         case.name: [part for part in parts if (case.name, part) not in known] for case in chosen
@@ -56,33 +58,30 @@ def _carry_out_all(
 ) -> None:
     """Run the cases, `--jobs` at once, and write each down when it is done."""
     if args.warm:
-        warmed()
-        tasks = [(case, work[case.name], _emptied(args.out / case.name)) for case in chosen]
-        for case, records in carried_out_warm(tasks, jobs=args.jobs, timeout=args.timeout):
-            _take_in(case, records, args.out / case.name, results)
+        warm_up()
+        for case, records in run_warm(chosen, work, args):
+            _record_case(case, records, args.out / case.name, results)
         return
     pool = ThreadPoolExecutor(args.jobs)
     try:
         running = {
-            pool.submit(
-                carried_out, case, work[case.name], args.out / case.name, args.timeout
-            ): case
+            pool.submit(run_case, case, work[case.name], args.out / case.name, args.timeout): case
             for case in chosen
         }
         for done in as_completed(running):
             case = running[done]
-            _take_in(case, done.result(), args.out / case.name, results)
+            _record_case(case, done.result(), args.out / case.name, results)
     finally:  # when it is interrupted, those that run come to their end and no other begins
         pool.shutdown(cancel_futures=True)
 
 
-def _take_in(
+def _record_case(
     case: Case, records: Mapping[str, dict[str, Any]], folder: Path, results: Results
 ) -> None:
     """Write a case's results down and tell them; of its files only what was said is kept."""
     for part, record in records.items():
         results.add(case, part, record)
-        _tell(case.name, part, record)
+        _print_case(case.name, part, record)
     for leftover in folder.iterdir():
         if leftover.suffix not in (".json", ".txt"):
             if leftover.is_dir():  # from which a process that was stopped may still remove files
@@ -91,7 +90,7 @@ def _take_in(
                 leftover.unlink()
 
 
-def _emptied(folder: Path) -> Path:
+def _empty_folder(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder.resolve()
@@ -107,12 +106,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--unstated", action="store_true", help="modelc without ranges as well")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--out", type=Path, default=Path("coverage"), help="folder of the results")
-    parser.add_argument("--write", type=Path, help="the page to write, as docs/coverage.md")
+    parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds, for each part")
     return parser.parse_args(argv)
 
 
-def _wanted(case: Case, only: str, family: str | None) -> bool:
+def _is_selected(case: Case, only: str, family: str | None) -> bool:
     if not any(fnmatch(case.name, pattern) for pattern in only.split(",")):
         return False
     return case.family == family if family else case.family != _ON_PURPOSE
@@ -140,11 +139,11 @@ class Results:
             stream.write(json.dumps(row) + "\n")
 
 
-def carried_out(
+def run_case(
     case: Case, parts: Sequence[str], folder: Path, timeout: float
 ) -> dict[str, dict[str, Any]]:
     """Run the parts in a process of their own; what it left without a result crashed or hung."""
-    _emptied(folder)
+    _empty_folder(folder)
     command = [sys.executable, "-m", "modelc.benchmarks.coverage_run", case.name, str(folder)]
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
@@ -160,7 +159,44 @@ def carried_out(
             ending = f"no end after {timeout * len(parts):.0f} s"
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return left_by(folder, parts, ending)
+    return read_results(folder, parts, ending)
+
+
+def run_warm(
+    chosen: Sequence[Case], work: Mapping[str, Sequence[str]], args: argparse.Namespace
+) -> Iterator[tuple[Case, dict[str, dict[str, Any]]]]:
+    """Run the cases in forks of this process, `--jobs` at once; results as they come."""
+    jobs = []
+    for case in chosen:
+        parts, folder = work[case.name], _empty_folder(args.out / case.name)
+        jobs.append(
+            ForkJob(
+                key=case,
+                work=partial(coverage_run.main, case.name, folder, parts, command=_call_in_fork),
+                log=folder / "log.txt",
+                timeout=args.timeout * len(parts),
+            )
+        )
+    for case, ending, _ in run_forks(jobs, at_once=args.jobs):
+        yield case, read_results((args.out / case.name).resolve(), work[case.name], ending)
+
+
+def _call_in_fork(argv: Sequence[str], folder: Path) -> coverage_run.Ran:
+    """Run the command line of modelc in a fork of its own."""
+    from modelc.cli.app import main
+
+    out, err = folder / "stdout.txt", folder / "stderr.txt"
+
+    def run() -> None:
+        os.chdir(folder)
+        redirect(out, 1)
+        redirect(err, 2)
+        sys.argv = ["modelc", *argv[3:]]  # without `python -m modelc`
+        main()
+
+    _, status = os.waitpid(fork(run), 0)
+    code = os.waitstatus_to_exitcode(status)
+    return coverage_run.Ran(returncode=code, stdout=out.read_text(), stderr=err.read_text())
 
 
 def _environment() -> dict[str, str]:
@@ -169,10 +205,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **quiet}
 
 
-def _tell(name: str, part: str, record: Mapping[str, Any]) -> None:
+def _print_case(name: str, part: str, record: Mapping[str, Any]) -> None:
     results = {key: one["result"] for key, one in record["results"].items()}
-    told = ", ".join(f"{key} {result}" for key, result in results.items())
-    print(f"{name:<28}{part:<8}{told or 'crashed'}", flush=True)
+    shown = ", ".join(f"{key} {result}" for key, result in results.items())
+    print(f"{name:<28}{part:<8}{shown or 'crashed'}", flush=True)
 
 
 def _is_wrong(record: Mapping[str, Any]) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modelc.benchmarks.coverage_case import Case
 from modelc.benchmarks.coverage_check import call, tensors_of
 from modelc.benchmarks.coverage_feeds import example, signature_of
 from modelc.core.signature import Signature
+from modelc.tests.nets.cases import Case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ _TAKE: dict[str, tuple[str, str, Callable[[Given, Path], None]]] = {
 }
 
 
-def taken(name: str, case: Case, module: nn.Module, folder: Path) -> Made:
+def capture_raw(name: str, case: Case, module: nn.Module, folder: Path) -> Made:
     """Take the case down by one path, from a module that is its own."""
     target, file, take = _TAKE[name]
     signature, path = signature_of(case), folder / file

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.benchmarks.coverage_case import Case
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
+from modelc.tests.nets.cases import Case
 
 Arrays = dict[str, NDArray[np.generic]]
 MOST = 9  # combinations of sizes: each of two dims at its least, an odd middle and its most

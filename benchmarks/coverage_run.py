@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modelc.benchmarks.coverage_case import FACTORY, Case, build, case_named
+from modelc.tests.nets.cases import FACTORY, Case, build, case_named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,13 +57,13 @@ class Ran:
 Command = Callable[[Sequence[str], Path], Ran]  # runs a command line in a folder
 
 
-def started(argv: Sequence[str], folder: Path) -> Ran:
+def run_fresh(argv: Sequence[str], folder: Path) -> Ran:
     """Run a command line in a process that is started afresh."""
     ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     return Ran(returncode=ran.returncode, stdout=ran.stdout, stderr=ran.stderr)
 
 
-def main(name: str, folder: Path, parts: Sequence[str], command: Command = started) -> None:
+def main(name: str, folder: Path, parts: Sequence[str], command: Command = run_fresh) -> None:
     """Run the parts of one case; a part's file is written whole, the raw one path by path."""
     warnings.simplefilter("ignore")
     case = case_named(name)
@@ -78,7 +78,9 @@ def main(name: str, folder: Path, parts: Sequence[str], command: Command = start
 def _modelc(case: Case, folder: Path, run: Command, *, stated: bool = True) -> dict[str, object]:
     """What modelc makes and says, beside eager; the module is not held while modelc runs."""
     checkpoint = save(build(case.name), folder)
-    asked = command(case, checkpoint) if stated else unstated_command(case, checkpoint, folder)
+    asked = (
+        command(case, checkpoint) if stated else command_without_ranges(case, checkpoint, folder)
+    )
     began = time.monotonic()
     ran = run(asked, folder)
     seconds = time.monotonic() - began
@@ -91,7 +93,7 @@ def _modelc(case: Case, folder: Path, run: Command, *, stated: bool = True) -> d
         found: dict[str, Result] = {}
     else:
         out = folder / ("out" if stated else UNSTATED)
-        found = dict(judged(manifest, out, wanted, case))
+        found = dict(judge_targets(manifest, out, wanted, case))
     return {
         "seconds": round(seconds, 1),
         "exit_code": ran.returncode,
@@ -113,7 +115,7 @@ def command(case: Case, checkpoint: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def unstated_command(case: Case, checkpoint: Path, folder: Path) -> list[str]:
+def command_without_ranges(case: Case, checkpoint: Path, folder: Path) -> list[str]:
     """The same from a sample, without ranges of dims: only which dims vary is said.
 
     Sizes that follow from others lose their relation too; integers keep the sample's values.
@@ -188,7 +190,7 @@ def unmade(exit_code: int, stderr: str) -> Result:
     )
 
 
-def judged(
+def judge_targets(
     manifest: Mapping[str, Any], out: Path, wanted: Truth, case: Case
 ) -> Iterator[tuple[str, Result]]:
     """Each target of the manifest; what is proven is opened and checked here."""
@@ -201,7 +203,7 @@ def judged(
             path = out / artifact["files"][0]["name"]
             within = inside(wanted, artifact.get("domain"))
             said = "" if within.feeds else "no feed lies in its domain"
-            reason = said or checked(artifact["target"], path, within, case).said
+            reason = said or check_artifact(artifact["target"], path, within, case).said
             result = WRONG if reason else RIGHT
         yield (
             artifact["target"],
@@ -249,16 +251,16 @@ def inside(wanted: Truth, domain: Mapping[str, Any] | None) -> Truth:
     )
 
 
-def checked(target: str, path: Path, wanted: Truth, case: Case) -> Disagreement:
+def check_artifact(target: str, path: Path, wanted: Truth, case: Case) -> Disagreement:
     """How an artifact disagrees with eager on fresh feeds."""
     from modelc.benchmarks.coverage_check import Disagreement, disagreement
     from modelc.benchmarks.coverage_feeds import signature_of
-    from modelc.benchmarks.coverage_open import OPENERS
+    from modelc.benchmarks.open_artifacts import open_by_structure
 
     inputs = [spec.name for spec in signature_of(case).inputs]
     outputs = list(wanted.outputs[0]) if wanted.outputs else []
     try:
-        run = OPENERS[target](path, inputs, outputs)
+        run = open_by_structure(target, path, inputs, outputs)
     except Exception as error:  # noqa: BLE001 - whatever its runtime raises, it does not open
         return Disagreement(said=f"does not open: {type(error).__name__}: {str(error)[:200]}")
     return disagreement(run, wanted)
@@ -272,7 +274,7 @@ def _capture(artifact: Mapping[str, Any]) -> str:
 
 def _raw(case: Case, folder: Path) -> None:
     """Path by path, each written down when it is done: one may take the process with it."""
-    from modelc.benchmarks.coverage_against import taken
+    from modelc.benchmarks.coverage_against import capture_raw
     from modelc.benchmarks.coverage_check import Disagreement
 
     wanted = reference(case, build(case.name), caches=False)
@@ -280,11 +282,11 @@ def _raw(case: Case, folder: Path) -> None:
     for name in RAW:
         _write(folder / "raw.json", {"results": {**results, name: asdict(_ENDED)}})
         began = time.monotonic()
-        made = taken(name, case, in_float32(build(case.name)), folder)
+        made = capture_raw(name, case, in_float32(build(case.name)), folder)
         wrong = (
             Disagreement(said=made.refused)
             if made.refused
-            else checked(made.target, made.path, wanted, case)
+            else check_artifact(made.target, made.path, wanted, case)
         )
         outcome = WRONG if wrong.silent else REFUSED if wrong.said else RIGHT
         seconds = round(time.monotonic() - began, 1)
@@ -292,7 +294,7 @@ def _raw(case: Case, folder: Path) -> None:
         _write(folder / "raw.json", {"results": results})
 
 
-def left_by(folder: Path, parts: Sequence[str], ending: str) -> dict[str, dict[str, Any]]:
+def read_results(folder: Path, parts: Sequence[str], ending: str) -> dict[str, dict[str, Any]]:
     """What a process that ended so left of each part, with its last words where it left nothing."""
     said = (folder / "log.txt").read_text(errors="replace").strip()[-_LAST_OF_LOG:]
     return {part: read_part(folder / f"{part}.json", f"{ending}: {said}") for part in parts}

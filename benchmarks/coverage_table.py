@@ -1,4 +1,4 @@
-"""docs/coverage.md from the results of coverage.py."""
+"""The page of coverage from the results of coverage.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelc.benchmarks.coverage_case import FAMILIES, Case
 from modelc.benchmarks.coverage_run import CRASHED, RAW, REFUSED, RIGHT, TARGETS, UNSTATED, WRONG
+from modelc.tests.nets.cases import FAMILIES, Case
 
 Record = Mapping[str, Any]
 Found = Mapping[tuple[str, str], Record]
@@ -25,7 +25,7 @@ _PLACES = re.compile(
 )
 _INTRODUCTION = """# Coverage: what modelc takes
 
-Written by `python -m modelc.benchmarks.coverage --unstated --against --write docs/coverage.md`.
+Written by `make bench-slow`.
 
 Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc
@@ -71,7 +71,7 @@ def page(cases: Sequence[Case], found: Found) -> str:
             *_families(run, found),
             "",
             *_beyond(run, found),
-            *_lost(run, found),
+            *_find_lost(run, found),
             *_rows(run, found),
             "",
             *_reasons(run, found),
@@ -117,7 +117,7 @@ def _together(run: Sequence[Case], found: Found) -> Iterator[str]:
     raw = [case for case in run if (case.name, "raw") in found]
     both = raw or run
 
-    def reached(part: str, keys: Sequence[str], take: Callable[[Iterable[bool]], bool]) -> str:
+    def rate_of(part: str, keys: Sequence[str], take: Callable[[Iterable[bool]], bool]) -> str:
         rights = (
             take(outcome(found, case.name, part, key) == RIGHT for key in keys) for case in both
         )
@@ -125,11 +125,11 @@ def _together(run: Sequence[Case], found: Found) -> Iterator[str]:
 
     had = "every path" if raw else "modelc"
     yield f"On the {len(both)} cases that {had} had: modelc is right in all four formats in"
-    yield f"{reached('modelc', TARGETS, all)}, in at least one in"
-    yield f"{reached('modelc', TARGETS, any)}, in ONNX in {reached('modelc', ['onnx'], any)}."
+    yield f"{rate_of('modelc', TARGETS, all)}, in at least one in"
+    yield f"{rate_of('modelc', TARGETS, any)}, in ONNX in {rate_of('modelc', ['onnx'], any)}."
     if raw:
-        yield f"One raw ONNX path or the other is right in {reached('raw', RAW[:2], any)},"
-        yield f"any raw path in {reached('raw', RAW, any)}."
+        yield f"One raw ONNX path or the other is right in {rate_of('raw', RAW[:2], any)},"
+        yield f"any raw path in {rate_of('raw', RAW, any)}."
 
 
 def _families(run: Sequence[Case], found: Found) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _beyond(run: Sequence[Case], found: Found) -> Iterator[str]:
         yield ""
 
 
-def _lost(run: Sequence[Case], found: Found) -> Iterator[str]:
+def _find_lost(run: Sequence[Case], found: Found) -> Iterator[str]:
     """The cases that are right with ranges stated, and not without."""
     ran = [case for case in run if (case.name, UNSTATED) in found]
     if not ran:
@@ -211,18 +211,18 @@ def _reasons(run: Sequence[Case], found: Found) -> Iterator[str]:
     yield ""
     for case in run:
         results = found[case.name, "modelc"]["results"]
-        missed = [key for key in TARGETS if results[key]["result"] != RIGHT]
-        if missed:
+        misses = [key for key in TARGETS if results[key]["result"] != RIGHT]
+        if misses:
             yield f"**{case.name}**" + (f" ({case.why})" if case.why else "")
             yield ""
-            yield from _grouped(missed, results)
+            yield from _group_reasons(misses, results)
             yield ""
 
 
-def _grouped(missed: Sequence[str], results: Mapping[str, Record]) -> Iterator[str]:
+def _group_reasons(misses: Sequence[str], results: Mapping[str, Record]) -> Iterator[str]:
     """A line for each reason, with the formats that have it."""
     said: dict[tuple[str, int, str, str], list[str]] = {}
-    for key in missed:
+    for key in misses:
         one = results[key]
         told = (one["result"], one["exit_code"], one["reason"], one["hint"])
         said.setdefault(told, []).append(key)

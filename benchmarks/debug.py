@@ -33,9 +33,8 @@ from modelc.benchmarks.debug_faults import (
     RESIDUAL_KINDS,
     Plant,
     Planted,
-    planted,
+    plant_faults,
 )
-from modelc.benchmarks.zoo import checkpoint
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.onnx_origins import read_origins
 from modelc.converters.registry import target_named
@@ -52,6 +51,7 @@ from modelc.pipeline.held_out import load_samples, refer_held_out
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Lowering
 from modelc.pipeline.run_progress import Progress
+from modelc.tests.nets.zoo import checkpoint
 
 MODELS = (
     "sample-digits", "sample-nested", "sample-lstm", "sample-encoder", "convolutions", "upsampling",
@@ -179,10 +179,10 @@ def rows(bed: Bed, *, each: int, seed: int, targets: tuple[str, ...]) -> Iterato
     for target in targets:
         path = clean if target == "onnx" else bed.folder / f"{clean.stem}.xml"
         if path.exists():
-            yield _looked(bed, target, path, None)
+            yield _debug(bed, target, path, None)
     kinds = _kinds(bed)
     for number, fault in enumerate(
-        planted(model, origins, seed=1000 * seed + len(bed.name), each=each, kinds=kinds)
+        plant_faults(model, origins, seed=1000 * seed + len(bed.name), each=each, kinds=kinds)
     ):
         place = bed.folder / f"fault-{number}"
         place.mkdir()
@@ -193,7 +193,7 @@ def rows(bed: Bed, *, each: int, seed: int, targets: tuple[str, ...]) -> Iterato
                 path = place / "model.onnx"
                 if target == "openvino":
                     path = _as_openvino(bed, place)
-                yield _looked(bed, target, path, fault)
+                yield _debug(bed, target, path, fault)
             except ModelcError as error:  # a fault that the runtime itself refuses
                 print(f"  {bed.name} {target} {fault.kind}: {error.message[:150]}", file=sys.stderr)
 
@@ -212,7 +212,7 @@ def _as_openvino(bed: Bed, place: Path) -> Path:
     return place / "model.xml"
 
 
-def _looked(bed: Bed, name: str, path: Path, fault: Planted | None) -> Row:
+def _debug(bed: Bed, name: str, path: Path, fault: Planted | None) -> Row:
     target = target_named(name)
     if not isinstance(target, Probed):
         raise TypeError(f"{name} cannot be looked into")

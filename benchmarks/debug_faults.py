@@ -77,7 +77,7 @@ class Graph:
         return True
 
 
-def planted(
+def plant_faults(
     model: onnx.ModelProto,
     origins: Mapping[str, NodeOrigin],
     *,
@@ -146,14 +146,14 @@ def _element(factor: float) -> Plant:
     return plant
 
 
-def _scaled(graph: Graph, node: onnx.NodeProto) -> bool:
+def _scale(graph: Graph, node: onnx.NodeProto) -> bool:
     found = graph.weight(node, 1)
     if found is None or found[1].ndim < _MATRIX or found[1].dtype != np.float32:
         return False
     return graph.put(node, 1, found[1] * np.float32(1.02))
 
 
-def _transposed(graph: Graph, node: onnx.NodeProto) -> bool:
+def _transpose(graph: Graph, node: onnx.NodeProto) -> bool:
     found = graph.weight(node, 1)
     if found is None or found[1].ndim != _MATRIX or found[1].shape[0] != found[1].shape[1]:
         return False
@@ -182,7 +182,7 @@ def _attribute(name: str, value: Callable[[onnx.AttributeProto | None], object])
     return plant
 
 
-def _swapped(graph: Graph, node: onnx.NodeProto) -> bool:
+def _swap_inputs(graph: Graph, node: onnx.NodeProto) -> bool:
     if len(node.input) != _MATRIX or any(name in graph.weights for name in node.input):
         return False
     node.input[0], node.input[1] = node.input[1], node.input[0]
@@ -203,7 +203,7 @@ def _attention(graph: Graph, node: onnx.NodeProto) -> bool:
     return graph.after(node, [("Mul", [np.array(1.05, np.float32)], {})])
 
 
-def _saturating(graph: Graph, node: onnx.NodeProto) -> bool:
+def _saturate(graph: Graph, node: onnx.NodeProto) -> bool:
     scale, zero = np.array(0.002, np.float32), np.array(0, np.int8)
     return graph.after(
         node, [("QuantizeLinear", [scale, zero], {}), ("DequantizeLinear", [scale, zero], {})]
@@ -223,13 +223,13 @@ def _norm_scale(graph: Graph, node: onnx.NodeProto) -> bool:
     return found is not None and graph.put(node, 1, found[1] * np.float32(1.05))
 
 
-def _removed(graph: Graph, node: onnx.NodeProto) -> bool:  # noqa: ARG001 - of the form
+def _remove(graph: Graph, node: onnx.NodeProto) -> bool:  # noqa: ARG001 - of the form
     node.op_type = "Identity"
     del node.attribute[:], node.input[1:]
     return True
 
 
-def _joined_with_itself(graph: Graph, node: onnx.NodeProto) -> bool:
+def _join_with_itself(graph: Graph, node: onnx.NodeProto) -> bool:
     if any(name in graph.weights for name in node.input) or node.input[0] == node.input[1]:
         return False
     node.input[1] = node.input[0]
@@ -262,7 +262,7 @@ def _bias_off(graph: Graph, node: onnx.NodeProto) -> bool:
     return graph.put(node, 2, array)
 
 
-def _held(change: Callable[[Array], Array], place: int) -> Plant:
+def _in_constant(change: Callable[[Array], Array], place: int) -> Plant:
     """In a quantized layer: a constant of the dequantizer of its weights or its bias."""
 
     def plant(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -298,8 +298,8 @@ _LAYERS = ("MatMul", "Gemm", "Conv")
 KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "one weight off by 10 %": (_LAYERS, _element(1.1)),
     "one weight off by 1 %": (_LAYERS, _element(1.01)),
-    "weights 2 % too large": (_LAYERS, _scaled),
-    "transposed square weight": (("MatMul", "Gemm"), _transposed),
+    "weights 2 % too large": (_LAYERS, _scale),
+    "transposed square weight": (("MatMul", "Gemm"), _transpose),
     "bias zeroed": (("Add", "Gemm", "Conv"), _no_bias),
     "another epsilon": (
         ("LayerNormalization", "InstanceNormalization", "BatchNormalization"),
@@ -317,9 +317,9 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
         _attribute("axis", lambda one: -1 if one is not None and one.i == _FORMER else _FORMER),
     ),
     "attention scaled": (("Softmax",), _attention),
-    "swapped operands": (("Sub", "Div", "MatMul"), _swapped),
+    "swapped operands": (("Sub", "Div", "MatMul"), _swap_inputs),
     "float16 in one layer": ((*_LAYERS, "Add", "Mul", "LayerNormalization", "Gelu"), _half),
-    _SATURATING: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
+    _SATURATING: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturate),
     "leaky slope": (("LeakyRelu",), _attribute("alpha", lambda _: 0.2)),
     "interpolation mode": (
         ("Resize",),
@@ -336,18 +336,21 @@ RESIDUAL_KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "bias zeroed": KINDS["bias zeroed"],
     "norm 5 % too large": (("BatchNormalization", "LayerNormalization"), _norm_scale),
     "another epsilon": KINDS["another epsilon"],
-    "activation removed": (("Relu", "Clip"), _removed),
-    "added to itself": (("Add",), _joined_with_itself),
+    "activation removed": (("Relu", "Clip"), _remove),
+    "added to itself": (("Add",), _join_with_itself),
     "subtracted": (("Add",), _as_difference),
     "padding moved": (("Conv", "MaxPool"), _pads_moved),
     "float16 in one layer": KINDS["float16 in one layer"],
 }
 INT8_KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
-    "scale of weights 1.5 times": (("Conv", "Gemm"), _held(lambda a: a * np.float32(1.5), 1)),
-    "bias zeroed": (("Conv", "Gemm"), _held(np.zeros_like, 2)),
-    "bias negated": (("Conv", "Gemm"), _held(np.negative, 2)),
+    "scale of weights 1.5 times": (
+        ("Conv", "Gemm"),
+        _in_constant(lambda a: a * np.float32(1.5), 1),
+    ),
+    "bias zeroed": (("Conv", "Gemm"), _in_constant(np.zeros_like, 2)),
+    "bias negated": (("Conv", "Gemm"), _in_constant(np.negative, 2)),
     _NARROW: (("Conv", "Add"), _narrow),
-    "added to itself": (("Add",), _joined_with_itself),
+    "added to itself": (("Add",), _join_with_itself),
     "subtracted": (("Add",), _as_difference),
     "padding moved": (("Conv", "MaxPool"), _pads_moved),
 }

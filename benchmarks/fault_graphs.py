@@ -30,7 +30,7 @@ class Edit:
 Plan = Callable[[str], Edit]  # given the name of the output
 
 
-def _held(graph: onnx.GraphProto, output: str) -> str:
+def _rename_producer(graph: onnx.GraphProto, output: str) -> str:
     """Have the output computed under another name; that name."""
     held = f"{output}/held"
     for node in graph.node:
@@ -50,9 +50,9 @@ def _nodes(graph: onnx.GraphProto, *rows: tuple[str, Sequence[str], str]) -> Non
     graph.node.extend(helper.make_node(kind, list(taken), [given]) for kind, taken, given in rows)
 
 
-def _scaled_where(graph: onnx.GraphProto, hit: str, output: str, factor: float) -> None:
+def _scale_where(graph: onnx.GraphProto, hit: str, output: str, factor: float) -> None:
     """The output times `factor` where the scalar `hit` is true."""
-    held = _held(graph, output)
+    held = _rename_producer(graph, output)
     off = _constant(graph, "factor", np.array(factor, np.float32))
     on = _constant(graph, "one", np.array(1, np.float32))
     _nodes(graph, ("Where", [hit, off, on], "fault/times"), ("Mul", [held, "fault/times"], output))
@@ -76,7 +76,7 @@ def at_size(name: str, axis: int, size: int, factor: float) -> Plan:
                 ("Gather", ["fault/shape", place], "fault/found"),
                 ("Equal", ["fault/found", wanted], "fault/hit"),
             )
-            _scaled_where(graph, "fault/hit", output, factor)
+            _scale_where(graph, "fault/hit", output, factor)
 
         def effect(feed: Feed, outputs: Outputs) -> Outputs:
             hit = feed[name].shape[axis] == size
@@ -104,7 +104,7 @@ def _in_range(kinds: tuple[str, str], name: str, limit: float, factor: float) ->
             bound = _constant(graph, "limit", np.array(limit, np.float32))
             graph.node.append(helper.make_node(kinds[0], [name], ["fault/found"], keepdims=0))
             _nodes(graph, (kinds[1], ["fault/found", bound], "fault/hit"))
-            _scaled_where(graph, "fault/hit", output, factor)
+            _scale_where(graph, "fault/hit", output, factor)
 
         def effect(feed: Feed, outputs: Outputs) -> Outputs:
             given = feed[name]
@@ -124,7 +124,7 @@ def channel(factor: float, width: int) -> Plan:
         vector[-1] = factor
 
         def change(model: onnx.ModelProto) -> None:
-            held = _held(model.graph, output)
+            held = _rename_producer(model.graph, output)
             times = _constant(model.graph, "times", vector)
             _nodes(model.graph, ("Mul", [held, times], output))
 
@@ -135,13 +135,13 @@ def channel(factor: float, width: int) -> Plan:
     return edit
 
 
-def mixed_rows(share: float) -> Plan:
+def mix_rows(share: float) -> Plan:
     """Each row of the batch has a share of the batch's mean in it."""
 
     def edit(output: str) -> Edit:
         def change(model: onnx.ModelProto) -> None:
             graph = model.graph
-            held = _held(graph, output)
+            held = _rename_producer(graph, output)
             axis = _constant(graph, "axis", np.array([0], np.int64))
             some = _constant(graph, "share", np.array(share, np.float32))
             rest = _constant(graph, "rest", np.array(1 - share, np.float32))
@@ -168,7 +168,7 @@ def through(dtype: int) -> Plan:
     def edit(output: str) -> Edit:
         def change(model: onnx.ModelProto) -> None:
             graph = model.graph
-            held = _held(graph, output)
+            held = _rename_producer(graph, output)
             for taken, given, to in ((held, "fault/small", dtype), ("fault/small", output, 1)):
                 graph.node.append(helper.make_node("Cast", [taken], [given], to=to))
 
@@ -181,12 +181,12 @@ def through(dtype: int) -> Plan:
     return edit
 
 
-def saturated(limit: float) -> Plan:
+def saturate(limit: float) -> Plan:
     """The output cut off above `limit`."""
 
     def edit(output: str) -> Edit:
         def change(model: onnx.ModelProto) -> None:
-            held = _held(model.graph, output)
+            held = _rename_producer(model.graph, output)
             most = _constant(model.graph, "most", np.array(limit, np.float32))
             _nodes(model.graph, ("Min", [held, most], output))
 
@@ -198,7 +198,7 @@ def saturated(limit: float) -> Plan:
     return edit
 
 
-def swapped(other: str) -> Plan:
+def swap_outputs(other: str) -> Plan:
     """Two outputs under each other's names."""
 
     def edit(output: str) -> Edit:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from modelc.benchmarks import zoo
 from modelc.checkpoints.eager_model import open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.signature import Signature
+from modelc.tests.nets import zoo
 
 Alter = Callable[[nn.Module], None]
 _VALUES = re.compile(r"(^|\.)(value|v_proj|v|v_lin|to_v)$")
@@ -145,7 +145,7 @@ def epsilon(name: str, value: float) -> Alter:
     return alter
 
 
-def setting(name: str, value: object) -> Alter:
+def set_attribute(name: str, value: object) -> Alter:
     """Another value of an attribute, by its dotted name."""
     path, _, last = name.rpartition(".")
 
@@ -202,7 +202,7 @@ def stale(name: str, seed: int, *, only: str = "") -> Alter:
     return alter
 
 
-def rounded(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def round_through(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Through a smaller dtype and back."""
     return lambda value: value.to(dtype).to(value.dtype)
 
@@ -213,7 +213,7 @@ def eight_bits(value: Tensor) -> Tensor:
     return torch.round(value / scale) * scale
 
 
-def truncated(value: Tensor) -> Tensor:
+def truncate(value: Tensor) -> Tensor:
     """Elements below 1e-3 dropped."""
     return value.where(value.abs() >= 1e-3, 0.0)  # noqa: PLR2004 - the fault itself
 

@@ -1,12 +1,12 @@
-"""Injects faults into runs of the command, and tells what happened: `fault_table.py [--write]`.
+"""Injects faults into runs of the command, and prints a table of what happened.
 
-Each row is a run of `modelc export` in a folder of its own with a fault from `dying.py`: what it
-said, its exit code, and what it left on disk, held to the manifest's digests.
+Each row is a run of `modelc export` in a folder of its own with a fault of
+`tests/nets/crash_net.py`: its error, its exit code, and whether the files that it leaves match the
+digests of the manifest.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -20,13 +20,11 @@ from pathlib import Path
 import psutil
 from safetensors.torch import save_file
 
-from modelc.benchmarks.dying import INPUT, net
 from modelc.pipeline.manifest_file import read_manifest_file
 from modelc.pipeline.recorded_run import describe_changed_file
+from modelc.tests.nets.crash_net import INPUT, net
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "faults.md"
-_MODULE = "modelc.benchmarks.dying"
+_MODULE = "modelc.tests.nets.crash_net"
 _SEEN = "look at branches"  # the last title before the first conversion
 
 
@@ -73,7 +71,7 @@ def command(fault: Fault, weights: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def injected(fault: Fault, weights: Path, folder: Path) -> list[str]:
+def inject(fault: Fault, weights: Path, folder: Path) -> list[str]:
     """Run one row; its cells."""
     log = folder / "stderr"
     environment = {**os.environ, "MODELC_ISOLATE": "1"}
@@ -97,10 +95,16 @@ def injected(fault: Fault, weights: Path, folder: Path) -> list[str]:
     alive = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     said = f"{seconds:.1f} s" if fault.sent else ""
     shown = "killed" if code < 0 else str(code)
-    return [fault.name, _happened(folder, log), shown, said, _on_disk(folder / "out", len(alive))]
+    return [
+        fault.name,
+        _describe_outcome(folder, log),
+        shown,
+        said,
+        _on_disk(folder / "out", len(alive)),
+    ]
 
 
-def _happened(folder: Path, log: Path) -> str:
+def _describe_outcome(folder: Path, log: Path) -> str:
     manifest = folder / "out" / "manifest.json"
     if manifest.exists():
         found = [f"{one.step}: {one.message.partition('; its log ends')[0]}"
@@ -131,26 +135,16 @@ def _on_disk(out: Path, alive: int) -> str:
 
 
 def main() -> None:
-    """Inject every fault; print the table, and write the page where that is asked for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    lines = ["| fault | what was recorded or told | exit code | until it ended | left on disk |",
-             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    """Inject every fault and print the table."""
+    print("| fault | recorded failures or error | exit code | seconds to exit | left on disk |")
+    print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         weights = Path(name) / "net.safetensors"
         save_file(net().state_dict(), weights)
         for number, fault in enumerate(FAULTS):
             folder = Path(name) / str(number)
             folder.mkdir()
-            lines.append(f"| {' | '.join(injected(fault, weights, folder))} |")
-            print(lines[-1], flush=True)
-    if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        head, mark, rest = page.partition("<!-- table -->\n")
-        tail = rest.partition("<!-- end -->")[2]
-        table = "\n".join(lines)
-        PAGE.write_text(f"{head}{mark}{table}\n<!-- end -->{tail}", encoding="utf-8")
+            print(f"| {' | '.join(inject(fault, weights, folder))} |", flush=True)
 
 
 if __name__ == "__main__":

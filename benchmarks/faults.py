@@ -69,8 +69,8 @@ def _weights(bed: Bed, pulls: lever.Levers) -> Iterator[Fault]:
         yield Fault(kind=f"one bias off by {said}", label=name, alter=(alter,))
     changes: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "two channels swapped": lever.two_swapped,
-        "one layer in float16": lever.rounded(torch.float16),
-        "one layer in bfloat16": lever.rounded(torch.bfloat16),
+        "one layer in float16": lever.round_through(torch.float16),
+        "one layer in bfloat16": lever.round_through(torch.bfloat16),
         "one layer in 8 bits": lever.eight_bits,
     }
     for kind, change in changes.items():
@@ -90,7 +90,7 @@ def _tables(bed: Bed, pulls: lever.Levers, layers: Sequence[str]) -> Iterator[Fa
     if square:
         name = lever.at(square, 0.5)
         yield Fault(
-            kind="square weight transposed", label=name, alter=(lever.whole(name, _transposed),)
+            kind="square weight transposed", label=name, alter=(lever.whole(name, _transpose),)
         )
     tables = pulls.live(nn.Embedding, module=bed.module)
     for name in [n for n in tables if "position" in n or "places" in n or "wpe" in n][:1]:
@@ -114,7 +114,7 @@ def _square(value: torch.Tensor) -> bool:
     return value.ndim == 2 and value.shape[0] == value.shape[1]  # noqa: PLR2004 - a matrix
 
 
-def _transposed(value: torch.Tensor) -> torch.Tensor:
+def _transpose(value: torch.Tensor) -> torch.Tensor:
     return value.T.contiguous()
 
 
@@ -173,15 +173,15 @@ def _attention(bed: Bed) -> Iterator[Fault]:
 
 def _settings(bed: Bed) -> Iterator[Fault]:
     for kind, name, value in SETTINGS.get(bed.name, ()):
-        yield Fault(kind=kind, label=f"{name}={value}", alter=(lever.setting(name, value),))
+        yield Fault(kind=kind, label=f"{name}={value}", alter=(lever.set_attribute(name, value),))
 
 
 def _everywhere(bed: Bed) -> Iterator[Fault]:
     rows: Mapping[str, lever.Alter] = {
         "all weights of another seed": lever.stale(bed.name, 99),
-        "all weights through bfloat16": lever.every(lever.rounded(torch.bfloat16)),
-        "all weights through float16": lever.every(lever.rounded(torch.float16)),
-        "weights below 1e-3 dropped": lever.every(lever.truncated),
+        "all weights through bfloat16": lever.every(lever.round_through(torch.bfloat16)),
+        "all weights through float16": lever.every(lever.round_through(torch.float16)),
+        "weights below 1e-3 dropped": lever.every(lever.truncate),
     }
     for kind, alter in rows.items():
         yield Fault(kind=kind, label="all", alter=(alter,))
@@ -197,7 +197,7 @@ def _graphs(bed: Bed) -> Iterator[Fault]:
     for factor in (1.1, 1.001, 1.00001) if len(widths) == 1 else ():
         yield _graph(f"one output channel x {factor:g}", graphs.channel(factor, max(widths)))
     for share in (0.5, 1e-3, 1e-5):
-        yield _graph(f"rows of a batch mixed ({share:g})", graphs.mixed_rows(share))
+        yield _graph(f"rows of a batch mixed ({share:g})", graphs.mix_rows(share))
     yield _graph("an output through float16", graphs.through(graphs.HALF))
     yield _graph("an output through bfloat16", graphs.through(graphs.BRAIN))
 
@@ -233,13 +233,13 @@ def _by_value(bed: Bed) -> Iterator[Fault]:
     for limit, said in ((0.9 * largest[0], "seen in every feed"), (0.99 * largest[-1], "rare")):
         yield _graph(
             f"output saturates at a value {said}",
-            graphs.saturated(limit),
+            graphs.saturate(limit),
             Feeding(scale=30.0),
         )
     if bed.name == "sample-nested":
         names = bed.subject.signature.outputs
         first = names.index("boxes.0")
-        edit = graphs.swapped("boxes.1")
+        edit = graphs.swap_outputs("boxes.1")
         yield Fault(kind="outputs swapped", label="boxes", edit=edit, output=first)
 
 

@@ -82,7 +82,7 @@ def sentence(draw: np.random.Generator) -> Feed:
     return {"ids": draw.integers(0, 30522, (1, 128)), "mask": mask}
 
 
-def trained_digits() -> nn.Module:
+def load_digits() -> nn.Module:
     """The shipped checkpoint."""
     from safetensors.torch import load_file
 
@@ -102,7 +102,7 @@ class Subject:
 
 
 MODELS = {
-    "digits": Subject(build=trained_digits, inputs=("x:float32[batch=1..8,1,8,8]",), draw=digit),
+    "digits": Subject(build=load_digits, inputs=("x:float32[batch=1..8,1,8,8]",), draw=digit),
     "resnet": Subject(build=resnet.resnet50, inputs=resnet.SIGNATURE, draw=image),
     "encoder": Subject(build=encoder.bert, inputs=encoder.SIGNATURE, draw=sentence),
 }
@@ -207,7 +207,7 @@ def report(bench: Bench, consumer: str) -> bool:
     """Print one table; whether modelc's best is no worse than the best by hand."""
     rows = [*ours(bench, consumer), *by_hand(bench, consumer)]
     float_row = Row(maker="fp32", ours=False, path=bench.parent, seconds=0.0)
-    rows = measured(bench, consumer, [*rows, float_row])
+    rows = measure(bench, consumer, [*rows, float_row])
     print(f"\n{bench.name} for {consumer}")
     for row in rows:
         latency = "" if np.isnan(row.latency) else f"{row.latency:8.2f} ms"
@@ -257,7 +257,7 @@ def by_hand(bench: Bench, consumer: str) -> Iterator[Row]:
         yield Row(maker=name, ours=False, path=path, seconds=taken)
 
 
-def measured(bench: Bench, consumer: str, rows: list[Row]) -> list[Row]:
+def measure(bench: Bench, consumer: str, rows: list[Row]) -> list[Row]:
     """The rows with SQNR, and with latency where the consumer runs here; eager as the last."""
     runs = [bench.open(row.path, consumer) for row in rows]
     rows = [replace(row, sqnr=bench.sqnr(run)) for row, run in zip(rows, runs, strict=True)]

@@ -21,7 +21,7 @@ from pathlib import Path
 from modelc.benchmarks.judge_cases import branches, faults, good
 from modelc.benchmarks.judge_measures import Case
 from modelc.benchmarks.judge_table import tables
-from modelc.benchmarks.zoo import ENTRIES
+from modelc.tests.nets.zoo import ENTRIES
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 PARTS = ("good", "faults")
@@ -128,7 +128,7 @@ def _clear(folder: Path) -> None:
 def _is_wrong(case: Case) -> bool:
     if case.precision != "fp32" or case.state == "not made":
         return False
-    return case.passed and case.seen if case.group != "good" else not case.passed
+    return case.has_passed and case.is_visible if case.group != "good" else not case.has_passed
 
 
 def _quietly() -> None:

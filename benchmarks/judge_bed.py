@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from modelc.benchmarks import zoo
 from modelc.benchmarks.judge_exact import exactly, runs
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.registry import target_named
@@ -24,9 +23,11 @@ from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
-from modelc.pipeline.judge_artifact import Candidate, judge_candidate
+from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.order import Judging, Lowering, Source
 from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.verdict_rules import judge_candidate
+from modelc.tests.nets import zoo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,12 +70,15 @@ class Bed:
             lowering=Lowering(calibration=CALIBRATION) if int8 else None,
         ).manifest
 
-    def judged(self, path: Path, target: str, precision: Precision) -> Judged:
+    def judge_file(self, path: Path, target: str, precision: Precision) -> Judged:
         """The verdict of a run on a model file, and what the file answered."""
         candidate = Listened(
             name=path.name, target=target_named(target), precision=precision, path=path
         )
-        verdict = judge_candidate(candidate, self.subject, Judging(), self.stage)
+        asked = JudgeRequest(
+            candidate=candidate, eager=self.subject, judging=Judging(), progress=self.stage
+        )
+        verdict = judge_candidate(asked).verdict
         answers = candidate.heard[: len(self.subject.references)]
         return Judged(verdict=verdict, answers=answers)
 

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from modelc.benchmarks.faults import Fault, faults_for
 from modelc.benchmarks.judge_bed import CALIBRATION, Bed, bed
-from modelc.benchmarks.judge_measures import Case, over_roundoff, peers, said, shows, undone
+from modelc.benchmarks.judge_measures import (
+    Case,
+    over_roundoff,
+    peers,
+    shows,
+    undone,
+    verdict_fields,
+)
 from modelc.benchmarks.planting import Planted, plant
 from modelc.converters.registry import target_named
 from modelc.core.contract import Job, Outputs
@@ -47,7 +54,7 @@ def good(
     share = (time.perf_counter() - started) / len(wanted)
     for _to, case in zip(wanted, plain, strict=True):
         if case.key not in known:
-            yield _found(case, model, manifest, model.folder / "good", seconds=share)
+            yield _read_manifest_case(case, model, manifest, model.folder / "good", seconds=share)
 
 
 def faults(
@@ -65,7 +72,7 @@ def faults(
         blank = {to: _blank("fault", name, seed, to, fault=fault) for to in wanted}
         if all(case.key in known for case in blank.values()):
             continue
-        yield from _planted(fault, number, blank, Clean(bed=model, errors=clean))
+        yield from _plant_and_judge(fault, number, blank, Clean(bed=model, errors=clean))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +83,9 @@ class Clean:
     errors: dict[str, Sequence[Outputs]]
 
 
-def _planted(fault: Fault, number: int, blank: dict[str, Case], clean: Clean) -> Iterator[Case]:
+def _plant_and_judge(
+    fault: Fault, number: int, blank: dict[str, Case], clean: Clean
+) -> Iterator[Case]:
     model = clean.bed
     folder = model.folder / f"fault-{number}"
     try:
@@ -88,20 +97,20 @@ def _planted(fault: Fault, number: int, blank: dict[str, Case], clean: Clean) ->
     sizes = _sizes(model, planted)
     for to, case in blank.items():
         started = time.perf_counter()
-        standing = _standing(model, planted, clean.errors[to])
-        found = _judged(case, to, planted, model)
+        standing = _over_own_error(model, planted, clean.errors[to])
+        found = _judge_planted(case, to, planted, model)
         took = time.perf_counter() - started
         yield _with(found, **sizes, standing=standing, seconds=took)
 
 
-def _judged(case: Case, to: str, planted: Planted, model: Bed) -> Case:
+def _judge_planted(case: Case, to: str, planted: Planted, model: Bed) -> Case:
     """The case with the verdict on the planted file, or on what is made of it."""
     try:
         if to == "onnx":
-            return _proven(case, model, planted, path=planted.path, to=to)
+            return _judge_fp32(case, model, planted, path=planted.path, to=to)
         if to == "openvino":
-            path = _carried(planted.path, to, model)
-            return _proven(case, model, planted, path=path, to=to)
+            path = _convert_planted(planted.path, to, model)
+            return _judge_fp32(case, model, planted, path=path, to=to)
         manifest = api.build(
             planted.path,
             to=to,
@@ -111,20 +120,20 @@ def _judged(case: Case, to: str, planted: Planted, model: Bed) -> Case:
         ).manifest
     except ModelcError as error:
         return _with(case, state="not made", reason=error.message)
-    return _found(case, model, manifest, planted.path.parent / "out")
+    return _read_manifest_case(case, model, manifest, planted.path.parent / "out")
 
 
-def _proven(case: Case, model: Bed, planted: Planted, *, path: Path, to: str) -> Case:
-    found = model.judged(path, to, Precision.FP32)
+def _judge_fp32(case: Case, model: Bed, planted: Planted, *, path: Path, to: str) -> Case:
+    found = model.judge_file(path, to, Precision.FP32)
     return _with(
         case,
-        **said(found.verdict),
-        **_measured(model, found.answers),
+        **verdict_fields(found.verdict),
+        **_measure(model, found.answers),
         undone=undone(model.exact, planted.exact, found.answers),
     )
 
 
-def _carried(path: Path, to: str, model: Bed) -> Path:
+def _convert_planted(path: Path, to: str, model: Bed) -> Path:
     """The fp32 file of another format made from the planted one."""
     target = target_named(to)
     job = Job(
@@ -151,7 +160,9 @@ def branches(name: str, seed: int, *, folder: Path, known: Collection[str]) -> I
         started = time.perf_counter()
         manifest = model.exports([to], f"traced-{to}", capture="trace")
         took = time.perf_counter() - started
-        found = _found(case, model, manifest, model.folder / f"traced-{to}", seconds=took)
+        found = _read_manifest_case(
+            case, model, manifest, model.folder / f"traced-{to}", seconds=took
+        )
         yield _with(found, **_other_arm(model))
 
 
@@ -175,7 +186,7 @@ def _other_arm(model: Bed) -> dict[str, float]:
     return {"size": size, "visible": visible, "elsewhere": elsewhere}
 
 
-def _found(
+def _read_manifest_case(
     case: Case, model: Bed, manifest: Manifest, folder: Path, *, seconds: float = 0.0
 ) -> Case:
     """The case with what a run's manifest says, and what its file answers."""
@@ -188,7 +199,7 @@ def _found(
     if verdict is None:
         raise RuntimeError(f"{artifact.name} has no verdict in {folder}")
     answers = model.answers(folder / artifact.files[0].name, artifact.target)
-    return _with(case, **said(verdict), **_measured(model, answers), seconds=seconds)
+    return _with(case, **verdict_fields(verdict), **_measure(model, answers), seconds=seconds)
 
 
 def _artifact(manifest: Manifest, case: Case) -> Artifact | None:
@@ -198,7 +209,7 @@ def _artifact(manifest: Manifest, case: Case) -> Artifact | None:
     return None
 
 
-def _measured(model: Bed, answers: Sequence[Outputs]) -> dict[str, object]:
+def _measure(model: Bed, answers: Sequence[Outputs]) -> dict[str, object]:
     return {"peers": peers(model, answers), **over_roundoff(model, answers)}
 
 
@@ -222,7 +233,7 @@ def _errors(model: Bed, manifest: Manifest, to: str) -> Sequence[Outputs]:
     return model.answers(model.folder / "good" / artifact.files[0].name, artifact.target)
 
 
-def _standing(model: Bed, planted: Planted, clean: Sequence[Outputs]) -> float | None:
+def _over_own_error(model: Bed, planted: Planted, clean: Sequence[Outputs]) -> float | None:
     """The fault's size over the good artifact's own error."""
     if not clean or not all(clean):
         return None

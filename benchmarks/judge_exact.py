@@ -23,7 +23,7 @@ from modelc.core.torch_tools import intercept_calls
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _widened(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _widen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Whatever dtype the code asks for by name, floats are float64."""
     if func is torch.Tensor.float:
         return args[0].double()
@@ -49,8 +49,8 @@ def exactly(module: nn.Module, signature: Signature, feeds: Sequence[Feed]) -> l
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with intercept_calls(_widened):
-            return runs(wide, signature, [_raised(feed) for feed in feeds])
+        with intercept_calls(_widen):
+            return runs(wide, signature, [_as_float64(feed) for feed in feeds])
     finally:
         torch.set_default_dtype(before)
 
@@ -72,7 +72,7 @@ def relative(one: Array, truth: Array) -> float:
     return distance(one, truth) / (size or 1.0)
 
 
-def _raised(feed: Feed) -> dict[str, Array]:
+def _as_float64(feed: Feed) -> dict[str, Array]:
     return {
         name: array.astype(np.float64) if array.dtype.kind == "f" else array
         for name, array in feed.items()

@@ -83,19 +83,19 @@ class Case:
         return "/".join(map(str, (*parts, self.kind, self.label)))
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether modelc let it pass."""
         return self.state == "passed"
 
     @property
-    def seen(self) -> bool:
+    def is_visible(self) -> bool:
         """Whether the fault shows on a feed, drawn or its own, above eager's own roundoff."""
         return not self.undone and max(self.visible, self.elsewhere) > 1
 
     @property
     def stands_out(self) -> bool:
         """Whether it shows above the good artifact's own error as well, on a drawn feed."""
-        return self.seen and (self.standing or 0.0) > 1
+        return self.is_visible and (self.standing or 0.0) > 1
 
     def record(self) -> dict[str, object]:
         """As a line of the results; floats that JSON has not are cut off."""
@@ -105,7 +105,7 @@ class Case:
         }
 
 
-def said(verdict: Verdict) -> dict[str, object]:
+def verdict_fields(verdict: Verdict) -> dict[str, object]:
     """What a Case takes of a verdict."""
     return {
         "state": str(verdict.state),

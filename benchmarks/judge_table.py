@@ -30,7 +30,7 @@ def tables(cases: Sequence[Case]) -> str:
             "",
             "faults that pass (false passes), of those that show above eager's own roundoff",
             *_rows(
-                [one for one in bad if one.seen],
+                [one for one in bad if one.is_visible],
                 lambda one: f"{one.precision} {one.target}",
                 _same,
             ),
@@ -43,10 +43,14 @@ def tables(cases: Sequence[Case]) -> str:
             ),
             "",
             "of those that show above eager's own roundoff, by size over it (fp32)",
-            *_rows([one for one in bad if one.precision == "fp32" and one.seen], _band, _same),
+            *_rows(
+                [one for one in bad if one.precision == "fp32" and one.is_visible], _band, _same
+            ),
             "",
             "the same by kind (fp32)",
-            *_rows([one for one in bad if one.precision == "fp32" and one.seen], _kind, _same),
+            *_rows(
+                [one for one in bad if one.precision == "fp32" and one.is_visible], _kind, _same
+            ),
             "",
             *_ratios(good),
             "",
@@ -89,7 +93,7 @@ def _rows(
 
 
 def _counts(cases: Sequence[Case], wrong: Callable[[bool], bool]) -> list[int]:
-    counts = [sum(wrong(one.passed) for one in cases)]
+    counts = [sum(wrong(one.has_passed) for one in cases)]
     return counts + [sum(wrong(one.peers.get(check, False)) for one in cases) for check in _CHECKS]
 
 
@@ -115,10 +119,10 @@ def _wrong(cases: Iterable[Case]) -> Iterator[str]:
         place = f"{one.model} {one.seed} {one.precision} {one.target}"
         if one.state == "not made":
             yield f"  not made   {place} {one.kind} {one.label}: {one.reason}"
-        elif one.group == "good" and not one.passed:
+        elif one.group == "good" and not one.has_passed:
             ratio = "" if one.ratio is None else f" (ratio {one.ratio:.2f})"
             yield f"  false fail {place}: {one.reason}{ratio}"
-        elif one.group != "good" and one.passed and one.seen:
+        elif one.group != "good" and one.has_passed and one.is_visible:
             yield (
                 f"  false pass {place}: {one.kind}, {one.label}: {one.visible:.1f} times roundoff"
                 f" on drawn feeds, {one.elsewhere:.1f} on its own"

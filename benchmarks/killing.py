@@ -86,7 +86,7 @@ class Killing:
         for number, one in enumerate((order, replace(order, capture=Capture.SCRIPT))):
             run(replace(one, out=aside / str(number)))
 
-    def forked(self, order: Order, prepare: Callable[[], object] = lambda: None) -> int:
+    def start_run(self, order: Order, prepare: Callable[[], object] = lambda: None) -> int:
         """Start a run; its process id."""
         if child := os.fork():
             return child
@@ -103,12 +103,12 @@ class Killing:
 
     def whole(self, order: Order) -> int:
         """A run to its end; its exit status."""
-        return os.waitpid(self.forked(order), 0)[1]
+        return os.waitpid(self.start_run(order), 0)[1]
 
-    def killed_before(self, number: int, order: Order) -> str:
+    def kill_before_change(self, number: int, order: Order) -> str:
         """A run that kills itself before its change of that number; which that was, or nothing."""
         read, write = os.pipe()
-        status = os.waitpid(self.forked(order, lambda: self._arm(number, write)), 0)[1]
+        status = os.waitpid(self.start_run(order, lambda: self._arm(number, write)), 0)[1]
         os.close(write)
         with os.fdopen(read, encoding="utf-8") as stream:
             told = stream.read()
@@ -118,7 +118,7 @@ class Killing:
         left = [number]
         here = str(self.out.parent)
 
-        def heed(event: str, values: tuple[object, ...]) -> None:
+        def watch_change(event: str, values: tuple[object, ...]) -> None:
             if not values or not isinstance(values[0], str | os.PathLike):
                 return
             writes = event == "open" and isinstance(values[2], int) and values[2] & _WRITES
@@ -129,18 +129,18 @@ class Killing:
                 os.write(channel, event.encode())
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(heed)
+        sys.addaudithook(watch_change)
 
-    def killed_after(self, seconds: float, order: Order) -> bool:
+    def kill_after(self, seconds: float, order: Order) -> bool:
         """A run that is killed at that moment; whether it still ran."""
-        child = self.forked(order)
+        child = self.start_run(order)
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
         return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
     def look(self, where: str, order: Order) -> None:
         """Hold what a kill left to what the page says, then let the next run finish."""
-        self._hold(not self._locked(), where, "a lock is held")
+        self._hold(not self._is_locked(), where, "a lock is held")
         raw = read_manifest(self.out) if self.out.exists() else None
         self._check_right(raw, where)
         if (self.out / COMMIT_FOLDER).is_dir():
@@ -203,7 +203,7 @@ class Killing:
         with os.fdopen(read, "rb") as stream:
             return stream.read() == b"1"
 
-    def _locked(self) -> bool:
+    def _is_locked(self) -> bool:
         if not (self.out / FOLDER_LOCK).exists():
             return False
         lock = FileLock(self.out / FOLDER_LOCK, timeout=0)
@@ -224,7 +224,7 @@ class Killing:
             shutil.rmtree(self.out, ignore_errors=True)
             if again and self.whole(self.changed) != 0:
                 self.counts.faults.append("the run before did not finish")
-            event = self.killed_before(number, self.order)
+            event = self.kill_before_change(number, self.order)
             if not event:
                 return
             self.counts.kills[kind] += 1
@@ -243,7 +243,7 @@ class Killing:
                 shutil.rmtree(self.out, ignore_errors=True)
             order = orders[dice.randrange(2)]
             moment = dice.uniform(0.05, 1.0) * usual
-            if self.killed_after(moment, order):
+            if self.kill_after(moment, order):
                 self.counts.kills["at random moments"] += 1
                 self.look(f"at random after {moment:.3f} s", order)
 

@@ -73,7 +73,7 @@ def plant(fault: Fault, bed: Bed, clean: Path, folder: Path) -> Planted:
 
 def _swap_weights(clean: Path, module: nn.Module, altered: nn.Module, path: Path) -> bool:
     """Write the clean file with the changed weights in it; False where one is not found."""
-    changed = list(_changed(module, altered))
+    changed = list(_change(module, altered))
     if not changed:
         return False
     model = onnx.load(clean)
@@ -97,7 +97,7 @@ def _swap_weights(clean: Path, module: nn.Module, altered: nn.Module, path: Path
     return True
 
 
-def _changed(module: nn.Module, altered: nn.Module) -> Iterator[tuple[Array, Array]]:
+def _change(module: nn.Module, altered: nn.Module) -> Iterator[tuple[Array, Array]]:
     for (_, one), (_, other) in zip(
         module.named_parameters(), altered.named_parameters(), strict=True
     ):

@@ -38,13 +38,13 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", default=["1.17.3", "1.20.1"])
     parser.add_argument("--work", type=Path, help="keeps environments and models for another time")
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.ask is not None:
-        print(json.dumps(answer(asked.ask)))
+    answer_folder = parser.parse_args()
+    if answer_folder.ask is not None:
+        print(json.dumps(answer(answer_folder.ask)))
         return 0
     with tempfile.TemporaryDirectory() as passing:
-        work = (asked.work or Path(passing)).resolve()
-        return max(compare(version, work) for version in asked.versions)
+        work = (answer_folder.work or Path(passing)).resolve()
+        return max(compare(version, work) for version in answer_folder.versions)
 
 
 def compare(version: str, work: Path) -> int:
@@ -64,13 +64,13 @@ def compare(version: str, work: Path) -> int:
     for name, refusals in made.items():
         for precision in PRECISIONS:
             key = f"{name} {precision}"
-            text = refusals.get(precision) or shown(said["models"].get(key), precision)
+            text = refusals.get(precision) or format_row(said["models"].get(key), precision)
             worse = worse or text.startswith("WRONG")
             print(f"  {key:16} {text}")
     return int(worse)
 
 
-def shown(found: dict[str, Any] | None, precision: str) -> str:
+def format_row(found: dict[str, Any] | None, precision: str) -> str:
     """One model's line."""
     if found is None:
         return "WRONG: not made, and nobody said why"
@@ -205,11 +205,13 @@ def answer(folder: Path) -> dict[str, Any]:
     """In the environment: what this wheel loads, and how far apart each model's outputs are."""
     import onnxruntime
 
-    models = {path.parent.name: asked(path) for path in sorted(folder.glob("*/expected.npz"))}
-    return {"version": onnxruntime.__version__, "limits": found_limits(), "models": models}
+    models = {
+        path.parent.name: answer_folder(path) for path in sorted(folder.glob("*/expected.npz"))
+    }
+    return {"version": onnxruntime.__version__, "limits": probe_limits(), "models": models}
 
 
-def asked(expected: Path) -> dict[str, Any]:
+def answer_folder(expected: Path) -> dict[str, Any]:
     """Load and run one model."""
     import numpy as np
     import onnxruntime
@@ -235,7 +237,7 @@ def asked(expected: Path) -> dict[str, Any]:
     return {**form, "error": "" if np.isfinite(apart) else "not finite", "apart": apart}
 
 
-def found_limits() -> list[int]:
+def probe_limits() -> list[int]:
     """The newest opset, IR version and opset of ai.onnx.ml of which a model of one Relu loads."""
     return [
         max(n for n in range(7, 40) if loads(min(n, 7), n)),
@@ -251,13 +253,13 @@ def loads(ir: int, opset: int, *, ml: int = 0) -> bool:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(stamped(ir, opset, ml), options, ["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(set_versions(ir, opset, ml), options, ["CPUExecutionProvider"])
     except Exception:  # noqa: BLE001 - the runtime's edge: any refusal is the answer
         return False
     return True
 
 
-def stamped(ir: int, opset: int, ml: int) -> bytes:
+def set_versions(ir: int, opset: int, ml: int) -> bytes:
     """The model in protobuf's own bytes: no onnx is in the environment."""
 
     def part(number: int, content: bytes | int) -> bytes:

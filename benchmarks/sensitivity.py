@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import modelc
-from modelc.benchmarks.attack_run import NETS, as_job, write_down
-from modelc.benchmarks.coverage_warm import warmed
+from modelc.benchmarks.attack_run import NETS, as_job, write_inputs
+from modelc.benchmarks.fork_jobs import warm_up
 
 Row = dict[str, Any]
 TARGETS = ("torchscript", "onnx", "openvino")
@@ -33,7 +33,7 @@ def rows_of(name: str, faults: int) -> list[Row]:
     job = as_job(name)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        write_down(job, folder)
+        write_inputs(job, folder)
         options = {k: v for k, v in job.options.items() if k not in ("judging", "lowering")}
         try:
             manifest = modelc.export(
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, str(NETS))
     from attack_case import attacks
 
-    warmed()
+    warm_up()
     names = args.only or [name for name, case in attacks().items() if case.good and not case.calib]
     rows: list[Row] = []
     with (

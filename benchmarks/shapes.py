@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from modelc.benchmarks.shapes_nets import ARCHITECTURES, FACTORY, build
 from modelc.core.grammar import parse_input
 from modelc.core.signature import FLOATS, Dim, InputSpec, Signature, merge_inputs
+from modelc.tests.nets.dynamic_nets import ARCHITECTURES, FACTORY, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SHARE = 1e-4  # of an output's peak: what float32 in another order may differ by
 _INTRODUCTION = """# Dynamic shapes: the grid
 
-Made by `python benchmarks/shapes.py --doc docs/shapes.md`. Each model is exported once; then ONNX
+Made by `make bench`. Each model is exported once; then ONNX
 Runtime and OpenVINO open the files themselves, without modelc, and answer at each dim's least, odd
 middle and greatest size and at the products of each two dims. Right is within {share:g} of eager's
 peak, with eager's shape. Outside of the range (one below, one above each dim) OpenVINO refuses;
@@ -78,7 +78,7 @@ def main() -> int:
     for name in args.only:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(row(name, Path(folder)))
-        print(json.dumps(asdict(rows[-1])) if args.json else _told(rows[-1]), flush=True)
+        print(json.dumps(asdict(rows[-1])) if args.json else _first_line(rows[-1]), flush=True)
         if args.doc:
             args.doc.write_text(page(rows), encoding="utf-8")
     return 0 if all(one.good for one in rows) else 1
@@ -89,7 +89,7 @@ def row(name: str, folder: Path) -> Row:
     inputs = ARCHITECTURES[name].inputs
     found = Row(name=name, inputs=inputs)
     signature = merge_inputs([parse_input(text) for text in inputs], {})
-    out = _exported(name, folder, found)
+    out = _export(name, folder, found)
     if found.error:
         return found
     eager = build(name)
@@ -101,10 +101,10 @@ def row(name: str, folder: Path) -> Row:
         wanted = [one.numpy() for one in (given if isinstance(given, tuple) else (given,))]
         found.sizes += 1
         for runtime, run in runs.items():
-            reason = _compared(run, feed, wanted)
+            reason = _compare(run, feed, wanted)
             found.right[runtime] = found.right.get(runtime, 0) + (not reason)
             if reason:
-                found.wrong.setdefault(runtime, []).append(f"{_shown(sizes)}: {reason}")
+                found.wrong.setdefault(runtime, []).append(f"{_format_dims(sizes)}: {reason}")
     _offer_outside(signature, runs["openvino"], found)
     return found
 
@@ -148,7 +148,7 @@ def _array(spec: InputSpec, sizes: Mapping[str, int], generator: np.random.Gener
     return generator.standard_normal(shape).astype(spec.dtype)
 
 
-def _exported(name: str, folder: Path, found: Row) -> Path:
+def _export(name: str, folder: Path, found: Row) -> Path:
     """`modelc export` of the architecture, in a process of its own."""
     path, out = folder / f"{name}.pt", folder / "out"
     torch.save(build(name).state_dict(), path)
@@ -192,7 +192,7 @@ def _openvino(out: Path) -> Run:
     return run
 
 
-def _compared(run: Run, feed: Arrays, wanted: list[NDArray[Any]]) -> str:
+def _compare(run: Run, feed: Arrays, wanted: list[NDArray[Any]]) -> str:
     """What is wrong with the runtime's answer; empty where it is eager's."""
     try:
         outputs = run(feed)
@@ -222,14 +222,14 @@ def _offer_outside(signature: Signature, run: Run, found: Row) -> None:
                 run(_feed(signature, sizes))
             except RuntimeError:
                 continue
-            found.answered.append(_shown(sizes))
+            found.answered.append(_format_dims(sizes))
 
 
-def _shown(sizes: Mapping[str, int]) -> str:
+def _format_dims(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def _told(one: Row) -> str:
+def _first_line(one: Row) -> str:
     if one.error:
         return f"{one.name:14} {one.error}"
     right = ", ".join(f"{runtime} {count}/{one.sizes}" for runtime, count in one.right.items())
@@ -239,7 +239,7 @@ def _told(one: Row) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    """`docs/shapes.md`."""
+    """Return the page: a table with a row for each model."""
     lines = [_INTRODUCTION.format(share=_SHARE)]
     for one in rows:
         inputs = "<br>".join(f"`{text}`" for text in one.inputs)

@@ -9,8 +9,9 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
-from modelc.benchmarks.side_by_side import Contender, compare, verdict
+from modelc.benchmarks.process_cost import costs_in_turn
 
 MINIMAL = '''
 import typer
@@ -44,10 +45,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "minimal.py")
         script.write_text(MINIMAL, encoding="utf-8")
-        plain = Contender(name="minimal typer --help", argv=[sys.executable, str(script), "--help"])
-        ours = Contender(name="modelc --help", argv=[sys.executable, "-m", "modelc", "--help"])
-        ratio = compare(ours, plain, runs=args.runs)
-    return verdict(ratio, args.limit)
+        argvs = {
+            "minimal": [sys.executable, str(script), "--help"],
+            "modelc": [sys.executable, "-m", "modelc", "--help"],
+        }
+        costs = costs_in_turn(argvs, args.runs)
+    seconds = {name: median(cost.wall for cost in runs) for name, runs in costs.items()}
+    ratio = seconds["modelc"] / seconds["minimal"]
+    print(f"{seconds['modelc']:.3f} s, ratio {ratio:.2f}, limit {args.limit:.2f}")
+    return int(ratio > args.limit)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the user asks of calibration and labelled data, checked before anything is read."""
+"""Options of calibration and labelled data, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from ..core.errors import Hint, Option, UsageError, unknown_name_error
 from .preprocess import Preprocess
 
-RANDOM = "random"  # the source that is no data at all
+RANDOM = "random"  # the source that draws synthetic samples
 FIRST = "first"
 SELECTIONS = (FIRST, RANDOM)
-EVERY = sys.maxsize  # as `samples`: all there are
-SAMPLES = 256  # TensorRT's and NNCF's guides calibrate with 300 to 500 at most; more moves little
+EVERY = sys.maxsize  # a value of `samples`: use all
+SAMPLES = 256  # the guides of TensorRT and NNCF use 300 to 500 at most; more changes little
 HOLD_OUT = 16
 
 
 def default_selection(source: str) -> str:
-    """Random for what is on disk, which is often sorted by class; first for loaders.
+    """Return random for files, which are often sorted by class, and first for loaders.
 
-    Loaders mostly shuffle, and a random choice would read many times what it uses.
+    Loaders mostly shuffle, and a random selection would read far more samples than it uses.
     """
     return RANDOM if Path(source).exists() else FIRST
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOptions:
-    """Which samples to calibrate with, and how images become inputs.
+    """The samples to calibrate with, and the preprocessing of images.
 
-    `source` is a path, `random`, or `package.module:loader`. `samples` is the most that are used
-    for calibration, `hold_out` the most that are kept away from it to judge with. `seed` is that of
-    the random selection and of random samples; an empty `selection` is `default_selection`.
-    `preprocess` None follows the signature.
+    `source` is a path, `random`, or `package.module:loader`. At most `samples` are used for
+    calibration, at most `hold_out` for judging. `seed` is used for random selection and random
+    samples. An empty `selection` means `default_selection`; `preprocess` None follows the
+    signature.
     """
 
     source: str
@@ -54,17 +54,18 @@ class CalibrationOptions:
             raise unknown_name_error("calibration selection", self.selection, SELECTIONS)
         if self.samples < 1:
             raise UsageError(
-                f"{self.samples} calibration samples are none",
-                hint=Hint("use ", Option("calib-samples", "1"), " or more"),
+                f"--calib-samples must be at least 1, not {self.samples}",
+                hint=Hint("use ", Option("calib-samples", "256")),
                 option="calib-samples",
             )
         if self.hold_out < 0:
             raise UsageError(
-                f"{self.hold_out} samples cannot be held out", hint="hold out 0 or more samples"
+                f"hold_out must be at least 0, not {self.hold_out}", hint="use 0 or more"
             )
         if self.seed < 0:
             raise UsageError(
-                f"the calibration seed {self.seed} is below 0", hint="use a seed of 0 or more"
+                f"the calibration seed must be at least 0, not {self.seed}",
+                hint="use a seed of 0 or more",
             )
 
 
@@ -73,10 +74,9 @@ class CalibrationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledOptions:
-    """Where labelled samples are: a path or `package.module:loader`.
+    """Labelled samples: a path or `package.module:loader`.
 
-    `label` names the array that holds the labels, None finds it. `preprocess` is of images; None
-    follows the signature.
+    `label` names the array of labels; None finds it. `preprocess` None follows the signature.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""What a look at the calibration samples gives: counts, ranges, histograms, findings."""
+"""The report on calibration samples: counts, ranges, histograms, findings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class InputReport:
     """One input over all samples.
 
     `histogram` counts values in equal bins from `total.low` to `total.high`. `percentiles` are
-    approximate: the bins that they come from are at most 1/1024 of the range wide. `channels` is
-    empty where no axis is one of channels.
+    approximate: their bins are at most 1/1024 of the range wide. `channels` is empty without a
+    channel axis.
     """
 
     name: str
@@ -39,11 +39,10 @@ class InputReport:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport:
-    """The samples that a calibration would read.
+    """The samples of a calibration.
 
-    `found` is how many there are, as far as that is known without reading all; `read` were read,
-    `used` would be calibrated with and `held_out` kept to judge with. `skipped` counts files that
-    hold no samples, by suffix.
+    `found` is the number of samples as far as known without reading all, `read` those read, `used`
+    those for calibration, `held_out` those for judging. `skipped` counts other files by suffix.
     """
 
     source: str
@@ -61,23 +60,23 @@ class CalibrationReport:
 
     @property
     def errors(self) -> tuple[SampleFinding, ...]:
-        """What must be mended before a calibration."""
+        """The findings that prevent a calibration."""
         return tuple(one for one in self.findings if one.severity is SampleSeverity.ERROR)
 
     @property
     def exit_code(self) -> int:
-        """0 if a calibration may use the samples, 1 if not."""
+        """0 if the samples are fit for calibration, else 1."""
         return 1 if self.errors else 0
 
 
-# What is wrong, doubtful or worth knowing about a calibration set, with files and numbers.
+# Findings.
 
 
-FILES_NAMED = 8  # a finding names as many files; the others are counted
+FILES_NAMED = 8  # files that a finding names; the others are counted
 
 
 class SampleSeverity(StrEnum):
-    """An error stops a calibration, a warning may spoil it, a note only says what was done."""
+    """An error prevents a calibration; a warning may degrade it; a note informs."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -85,7 +84,7 @@ class SampleSeverity(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What a finding is about: one finding a kind (and a few by input), however many files."""
+    """The kind of a finding; findings of one kind (and input) are merged."""
 
     UNREADABLE = "unreadable"
     NAMES = "names"
@@ -121,25 +120,25 @@ FINDING_HINTS = {
     FindingKind.SHAPE: "save samples of the inputs' shapes, or resize images with --preprocess",
     FindingKind.DTYPE: "save the samples in the inputs' dtypes",
     FindingKind.NON_FINITE: "remove the sample, or find out where its NaN comes from",
-    FindingKind.EMPTY: "give samples of this model's inputs",
-    FindingKind.FAR: "feed the samples as the model is fed: with the same scale, mean and std",
+    FindingKind.EMPTY: "provide samples of this model's inputs",
+    FindingKind.FAR: "preprocess the samples as for inference: same scale, mean and std",
     FindingKind.RANGE: "check scale, mean and std, as in --preprocess imagenet",
     FindingKind.CONSTANT: "remove samples without content",
     FindingKind.CHANNEL: "check the channel order and the layout",
-    FindingKind.DUPLICATE: "remove the copies: they add nothing",
-    FindingKind.FEW: "give 100 to 500 samples like those of real use",
+    FindingKind.DUPLICATE: "remove the duplicates",
+    FindingKind.FEW: "provide 100 to 500 samples that resemble real use",
     FindingKind.ODD_IMAGE: "move label masks out of the folder",
     FindingKind.ONE_FOLDER: "choose over all folders with --calib-select random",
     FindingKind.MIXED: "keep samples of one kind in the folder",
-    FindingKind.DRAWN: "give real samples: drawn ones say nothing of real ranges",
+    FindingKind.DRAWN: "provide real samples: synthetic ones do not show real ranges",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFinding:
-    """One thing that was found, in its first file's numbers; `count` files have it.
+    """One finding, with the numbers of its first file.
 
-    `files` are the first of these. A finding about the whole set has no files.
+    `count` files have it, and `files` are the first of them; both are empty for the whole set.
     """
 
     kind: FindingKind
@@ -159,13 +158,13 @@ class SampleFinding:
 
 
 class FindingCollector:
-    """Collects findings; those of one kind and topic become one."""
+    """Collects findings; merges those of one kind and topic."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[FindingKind, str], SampleFinding] = {}
 
     def add(self, kind: FindingKind, detail: str, *, file: str = "", topic: str = "") -> None:
-        """Note a finding; where there is one of its kind and topic, `file` joins that."""
+        """Add a finding, or add `file` to the finding of its kind and topic."""
         known = self._found.get((kind, topic))
         if known is None:
             self._found[kind, topic] = SampleFinding(
@@ -188,11 +187,11 @@ class FindingCollector:
         )
 
     def errors(self) -> Iterator[SampleFinding]:
-        """What stops a calibration."""
+        """Return the findings that prevent a calibration."""
         return (found for found in self._found.values() if found.severity is SampleSeverity.ERROR)
 
     def all(self) -> tuple[SampleFinding, ...]:
-        """Errors first, then warnings, then notes; in the order they were found."""
+        """Return errors, warnings, then notes, each in the order of detection."""
         order = list(SampleSeverity)
         return tuple(sorted(self._found.values(), key=lambda found: order.index(found.severity)))
 

@@ -1,4 +1,4 @@
-"""The calibration set: samples that were surveyed once, then feeds on demand."""
+"""The calibration set: samples are checked in one pass, then read again as feeds on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..core.contract import Advance, Feed, no_progress
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.records import CalibrationRecord
 from ..core.signature import Signature
 from .calibration_options import CalibrationOptions
@@ -22,10 +22,10 @@ _ON_DISK = ("folder", "shards")
 
 
 class CalibrationSet:
-    """Checked samples, read anew one at a time in each iteration.
+    """Checked samples; each iteration reads them from their source, one at a time.
 
-    `held_out` are feeds that are kept away from calibration, to judge with. Close the set, or use
-    it as a context manager: the samples of a loader lie in a folder of their own until then.
+    `held_out` feeds are reserved for judging. Close the set, or use it as a context manager:
+    a loader's samples occupy a temporary folder.
     """
 
     def __init__(
@@ -35,32 +35,41 @@ class CalibrationSet:
         self._units, held = survey.split()
         self.report = report
         self.record = _make_record(report, self._units, root)
-        self.held_out: tuple[Feed, ...] = tuple(map(self._again, held))
+        self.held_out: tuple[Feed, ...] = tuple(map(self._read_feed, held))
 
     def __len__(self) -> int:
         return len(self._units)
 
     def __iter__(self) -> Iterator[Feed]:
-        """Every feed to calibrate with, in order.
+        """Yield the calibration feeds in order.
 
         Raises:
-            UsageError: a file has changed since it was looked at.
+            UsageError: a file changed since it was checked.
         """
-        return map(self._again, self._units)
+        return map(self._read_feed, self._units)
 
-    def _again(self, unit: FeedUnit) -> Feed:
-        shelf = self._survey.shelf
-        name, hint = shelf.name(unit.refs[0]), "run again, with files that stay as they are"
+    def _read_feed(self, unit: FeedUnit) -> Feed:
+        reader = self._survey.reader
+        name, hint = (
+            reader.name(unit.refs[0]),
+            "do not change the samples during a run, and run again",
+        )
         try:
-            feed = shelf.feed(unit)
+            feed = reader.feed(unit)
         except (SampleError, IndexError, OSError) as error:
-            raise UsageError(f"{name} changed while it was in use: {error}", hint=hint) from error
+            raise UsageError(
+                f"{name} changed while it was in use: {error}",
+                hint=hint,
+                code=ErrorCode.SAMPLES_CHANGED,
+            ) from error
         if feed_digest(feed) != unit.digest:
-            raise UsageError(f"{name} changed while it was in use", hint=hint)
+            raise UsageError(
+                f"{name} changed while it was in use", hint=hint, code=ErrorCode.SAMPLES_CHANGED
+            )
         return feed
 
     def close(self) -> None:
-        """Remove what was written aside."""
+        """Delete the temporary samples of a loader."""
         self._survey.close()
 
     def __enter__(self) -> CalibrationSet:
@@ -78,26 +87,26 @@ class CalibrationSet:
 def open_calibration(
     options: CalibrationOptions,
     signature: Signature,
-    lent: LoaderHooks,
+    hooks: LoaderHooks,
     *,
     root: Path | None = None,
     advance: Advance = no_progress,
 ) -> CalibrationSet:
-    """Look at the samples once; refuse them, or give the set to calibrate with.
+    """Check the samples in one pass and return the set to calibrate with.
 
     Args:
-        options: which samples.
-        signature: what goes into the model.
-        lent: how loaders are imported and samples drawn, and what the model is judged on.
-        root: the folder that the record's source is relative to; None keeps it as given.
-        advance: told how many samples are read, and how many there will be.
+        options: the samples to use.
+        signature: the model's inputs.
+        hooks: how to import loaders and draw samples, and the validation feeds.
+        root: the folder to which the record's source is relative; None keeps the source as given.
+        advance: receives the number of samples read and the total.
 
     Raises:
-        UsageError: there are no samples, or a calibration with them would be wrong.
+        UsageError: there are no samples, or they are unfit for calibration.
     """
-    survey = CalibrationSurvey(options, signature, lent)
+    survey = CalibrationSurvey(options, signature, hooks)
     try:
-        report = survey.look(advance)
+        report = survey.run(advance)
         _raise_on_errors(report)
         return CalibrationSet(survey, report, root)
     except BaseException:
@@ -108,26 +117,26 @@ def open_calibration(
 def survey_samples(
     options: CalibrationOptions,
     signature: Signature,
-    lent: LoaderHooks,
+    hooks: LoaderHooks,
     *,
     thorough: bool = False,
     advance: Advance = no_progress,
 ) -> CalibrationReport:
-    """Look at the samples once and report, whatever is wrong with them.
+    """Check the samples in one pass and report all findings.
 
     Args:
-        options: which samples.
-        signature: what goes into the model.
-        lent: how loaders are imported and samples drawn, and what the model is judged on.
-        thorough: whether to read every sample on disk, not only those that would be used.
-        advance: told how many samples are read, and how many there will be.
+        options: the samples to use.
+        signature: the model's inputs.
+        hooks: how to import loaders and draw samples, and the validation feeds.
+        thorough: read every sample on disk, not only those that would be used.
+        advance: receives the number of samples read and the total.
 
     Raises:
-        UsageError: there are no samples to look at.
+        UsageError: there are no samples.
     """
-    survey = CalibrationSurvey(options, signature, lent, thorough=thorough)
+    survey = CalibrationSurvey(options, signature, hooks, thorough=thorough)
     try:
-        return survey.look(advance)
+        return survey.run(advance)
     finally:
         survey.close()
 
@@ -139,7 +148,8 @@ def _raise_on_errors(report: CalibrationReport) -> None:
     more = f" (and {len(others)} more kinds of errors)" if others else ""
     raise UsageError(
         f"calibration data of {report.source}: {first}{more}",
-        hint=f"{first.hint}; `modelc calibrate` shows all that was found",
+        hint=f"{first.hint}; modelc calibrate lists all findings",
+        code=ErrorCode.SAMPLES_UNFIT,
     )
 
 
@@ -151,7 +161,7 @@ def _make_record(
         digest.update(unit.digest)
     source = report.source
     if root is not None and report.kind in _ON_DISK:
-        # both ends resolved: `..` after a symbolic link leads elsewhere
+        # resolve both: `..` after a symbolic link leads elsewhere
         source = Path(os.path.relpath(Path(source).resolve(), root.resolve())).as_posix()
     return CalibrationRecord(
         source=source,

@@ -1,4 +1,4 @@
-"""The one pass over a calibration source: read, check, hash, measure, and choose the samples."""
+"""One pass over a calibration source: read, check, hash, measure and select the samples."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from .sample_statistics import (
 if TYPE_CHECKING:
     from ..core.contract import Array
 
-_HELD_SHARE = 5  # no more than a fifth of the samples is held out,
-_LEAST_HELD = 5  # unless that is too few to judge by: then as many, but no more than half
+_HELD_SHARE = 5  # hold out at most a fifth of the samples,
+_LEAST_HELD = 5  # but at least this many, and at most half
 
 
 class CalibrationSurvey:
-    """One pass over one source. `close` it: a loader's samples lie in a folder of their own.
+    """One pass over one source. Close it: a loader's samples occupy a temporary folder.
 
-    A `thorough` one reads every sample on disk, whatever the options select from them.
+    If `thorough`, it reads every sample on disk, not only the selected ones.
     """
 
     def __init__(
         self,
         options: CalibrationOptions,
         signature: Signature,
-        lent: LoaderHooks,
+        hooks: LoaderHooks,
         *,
         thorough: bool = False,
     ) -> None:
         self._thorough = thorough and Path(options.source).exists()
         self._options = options
-        self._lent = lent
+        self._hooks = hooks
         self._findings = FindingCollector()
         self._form = FeedForm.of(signature)
         self._rows = max(self._form.per_feed, 1)
@@ -63,30 +63,32 @@ class CalibrationSurvey:
         self._most_held = -(-options.hold_out // self._rows)
         wanted = EVERY if self._thorough else (self._most_used + self._most_held) * self._rows
         self._wanted = min(wanted, EVERY)
-        self._opened = open_source(options, self._form, self._wanted, lent, self._findings)
-        self.shelf = SampleReader(self._opened.source, self._form)
+        self._opened = open_source(options, self._form, self._wanted, hooks, self._findings)
+        self.reader = SampleReader(self._opened.source, self._form)
         self._scan = SampleScan(
-            shelf=self.shelf,
+            reader=self.reader,
             findings=self._findings,
-            tallies={spec.name: RunningStatistics(spec) for spec in signature.inputs},
+            statistics={spec.name: RunningStatistics(spec) for spec in signature.inputs},
         )
 
     def close(self) -> None:
-        """Remove what was written aside."""
-        if isinstance(self.shelf.source, LoaderSource):
-            self.shelf.source.close()
+        """Delete the temporary samples of a loader."""
+        if isinstance(self.reader.source, LoaderSource):
+            self.reader.source.close()
 
-    def look(self, advance: Advance) -> CalibrationReport:
-        """Read, check and measure the samples once; only small summaries stay."""
+    def run(self, advance: Advance) -> CalibrationReport:
+        """Read, check and measure the samples; keep only summaries in memory."""
         chosen = self._opened.choose and not self._thorough
         seed = self._options.seed if chosen else None
-        scan_samples(self.shelf.refs(self._wanted, seed), self._wanted, self._scan, advance)
-        inputs = tuple(filter(None, (tally.report() for tally in self._scan.tallies.values())))
+        scan_samples(self.reader.refs(self._wanted, seed), self._wanted, self._scan, advance)
+        inputs = tuple(
+            filter(None, (running.report() for running in self._scan.statistics.values()))
+        )
         self._check(inputs)
         used, held = self.split()
         return CalibrationReport(
             source=self._options.source,
-            kind=self.shelf.source.kind,
+            kind=self.reader.source.kind,
             found=self._count_places(),
             read=self._scan.read,
             used=len(used) * self._rows,
@@ -96,11 +98,11 @@ class CalibrationSurvey:
             preprocess=self._opened.images.text,
             inputs=inputs,
             findings=self._findings.all(),
-            skipped=dict(self.shelf.source.skipped),
+            skipped=dict(self.reader.source.skip_counts),
         )
 
     def split(self) -> tuple[tuple[FeedUnit, ...], tuple[FeedUnit, ...]]:
-        """The feeds to calibrate with, and those held out, which are spread over all."""
+        """Return the calibration feeds and the held-out feeds, which are spread evenly."""
         units = self._scan.units
         few = min(_LEAST_HELD, len(units) // 2)
         count = min(self._most_held, max(len(units) // _HELD_SHARE, few))
@@ -109,18 +111,18 @@ class CalibrationSurvey:
         return tuple(used[: self._most_used]), tuple(units[place] for place in sorted(places))
 
     def _count_places(self) -> int:
-        """How many samples there are; a place that was not opened counts as one."""
-        counts = self.shelf.counts
-        return sum(counts.values()) + len(self.shelf.source) - len(counts)
+        """Return the number of samples; an unopened place counts as one."""
+        counts = self.reader.counts
+        return sum(counts.values()) + len(self.reader.source) - len(counts)
 
     def _check(self, inputs: tuple[InputReport, ...]) -> None:
         specs = self._form.signature.inputs
         found = {one.name: one for one in inputs}
-        check_ranges(self._findings, specs, found, self._validation(), own=self._lent.own)
+        check_ranges(self._findings, specs, found, self._validation(), own=self._hooks.own)
         check_channels(self._findings, inputs, self._scan.read)
         check_images(self._findings, self._scan.looks)
         check_count(self._findings, len(self._scan.units) * self._rows)
-        source = self.shelf.source
+        source = self.reader.source
         if source.kind == "folder" and self._options.selection == FIRST:
             used = [source.name(ref.place) for unit in self.split()[0] for ref in unit.refs]
             names = (source.name(place) for place in range(len(source)))
@@ -128,21 +130,22 @@ class CalibrationSurvey:
         report_opened(self._opened, self._options.preprocess, self._findings)
         if not self._scan.units and not any(self._findings.errors()):
             self._findings.add(
-                FindingKind.EMPTY, f"{self._scan.read} samples make no feed: one takes {self._rows}"
+                FindingKind.EMPTY,
+                f"{self._scan.read} samples are fewer than the {self._rows} of one feed",
             )
 
     def _validation(self) -> dict[str, InputReport]:
-        """The float inputs' statistics over the validation feeds."""
-        tallies = {
+        """Return statistics of the float inputs over the validation feeds."""
+        statistics = {
             spec.name: RunningStatistics(spec)
             for spec in self._form.signature.inputs
             if spec.dtype in FLOATS
         }
-        for feed in self._lent.validation:
-            for name, tally in tallies.items():
+        for feed in self._hooks.validation:
+            for name, running in statistics.items():
                 if name in feed:
-                    tally.add(feed[name])
-        reports = {name: tally.report() for name, tally in tallies.items()}
+                    running.add(feed[name])
+        reports = {name: running.report() for name, running in statistics.items()}
         return {name: report for name, report in reports.items() if report is not None}
 
 
@@ -151,11 +154,11 @@ class CalibrationSurvey:
 
 @dataclass
 class SampleScan:
-    """What a pass has seen so far. `read` counts samples, good or bad."""
+    """The state of a pass; `read` counts samples, usable or not."""
 
-    shelf: SampleReader
+    reader: SampleReader
     findings: FindingCollector
-    tallies: dict[str, RunningStatistics]
+    statistics: dict[str, RunningStatistics]
     units: list[FeedUnit] = field(default_factory=list)
     looks: list[tuple[str, ImageLook]] = field(default_factory=list)
     read: int = 0
@@ -163,17 +166,17 @@ class SampleScan:
     _seen: dict[bytes, str] = field(default_factory=dict)
     _surplus: dict[str, int] = field(default_factory=dict)
 
-    def take(self, ref: SampleRef) -> None:
-        """Look at one sample; what is wrong with it becomes a finding, and it is not used."""
-        first = ref.place not in self.shelf.counts or ref.row == 0
-        name = self.shelf.source.name(ref.place)
+    def add(self, ref: SampleRef) -> None:
+        """Check one sample; a sample with an error becomes a finding and is not used."""
+        first = ref.place not in self.reader.counts or ref.row == 0
+        name = self.reader.source.name(ref.place)
         try:
-            content = self.shelf.open(ref.place)[0]
-            name = self.shelf.name(ref)
+            content = self.reader.open(ref.place)[0]
+            name = self.reader.name(ref)
             if first:
                 self._note(name, content)
-            row = self.shelf.row(ref)
-            self.read += max(self.shelf.form.per_feed - self.shelf.form.count_missing(row), 1)
+            row = self.reader.row(ref)
+            self.read += max(self.reader.form.per_feed - self.reader.form.count_missing(row), 1)
             self._stack(ref, row, self._measure(name, row))
         except SampleError as error:
             self.read += 1
@@ -187,18 +190,18 @@ class SampleScan:
 
     def _measure(self, name: str, row: Feed) -> bytes:
         digest = feed_digest(row)
-        twin = self._seen.setdefault(digest, name)
-        if twin is not name:
-            self.findings.add(FindingKind.DUPLICATE, f"is the same as {twin}", file=name)
+        first = self._seen.setdefault(digest, name)
+        if first is not name:
+            self.findings.add(FindingKind.DUPLICATE, f"duplicates {first}", file=name)
         if _is_blank(row):
             value = next(iter(row.values())).flat[0]
-            self.findings.add(FindingKind.CONSTANT, f"is {value:g} everywhere", file=name)
+            self.findings.add(FindingKind.CONSTANT, f"is {value:g} in every element", file=name)
         for key, array in row.items():
-            self.tallies[key].add(array)
+            self.statistics[key].add(array)
         return digest
 
     def _stack(self, ref: SampleRef, row: Feed, digest: bytes) -> None:
-        form = self.shelf.form
+        form = self.reader.form
         if not form.count_missing(row):
             self.units.append(FeedUnit(refs=(ref,), digest=digest))
             return
@@ -211,25 +214,25 @@ class SampleScan:
         self.units.append(FeedUnit(refs=refs, digest=feed_digest(form.stack(rows))))
 
     def finish(self) -> None:
-        """Say what was left over."""
+        """Report incomplete feeds and arrays that no input takes."""
         if self._waiting:
-            count, size = len(self._waiting), self.shelf.form.per_feed
+            count, size = len(self._waiting), self.reader.form.per_feed
             self.findings.add(
                 FindingKind.LEFT_OVER,
-                f"{count} samples are left over: a feed takes {size}, no fewer",
+                f"{count} samples are not used: a feed takes {size}",
             )
         if self._surplus:
-            told = ", ".join(f"{name} ({count:,})" for name, count in self._surplus.items())
-            self.findings.add(FindingKind.SURPLUS, f"not fed, because no input takes it: {told}")
+            names = ", ".join(f"{name} ({count:,})" for name, count in self._surplus.items())
+            self.findings.add(FindingKind.SURPLUS, f"not used, because no input takes it: {names}")
 
 
 def scan_samples(
     refs: Iterable[SampleRef], wanted: int, into: SampleScan, advance: Advance
 ) -> None:
-    """Look at samples until `wanted` of them are read, or there are no more."""
-    total = min(wanted, max(len(into.shelf.source), 1))
+    """Check samples until `wanted` are read or there are no more."""
+    total = min(wanted, max(len(into.reader.source), 1))
     for ref in refs:
-        into.take(ref)
+        into.add(ref)
         advance(min(into.read, total), total)
         if into.read >= wanted:
             break
@@ -237,9 +240,9 @@ def scan_samples(
 
 
 def _is_blank(row: Feed) -> bool:
-    """Whether nothing is in it; integers do not count, because ids and masks may well be equal."""
-    telling = [array for array in row.values() if _is_informative(array)]
-    return bool(telling) and all(array.min() == array.max() for array in telling)
+    """Whether every float or uint8 input is constant; ids and masks may well be."""
+    arrays = [array for array in row.values() if _is_informative(array)]
+    return bool(arrays) and all(array.min() == array.max() for array in arrays)
 
 
 def _is_informative(array: Array) -> bool:

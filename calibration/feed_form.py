@@ -1,4 +1,4 @@
-"""The form of one feed: where its batch axis is, how samples are cut, cast and stacked to it."""
+"""The form of a feed: its batch axis, and how samples are split, cast and stacked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sample_content import SampleError
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
 
-# A named first dim that counts samples; any other (`seq`, `points`) belongs to the sample.
+# Names of batch dims; any other first dim (`seq`, `points`) belongs to the sample.
 _BATCH_NAME = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
 
 
@@ -22,9 +22,8 @@ _BATCH_NAME = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
 class FeedForm:
     """How samples become feeds of one signature.
 
-    `batched` are the inputs whose first dim counts samples. A feed holds `per_feed` of them: 1
-    where the signature allows it, else the fewest that it takes. 0 where no dim counts samples:
-    then each sample is a feed as it is.
+    The first dim of the `batched` inputs is the batch axis. A feed holds `per_feed` samples: the
+    smallest batch size of the signature, or 0 if there is no batch axis and each sample is a feed.
     """
 
     signature: Signature
@@ -33,28 +32,28 @@ class FeedForm:
 
     @classmethod
     def of(cls, signature: Signature) -> FeedForm:
-        """Find the batch axis: a first dim of a telling name, else the first input's first dim."""
+        """Find the batch axis: a first dim with a batch name, else the first input's first dim."""
         firsts = {spec.name: spec.dims[0] for spec in signature.inputs if spec.dims}
-        told = [dim for dim in firsts.values() if dim.name and _BATCH_NAME.fullmatch(dim.name)]
-        batch = next(iter(told or firsts.values()), None)
+        named = [dim for dim in firsts.values() if dim.name and _BATCH_NAME.fullmatch(dim.name)]
+        batch = next(iter(named or firsts.values()), None)
         if batch is None:
             return cls(signature=signature, batched=frozenset(), per_feed=0)
         names = frozenset(name for name, dim in firsts.items() if dim == batch)
-        counts = bool(told) or batch.name is None
+        counts = bool(named) or batch.name is None
         return cls(signature=signature, batched=names, per_feed=batch.low if counts else 0)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs, in order."""
+        """The inputs' names in order."""
         return tuple(spec.name for spec in self.signature.inputs)
 
     def rows(self, parts: Mapping[str, Array]) -> list[Feed]:
-        """Cut what one file holds into samples, each with a batch axis of 1, or into whole feeds.
+        """Split a file's arrays into samples with a batch axis of 1, or into whole feeds.
 
         Raises:
             SampleError: an input has too many or too few dims, or the batch sizes differ.
         """
-        lacking = [spec.name for spec in self.signature.inputs if self._lacks(spec, parts)]
+        lacking = [spec.name for spec in self.signature.inputs if self._lacks_batch(spec, parts)]
         if lacking and len(lacking) < len(self.batched):
             raise SampleError(
                 FindingKind.SHAPE, f"{lacking[0]} has no batch axis, other inputs have one"
@@ -63,15 +62,13 @@ class FeedForm:
             return [{name: parts[name][None] if name in lacking else parts[name] for name in parts}]
         sizes = {name: parts[name].shape[0] for name in self.names if name in self.batched}
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
-            raise SampleError(FindingKind.SHAPE, f"holds unequal numbers of samples: {told}")
+            text = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+            raise SampleError(FindingKind.SHAPE, f"has different batch sizes: {text}")
         count = next(iter(sizes.values()), 0)
         if not self.per_feed or count == self.per_feed:
             return [dict(parts)]
         if not count:
-            raise SampleError(
-                FindingKind.SHAPE, f"holds no sample: the shape is {_shapes_text(parts)}"
-            )
+            raise SampleError(FindingKind.SHAPE, f"is empty: the shape is {_shapes_text(parts)}")
         return [self._row(parts, index) for index in range(count)]
 
     def _row(self, parts: Mapping[str, Array], index: int) -> Feed:
@@ -80,8 +77,8 @@ class FeedForm:
             for name, array in parts.items()
         }
 
-    def _lacks(self, spec: InputSpec, parts: Mapping[str, Array]) -> bool:
-        """Whether the input comes without its batch axis."""
+    def _lacks_batch(self, spec: InputSpec, parts: Mapping[str, Array]) -> bool:
+        """Whether the array has no batch axis although the input has one."""
         rank = parts[spec.name].ndim
         if rank == len(spec.dims):
             return False
@@ -90,14 +87,15 @@ class FeedForm:
         shape = "x".join(map(str, parts[spec.name].shape)) or "a number"
         raise SampleError(
             FindingKind.SHAPE,
-            f"{spec.name} is {shape}, of {rank} dims; {spec} has {len(spec.dims)}",
+            f"{spec.name} is {shape} with {rank} dims; {spec} has {len(spec.dims)}",
         )
 
     def fit(self, row: Feed) -> Feed:
-        """The row in the inputs' dtypes, contiguous, its sizes and values checked.
+        """Return the row in the inputs' dtypes, contiguous, with sizes and values checked.
 
         Raises:
-            SampleError: a size is not of the signature, a cast would change values, or NaN or Inf.
+            SampleError: a size does not match the signature, a cast would change values, or a value
+                is NaN or Inf.
         """
         sizes: dict[str, int] = {}
         for spec in self.signature.inputs:
@@ -108,15 +106,15 @@ class FeedForm:
         return {spec.name: _cast_array(spec, row[spec.name]) for spec in self.signature.inputs}
 
     def count_missing(self, row: Feed) -> int:
-        """How many more samples make it a feed."""
+        """Return how many more samples complete a feed."""
         name = next((name for name in self.names if name in self.batched), None)
         return max(self.per_feed - row[name].shape[0], 0) if name and self.per_feed else 0
 
     def stack(self, rows: Sequence[Feed]) -> Feed:
-        """One feed of `per_feed` rows; inputs without a batch axis are the first row's.
+        """Stack `per_feed` rows to one feed; inputs without a batch axis come from the first row.
 
         Raises:
-            SampleError: the rows are of different sizes.
+            SampleError: the rows differ in shape.
         """
         import numpy as np
 
@@ -125,10 +123,10 @@ class FeedForm:
         for name in self.batched:
             shapes = {row[name].shape for row in rows}
             if len(shapes) > 1:
-                told = " and ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:2])
+                text = " and ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:2])
                 raise SampleError(
                     FindingKind.SHAPE,
-                    f"{name} comes as {told}: {self.per_feed} to a feed must be alike",
+                    f"{name} has shapes {text}: the {self.per_feed} samples of a feed must match",
                 )
         return {
             name: np.concatenate([row[name] for row in rows]) if name in self.batched else array
@@ -153,7 +151,7 @@ def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> 
             FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}"
         )
     if size < 1:
-        raise SampleError(FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}: it is empty")
+        raise SampleError(FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, which is empty")
     free = size if dim.relation is None else dim.relation.base_of(size)
     if free is None:
         raise SampleError(
@@ -167,15 +165,13 @@ def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> 
 
 
 def _cast_array(spec: InputSpec, array: Array) -> Array:
-    """A copy in the input's dtype. Between floats rounding is no change of values."""
+    """Return a copy in the input's dtype; rounding between float dtypes is allowed."""
     import numpy as np
 
     if array.dtype.kind not in "fiub":
-        raise SampleError(
-            FindingKind.DTYPE, f"{spec.name} is {array.dtype}; {spec.dtype} is wanted"
-        )
+        raise SampleError(FindingKind.DTYPE, f"{spec.name} is {array.dtype}, not {spec.dtype}")
     _check_finite(spec, array)
-    with np.errstate(all="ignore"):  # what does not fit is found below
+    with np.errstate(all="ignore"):  # checked below
         cast = np.array(array, order="C").astype(spec.dtype, copy=False)
         if array.dtype == cast.dtype:
             return cast
@@ -187,7 +183,7 @@ def _cast_array(spec: InputSpec, array: Array) -> Array:
         low, high = array.min(), array.max()
         raise SampleError(
             FindingKind.DTYPE,
-            f"{spec.name} is {array.dtype} in {low:g}..{high:g} and would change as {spec.dtype}",
+            f"{spec.name} is {array.dtype} in {low:g}..{high:g}; {spec.dtype} cannot represent it",
         )
     return cast
 
@@ -198,7 +194,7 @@ def _check_finite(spec: InputSpec, array: Array) -> None:
     if array.dtype.kind != "f" or bool(np.isfinite(array).all()):
         return
     counts = {"NaN": int(np.isnan(array).sum()), "Inf": int(np.isinf(array).sum())}
-    told = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    text = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     raise SampleError(
-        FindingKind.NON_FINITE, f"{spec.name} holds {told} among {array.size:,} values"
+        FindingKind.NON_FINITE, f"{spec.name} holds {text} among {array.size:,} values"
     )

@@ -1,4 +1,4 @@
-"""Labelled samples on disk: find out how a file or folder holds its labels, and open it."""
+"""Labelled samples on disk: detect how a file or folder stores labels, and open it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from .labels import (
     CLASSES_FILE,
     LABEL_NAMES,
@@ -31,21 +31,21 @@ _ARRAY = ".npy"
 
 
 class LabelledSource(Protocol):
-    """Labelled samples in places, as `SampleSource` is without labels."""
+    """Labelled samples in places, like `SampleSource`."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether the one label of a place is for all samples of it."""
+        """Whether a place has one label for all its samples."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names in the order of the outputs; empty where only numbers are known."""
+        """Class names in the order of the outputs; empty if unknown."""
         ...
 
     @property
-    def skipped(self) -> Mapping[str, int]:
-        """What was passed over, and how often."""
+    def skip_counts(self) -> Mapping[str, int]:
+        """Kinds of ignored files, with counts."""
         ...
 
     def __len__(self) -> int:
@@ -53,14 +53,14 @@ class LabelledSource(Protocol):
         ...
 
     def name(self, place: int) -> str:
-        """What an error calls the place."""
+        """Return the name of a place in errors."""
         ...
 
     def read(self, place: int) -> tuple[SampleContent, Array]:
-        """The arrays at the place and the label, or labels, of them.
+        """Return the arrays at a place and their label or labels.
 
         Raises:
-            SampleError: it cannot be read, or holds something else.
+            SampleError: it cannot be read, or has no such arrays.
         """
         ...
 
@@ -71,7 +71,7 @@ class LabelledArrays:
     is_shared = False
 
     def __init__(self, listing: FolderListing, names: Sequence[str], label: str | None) -> None:
-        self.skipped: Mapping[str, int] = listing.skipped
+        self.skip_counts: Mapping[str, int] = listing.skip_counts
         self._root = listing.root
         self._files = listing.groups[listing.main]
         self._names = names
@@ -82,22 +82,22 @@ class LabelledArrays:
         return len(self._files)
 
     def name(self, place: int) -> str:
-        """The path below the folder; of a single file its name."""
+        """Return the path relative to the folder, or the name of a single file."""
         path = self._files[place]
         return path.name if path == self._root else path.relative_to(self._root).as_posix()
 
     def read(self, place: int) -> tuple[SampleContent, Array]:
-        """The samples of the file and the label beside them."""
+        """Return the samples of the file and their labels."""
         path = self._files[place]
         value = ARRAY_READERS[path.suffix.lower()](path).value
         return split_label(value, self._names, self._label)
 
 
 class ArrayFolder:
-    """One `.npy` file an input and one of labels, as `x.npy` and `y.npy`: one place."""
+    """A folder with one `.npy` file per input and one of labels, such as `x.npy` and `y.npy`."""
 
     is_shared = False
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, folder: Path, names: Sequence[str], label: str | None) -> None:
         self.classes = read_classes(folder)
@@ -122,10 +122,10 @@ class ArrayFolder:
 def open_labelled_path(
     path: Path, names: Sequence[str], images: ImageReaders, label: str | None
 ) -> LabelledSource:
-    """Find out how a file or folder holds labels.
+    """Detect how a file or folder stores labels, and open it.
 
     Raises:
-        UsageError: it does not, or in no form that is known.
+        UsageError: it has no labels in a known form.
     """
     listed = find_list(path)
     if listed is not None:
@@ -133,13 +133,15 @@ def open_labelled_path(
     listing = list_sample_files(path)
     if listing.main == SHARD_SUFFIX:
         raise UsageError(
-            f"labels of {SHARD_SUFFIX} shards are not read: {path}",
-            hint="name a loader that yields them with their labels: PKG.MOD:FUNCTION",
+            f"labels of {SHARD_SUFFIX} shards are not supported: {path}",
+            hint="name a loader that yields samples with labels: PKG.MOD:FUNCTION",
+            code=ErrorCode.NO_LABEL,
         )
     if not listing.main:
         raise UsageError(
             f"there are no samples in {path}",
-            hint="give images in a folder a class, or .npz files with the inputs and `label`",
+            hint="provide a folder of images per class, or .npz files with the inputs and `label`",
+            code=ErrorCode.NO_SAMPLES,
         )
     if path.is_dir() and listing.main == _ARRAY and list(path.glob(f"*{_ARRAY}")):
         return ArrayFolder(path, names, label)
@@ -149,7 +151,7 @@ def open_labelled_path(
 
 
 def _has_no_labels(listing: FolderListing, names: Sequence[str], label: str | None) -> bool:
-    """Whether array files in class folders say their labels by the folder alone."""
+    """Whether array files in class folders contain no labels."""
     first = listing.groups[listing.main][0]
     if label is not None or listing.root in (first.parent, first):
         return False
@@ -170,7 +172,7 @@ _HEADER_NAMES = {*LABEL_NAMES, "file", "filename", "image", "path"}
 
 
 class ListedFiles:
-    """Files with a label each, by a list or by the folder that they lie in."""
+    """Files with one label each, given by a list or by their folder."""
 
     is_shared = True
 
@@ -182,7 +184,7 @@ class ListedFiles:
         images: ImageReaders,
     ) -> None:
         self.classes: tuple[str, ...] = ()
-        self.skipped: Mapping[str, int] = {}
+        self.skip_counts: Mapping[str, int] = {}
         self._root = root
         self._files = files
         self._names = names
@@ -192,12 +194,12 @@ class ListedFiles:
         return len(self._files)
 
     def name(self, place: int) -> str:
-        """The path below the folder."""
+        """Return the path relative to the folder."""
         path = self._files[place][0]
         return path.relative_to(self._root).as_posix() if self._root in path.parents else str(path)
 
     def read(self, place: int) -> tuple[SampleContent, Array]:
-        """What the file holds, and its label."""
+        """Return the file's content and its label."""
         path, label = self._files[place]
         found = self._images.any_reader(path.suffix, self._names)(path)
         return make_content(found.value, self._names, found.look), label
@@ -206,7 +208,7 @@ class ListedFiles:
 def open_class_folders(
     listing: FolderListing, names: Sequence[str], images: ImageReaders
 ) -> ListedFiles:
-    """The folder below the root that a file lies in is its class."""
+    """Open files whose class is their folder below the root."""
     import numpy as np
 
     root = listing.root
@@ -215,7 +217,8 @@ def open_class_folders(
     if loose:
         raise UsageError(
             f"{loose[0]} has no label",
-            hint=f"move it to a folder of its class, or write {LISTS[0]} beside it: file,label",
+            hint=f"move it to a folder of its class, or add {LISTS[0]} with lines file,label",
+            code=ErrorCode.NO_LABEL,
         )
     classes = order_classes(root, sorted({path.relative_to(root).parts[0] for path in files}))
     numbers = {name: np.asarray(number) for number, name in enumerate(classes)}
@@ -223,22 +226,22 @@ def open_class_folders(
         root, [(path, numbers[path.relative_to(root).parts[0]]) for path in files], names, images
     )
     found.classes = classes
-    skipped = Counter({kind: count for kind, count in listing.skipped.items() if kind != ".txt"})
-    found.skipped = skipped + Counter(listing.others)
+    skip_counts = Counter(
+        {kind: count for kind, count in listing.skip_counts.items() if kind != ".txt"}
+    )
+    found.skip_counts = skip_counts + Counter(listing.others)
     return found
 
 
 def find_list(path: Path) -> Path | None:
-    """The list of files and labels, if `path` is one or a folder with one."""
+    """Return the list of files and labels at `path`, if there is one."""
     if path.is_file():
         return path if path.suffix.lower() in (".csv", ".tsv", ".txt") else None
     return next((path / name for name in LISTS if (path / name).is_file()), None)
 
 
 def find_companion_files(path: Path) -> tuple[Path, ...]:
-    """What labelled data at `path` is read from beside that file or folder, wherever it lies.
-
-    Files that a list names, and the names of classes.
+    """Return the other files that labelled data at `path` depends on: listed files, class names.
 
     Raises:
         UsageError: the list cannot be read.
@@ -250,28 +253,30 @@ def find_companion_files(path: Path) -> tuple[Path, ...]:
 
 
 def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> ListedFiles:
-    """The files that a list names, relative to its folder."""
+    """Open the files that a list names, relative to its folder."""
     folder, classes = path.parent, read_classes(path.parent)
     rows = _read_rows(path)
     files = [_read_entry(path, number, row, classes) for number, row in rows]
     seen: set[Path] = set()
     for (number, _), (file, _) in zip(rows, files, strict=True):
         if file in seen:
-            raise UsageError(f"{path} line {number}: {file.name} is there twice", hint="remove one")
+            raise UsageError(
+                f"{path} line {number}: duplicate file {file.name}", hint="remove one of the lines"
+            )
         seen.add(file)
     found = ListedFiles(folder, files, names, images)
     found.classes = classes
     here = [one for kind in list_sample_files(folder).groups.values() for one in kind]
     left = sum(one not in seen for one in here)
-    found.skipped = {f"files that {path.name} does not name": left} if left else {}
+    found.skip_counts = {f"files that {path.name} does not name": left} if left else {}
     return found
 
 
 def _read_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines with their numbers, cut at commas, tabs or blanks; a head is left out."""
+    """Return numbered lines, split at commas, tabs or blanks, without a header."""
     lines = [(n, line) for n, line in enumerate(read_lines(path), start=1) if line.strip()]
     if not lines:
-        raise UsageError(f"{path} is empty", hint="write a line a sample: file,label")
+        raise UsageError(f"{path} is empty", hint="write one line per sample: file,label")
     sign = next((sign for sign in (",", "\t") if sign in lines[0][1]), "")
     cells = [
         (n, [c.strip() for c in next(csv.reader([line], delimiter=sign))])
@@ -291,25 +296,35 @@ def _read_entry(
 ) -> tuple[Path, Array]:
     where = f"{path} line {number}"
     if len(row) < 2:  # noqa: PLR2004 - a file and a label
-        raise UsageError(f"{where} has no label: {' '.join(row)!r}", hint="write file,label")
+        raise UsageError(
+            f"{where} has no label: {' '.join(row)!r}",
+            hint="write file,label",
+            code=ErrorCode.NO_LABEL,
+        )
     file = path.parent / row[0]
     if not file.is_file():
         raise UsageError(
-            f"{where}: there is no {file}", hint=f"files are relative to {path.parent}"
+            f"{where}: no such file: {file}",
+            hint=f"files are relative to {path.parent}",
+            code=ErrorCode.NOT_FOUND,
         )
     if file_group(file.suffix) in ("", SHARD_SUFFIX):
-        raise UsageError(f"{where}: {file.name} is no sample", hint="name images or arrays")
+        raise UsageError(
+            f"{where}: {file.name} is not an image or an array", hint="name images or arrays"
+        )
     values = [parse_class(text, classes) for text in row[1:]]
     if None in values:
         text = row[1 + values.index(None)]
-        hint = f"write {path.parent / CLASSES_FILE}: one class a line, in the order of the outputs"
-        known = (
-            f"{text!r} is no class of {CLASSES_FILE}"
-            if classes
-            else f"the label {text!r} is no number"
+        hint = (
+            f"write {path.parent / CLASSES_FILE}: one class per line, in the order of the outputs"
         )
-        raise UsageError(f"{where}: {known}", hint=hint)
+        known = (
+            f"{text!r} is not in {CLASSES_FILE}"
+            if classes
+            else f"the label {text!r} is not a number"
+        )
+        raise UsageError(f"{where}: {known}", hint=hint, code=ErrorCode.UNKNOWN_CLASS)
     try:
         return file, to_label_array(values[0] if len(values) == 1 else values)
     except LabelError as error:
-        raise UsageError(f"{where} {error.reason}", hint=error.hint) from error
+        raise UsageError(f"{where} {error.reason}", hint=error.hint, code=error.code) from error

@@ -1,6 +1,6 @@
-"""The labelled set: samples with their labels, read by the readers that calibration has.
+"""The labelled set: samples with labels, read by the readers of calibration.
 
-Every iteration reads anew and holds no more than one file and one batch.
+Each iteration reads from the source again and holds at most one file and one batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..core.contract import Array, Feed
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.nested_values import is_loader_spec, load_items, wrap_loader_errors
 from ..core.signature import Signature
 from .calibration_options import LabelledOptions
@@ -30,11 +30,11 @@ from .sample_reader import feed_digest
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledBatch:
-    """Samples that are fed at once.
+    """Samples of one feed.
 
-    `names` has one name a sample. The first `len(names)` rows of the feed are theirs; rows that
-    fill it up to the fewest that the model takes repeat the last. `labels` has one row a sample.
-    Where no axis counts samples, `axis` is False: the feed is one sample as it is.
+    `names` and `labels` have one row per sample. The first `len(names)` rows of the feed belong to
+    them; rows that pad the feed to the smallest batch size repeat the last sample. `axis` is False
+    if the model has no batch axis and the feed is one sample.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,9 @@ class LabelledBatch:
 
 
 class LabelledSet:
-    """Labelled samples in batches of the size that the signature tunes for.
+    """Labelled samples in batches of the signature's opt size.
 
-    Close it, or use it as a context manager: what a loader yields lies in a folder of its own.
+    Close it, or use it as a context manager: a loader's samples occupy a temporary folder.
     """
 
     def __init__(
@@ -57,58 +57,58 @@ class LabelledSet:
         self._images = images
         self._options = options
         self._form = form
-        # one row a sample, however many the model wants at once
+        # one row per sample, whatever the smallest batch size
         self._row_form = replace(self._form, per_feed=min(self._form.per_feed, 1))
 
     @property
     def source(self) -> str:
-        """What the user named."""
+        """The source as the user named it."""
         return self._options.source
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names in the order of the outputs; empty where only numbers are known."""
+        """Class names in the order of the outputs; empty if unknown."""
         return self._source.classes
 
     @property
     def preprocess(self) -> str:
-        """What was done to images so far; empty without any."""
+        """The preprocessing of images so far; empty without images."""
         return self._images.text
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed and passed over so far."""
-        told = [f"passed over: {count:,} {what}" for what, count in self._source.skipped.items()]
+        """Assumptions and ignored files so far."""
+        notes = [f"ignored: {count:,} {what}" for what, count in self._source.skip_counts.items()]
         if self._options.preprocess is not None and not self._images.settled:
-            told.append("it holds no images: --preprocess is not applied to it")
-        return (*self._images.assumed, *told)
+            notes.append("--preprocess does not apply: there are no images")
+        return (*self._images.assumed, *notes)
 
     @property
     def places(self) -> int:
-        """Files or items; a place may hold several samples."""
+        """The number of files or items; each may hold several samples."""
         return len(self._source)
 
     @property
     def batch(self) -> int:
-        """How many samples are fed at once: the opt size of the batch axis."""
+        """The number of samples per feed: the opt size of the batch axis."""
         specs = self._form.signature.inputs
         dims = [spec.dims[0] for spec in specs if spec.name in self._form.batched]
         return max(dims[0].opt, 1) if dims and self._form.per_feed else 1
 
     def __iter__(self) -> Iterator[LabelledBatch]:
-        """Every sample in order, neighbours of one shape together.
+        """Yield batches of consecutive samples of one shape.
 
         Raises:
             UsageError: a file cannot be read, does not fit the inputs, or has no usable label.
         """
         waiting: list[tuple[str, Feed, Array]] = []
         for sample in self._samples():
-            if waiting and (len(waiting) == self.batch or not self._alike(waiting[0], sample)):
-                yield self._together(waiting)
+            if waiting and (len(waiting) == self.batch or not self._can_stack(waiting[0], sample)):
+                yield self._stack_batch(waiting)
                 waiting = []
             waiting.append(sample)
         if waiting:
-            yield self._together(waiting)
+            yield self._stack_batch(waiting)
 
     def _samples(self) -> Iterator[tuple[str, Feed, Array]]:
         for place in range(len(self._source)):
@@ -116,11 +116,11 @@ class LabelledSet:
             try:
                 yield from self._rows(place, name)
             except SampleError as error:
-                hint = getattr(
-                    error, "hint", FINDING_HINTS.get(error.kind, "save the sample again")
-                )
+                hint = error.hint or FINDING_HINTS.get(error.kind, "save the sample again")
                 raise UsageError(
-                    f"labelled data {self.source}: {name} {error.reason}", hint=hint
+                    f"labelled data {self.source}: {name} {error.reason}",
+                    hint=hint,
+                    code=error.code,
                 ) from error
 
     def _rows(self, place: int, name: str) -> Iterator[tuple[str, Feed, Array]]:
@@ -131,18 +131,18 @@ class LabelledSet:
         else:
             labels = cut_labels(label, rows, stacked=self._has_axis(content.parts))
         for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
-            told = name if len(rows) == 1 else f"{name} row {index}"
-            yield told, self._row_form.fit(row), one
+            shown = name if len(rows) == 1 else f"{name} row {index}"
+            yield shown, self._row_form.fit(row), one
 
     def _has_axis(self, parts: Feed) -> bool:
-        """Whether the arrays came with a batch axis."""
+        """Whether the arrays have a batch axis."""
         specs = self._form.signature.inputs
         first = next((spec for spec in specs if spec.name in self._form.batched), None)
         counts = first is not None and bool(self._form.per_feed)
         return counts and first is not None and parts[first.name].ndim == len(first.dims)
 
-    def _alike(self, one: tuple[str, Feed, Array], other: tuple[str, Feed, Array]) -> bool:
-        """Whether two samples can be fed at once: of one shape, and equal where no axis counts."""
+    def _can_stack(self, one: tuple[str, Feed, Array], other: tuple[str, Feed, Array]) -> bool:
+        """Whether two samples fit one feed: same shapes, and equal inputs without a batch axis."""
         import numpy as np
 
         if not self._form.per_feed or one[2].shape != other[2].shape:
@@ -153,7 +153,7 @@ class LabelledSet:
             for name, array in one[1].items()
         )
 
-    def _together(self, samples: list[tuple[str, Feed, Array]]) -> LabelledBatch:
+    def _stack_batch(self, samples: list[tuple[str, Feed, Array]]) -> LabelledBatch:
         import numpy as np
 
         feeds = [feed for _, feed, _ in samples]
@@ -172,7 +172,7 @@ class LabelledSet:
         )
 
     def close(self) -> None:
-        """Remove what was written aside."""
+        """Delete the temporary samples of a loader."""
         if isinstance(self._source, LabelledLoader):
             self._source.close()
 
@@ -191,12 +191,12 @@ class LabelledSet:
 def open_labelled_set(
     options: LabelledOptions, signature: Signature, load: Callable[[str], object]
 ) -> LabelledSet:
-    """Open a folder, a file or a loader; nothing but names is read, unless it is a loader.
+    """Open a folder, a file or a loader; only a loader is read at once.
 
     Args:
-        options: which samples.
-        signature: what goes into the model.
-        load: gives the object that `package.module:loader` names.
+        options: the samples to use.
+        signature: the model's inputs.
+        load: imports `package.module:loader`.
 
     Raises:
         UsageError: there are no labelled samples.
@@ -210,29 +210,33 @@ def open_labelled_set(
         source = loader
     elif not path.exists():
         raise UsageError(
-            f"no such labelled data: {path}", hint="name a folder, a file or PKG.MOD:LOADER"
+            f"no such labelled data: {path}",
+            hint="name a folder, a file or PKG.MOD:LOADER",
+            code=ErrorCode.NOT_FOUND,
         )
     else:
         source = open_labelled_path(path, form.names, images, options.label)
     if not len(source):
         raise UsageError(
-            f"there are no samples in {options.source}", hint="give inputs with their labels"
+            f"there are no samples in {options.source}",
+            hint="provide inputs with labels",
+            code=ErrorCode.NO_SAMPLES,
         )
     return LabelledSet(source, images, form, options)
 
 
-# Labelled samples from the user's own code, written aside once: loaders shuffle, or end.
+# Labelled samples of a loader, written to disk once: loaders shuffle, or end.
 
 
 class LabelledLoader:
-    """What a loader yields, an item a place. The folder goes with the source, or at `close()`.
+    """A loader's items, one per place; `close()` deletes the temporary folder.
 
-    It is iterated once: eager and every artifact must be fed the same samples in the same order.
+    The loader is iterated once, so eager and every artifact get the same samples in the same order.
     """
 
     is_shared = False
     classes: tuple[str, ...] = ()
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, spec: str, form: FeedForm) -> None:
         self._spec = spec
@@ -242,10 +246,10 @@ class LabelledLoader:
         self._count = 0
 
     def spool(self, items: Iterable[object], label: str | None) -> None:
-        """Write every item aside.
+        """Write every item to the temporary folder.
 
         Raises:
-            UsageError: the loader raised, or an item is no pair of inputs and label.
+            UsageError: the loader raised, or an item is not a pair of inputs and label.
         """
         import numpy as np
 
@@ -253,10 +257,12 @@ class LabelledLoader:
             try:
                 content, found = split_label(item, self._names, label)
             except SampleError as error:
-                hint = getattr(error, "hint", "yield pairs of inputs and label, or dicts with both")
-                raise UsageError(f"{self.name(self._count)} {error.reason}", hint=hint) from error
+                hint = error.hint or "yield pairs of inputs and label, or dicts with both"
+                raise UsageError(
+                    f"{self.name(self._count)} {error.reason}", hint=hint, code=error.code
+                ) from error
             arrays = [content.parts[name] for name in self._names]
-            np.savez(self._path(self._count), *arrays, found)  # by position: names may be any
+            np.savez(self._path(self._count), *arrays, found)  # by position: any name
             self._count += 1
 
     def _path(self, place: int) -> Path:
@@ -266,11 +272,11 @@ class LabelledLoader:
         return self._count
 
     def name(self, place: int) -> str:
-        """The item's number."""
+        """Return the item's number."""
         return f"{self._spec} item {place}"
 
     def read(self, place: int) -> tuple[SampleContent, Array]:
-        """The item as the loader gave it."""
+        """Return the item as the loader yielded it."""
         import numpy as np
 
         with np.load(self._path(place), allow_pickle=False) as archive:

@@ -1,7 +1,7 @@
-"""How an image becomes an input: resize, crop, channels, scale, mean and std, as text and back.
+"""Image preprocessing: resize, crop, channels, scale, mean and std, parsed from text.
 
-`imagenet`, or `imagenet,resize=288,crop=288`, or `scale=1/255,mean=0.5,std=0.5`: a preset's name,
-then `key=value` pairs that change it. Without a name they change `raw`, which changes nothing.
+A preset's name, then `key=value` pairs that change it: `imagenet`, `imagenet,resize=288,crop=288`.
+Without a name the pairs change `raw`, which does nothing: `scale=1/255,mean=0.5,std=0.5`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Preprocess:
     """The steps in their order: resize, center crop, channels, `(x * scale - mean) / std`, layout.
 
     `resize` is `(shorter side,)` or `(height, width)`, `crop` is `(height, width)`, in pixels;
-    empty leaves the image as it is. `mean` and `std` are one value, or one a channel in the order
-    of `channels`. An empty `layout` or `channels` is what the signature says.
+    empty skips the step. `mean` and `std` are one value, or one per channel in the order of
+    `channels`. An empty `layout` or `channels` is inferred from the signature.
     """
 
     resize: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class Preprocess:
             raise _preprocess_error(f"scale={self.scale:g}", "for example scale=1/255")
         if 0 in self.std or not all(map(math.isfinite, (*self.mean, *self.std))):
             raise _preprocess_error(
-                "a std of 0, or a mean or std that is no number", "give finite numbers"
+                "a std of 0, or a mean or std that is not finite", "give finite numbers"
             )
         self._check_lengths()
 
@@ -74,7 +74,7 @@ class Preprocess:
         """Read a preset's name, `key=value,...`, or both.
 
         Raises:
-            UsageError: an unknown preset or key, or a value that does not fit its key.
+            UsageError: the preset or key is unknown, or a value is invalid.
         """
         first, *rest = [part.strip() for part in text.split(",")]
         if "=" in first:
@@ -84,7 +84,7 @@ class Preprocess:
         return _apply_pairs(PRESETS[first], _parse_pairs(rest, text))
 
     def __str__(self) -> str:
-        """The steps as text that `parse` reads to the same; `raw` where there are none."""
+        """Return text that `parse` reads back; `raw` for no steps."""
         parts = [
             f"{field.name}={_WRITERS.get(field.name, str)(getattr(self, field.name))}"
             for field in fields(self)
@@ -113,7 +113,7 @@ def _preprocess_error(what: str, hint: str) -> UsageError:
 
 
 def _parse_pairs(parts: list[str], text: str) -> dict[str, str]:
-    """The `key=value` parts; a part without a key goes on with the list before it."""
+    """Return the `key=value` parts; a part without a key continues the list before it."""
     pairs: dict[str, str] = {}
     key = ""
     for part in parts:
@@ -127,7 +127,7 @@ def _parse_pairs(parts: list[str], text: str) -> dict[str, str]:
             pairs[key] += f",{part}"
         else:
             raise _preprocess_error(
-                f"{part!r} in {text!r}, which is no key=value", "for example imagenet,crop=192"
+                f"{part!r} in {text!r}, which is not key=value", "for example imagenet,crop=192"
             )
     return pairs
 
@@ -198,7 +198,7 @@ def _sizes_text(sizes: tuple[int, ...]) -> str:
 
 
 def _number_text(value: float) -> str:
-    """Without loss: as `1/255` where it is just that, else every digit."""
+    """Write a number without loss; 1/255 as a fraction."""
     return "1/255" if value == 1 / 255 else repr(value).removesuffix(".0")
 
 

@@ -1,4 +1,4 @@
-"""What one file, member or item holds: arrays by the names of the inputs; images by Pillow."""
+"""Read one file, archive member or loader item: arrays by input name, and images with Pillow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Array
-from ..core.errors import first_line
+from ..core.errors import ErrorCode, first_line
 from ..core.nested_values import name_parts
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, Preprocess
@@ -24,7 +24,10 @@ Blob: TypeAlias = Path | io.BytesIO  # a file, or a member of an archive in memo
 
 
 class SampleError(Exception):
-    """A sample that cannot be fed: which kind of finding it is, and why, in one line."""
+    """A sample cannot be fed; `kind` is the kind of finding, `reason` one line."""
+
+    hint: str = ""
+    code: ErrorCode | None = None
 
     def __init__(self, kind: FindingKind, reason: str) -> None:
         super().__init__(reason)
@@ -33,14 +36,14 @@ class SampleError(Exception):
 
 
 def unreadable_error(error: BaseException) -> SampleError:
-    """What a reader raises for a file that a library cannot read."""
+    """Return the error for a file that a library cannot read."""
     reason = f"cannot be read: {type(error).__name__}: {first_line(error, limit=160)}"
     return SampleError(FindingKind.UNREADABLE, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLook:
-    """An image file as it is stored: its mode, and how many distinct values its samples have."""
+    """An image as stored: its mode, and the number of distinct values of its pixels."""
 
     mode: str
     levels: int
@@ -48,7 +51,7 @@ class ImageLook:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadResult:
-    """What a reader found in one file: an array, or arrays by name or position."""
+    """The content of one file: an array, or arrays by name or position."""
 
     value: object
     look: ImageLook | None = None
@@ -56,7 +59,7 @@ class ReadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleContent:
-    """The arrays for the inputs, as they were stored; `surplus` is what no input takes."""
+    """The stored arrays by input; `surplus` names arrays that no input takes."""
 
     parts: Mapping[str, Array]
     surplus: tuple[str, ...] = ()
@@ -69,7 +72,7 @@ FileReader: TypeAlias = Callable[[Blob], ReadResult]
 def make_content(
     value: object, names: Sequence[str], look: ImageLook | None = None
 ) -> SampleContent:
-    """Give the arrays in `value` the names of inputs, by the rule of `core.loading.named`.
+    """Assign the arrays in `value` to inputs, as `core.nested_values.name_parts` does.
 
     Raises:
         SampleError: an input is missing, or it is no array.
@@ -95,14 +98,14 @@ def _complete_content(
 
 
 def is_array(value: object) -> bool:
-    """Whether it is an array of numpy's, a number of numpy's or a tensor of torch's."""
+    """Whether the value is a NumPy array, a NumPy scalar or a torch tensor."""
     import numpy as np
 
     return isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value)
 
 
 def _is_tensor(value: object) -> bool:
-    """Asked without importing torch: who has a tensor has imported it."""
+    """Check for a tensor without importing torch."""
     return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
         value, "detach"
     )
@@ -117,8 +120,8 @@ def _content_array(name: str, value: object) -> Array:
         try:
             return to_array(value)  # type: ignore[arg-type]  # just asked
         except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
-            told = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
-            raise SampleError(FindingKind.DTYPE, told) from error
+            reason = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
+            raise SampleError(FindingKind.DTYPE, reason) from error
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     raise SampleError(
@@ -126,7 +129,7 @@ def _content_array(name: str, value: object) -> Array:
     )
 
 
-# Reads images by Pillow and brings them to what the model is fed.
+# Images.
 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -141,15 +144,16 @@ _DECODE_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReader:
-    """Reads an image as float32 or uint8, of shape (channels, height, width) or as laid out."""
+    """Reads an image as float32 or uint8, (channels, height, width) or the configured layout."""
 
     preprocess: Preprocess
 
     def __call__(self, blob: Blob) -> ReadResult:
-        """Decode, look at what is stored, and preprocess.
+        """Decode, inspect and preprocess one image.
 
         Raises:
-            SampleError: no image, damaged, of too many pixels, or smaller than the crop.
+            SampleError: the file is not an image, is damaged, has too many pixels, or is smaller
+                than the crop.
         """
         from PIL import Image
 
@@ -161,7 +165,7 @@ class ImageReader:
                     image.load()
                     return ReadResult(value=self._pixels(image), look=_inspect_image(image))
         except Image.DecompressionBombError as error:
-            raise SampleError(FindingKind.UNREADABLE, f"was refused: {error}") from error
+            raise SampleError(FindingKind.UNREADABLE, f"cannot be read: {error}") from error
         except _DECODE_ERRORS as error:
             raise unreadable_error(error) from error
 
@@ -184,8 +188,8 @@ def _check_pixels(image: Image, limit: int | None) -> None:
     if limit is not None and width * height > limit:
         raise SampleError(
             FindingKind.UNREADABLE,
-            f"was refused: {width}x{height} pixels are more than {limit:,}, "
-            "which is how a decompression bomb begins",
+            f"has {width}x{height} pixels, more than Pillow's limit of {limit:,} "
+            "(possible decompression bomb)",
         )
 
 
@@ -205,7 +209,7 @@ def _inspect_image(image: Image) -> ImageLook:
 
 
 def _to_plain(image: Image, count: int) -> Image:
-    """8 bits a channel, gray or RGB; more bits become floats in 0..255. Transparency is dropped."""
+    """Convert to 8-bit gray or RGB; wider modes become floats in 0..255. Drop transparency."""
     import numpy as np
     from PIL import Image as pillow  # noqa: N813 - the module; the class has its name
 
@@ -224,7 +228,7 @@ def _resize_image(image: Image, steps: Preprocess) -> Image:
 
 
 def _target_size(size: tuple[int, int], resize: Sequence[int]) -> tuple[int, int]:
-    """The (width, height) to resize to; the longer side is rounded down, as torchvision does."""
+    """Return the target (width, height); the longer side is rounded down, as in torchvision."""
     width, height = size
     if not resize:
         return size
@@ -250,7 +254,7 @@ def _crop_image(image: Image, crop: Sequence[int]) -> Image:
 
 
 def _scale_pixels(pixels: Array, steps: Preprocess) -> Array:
-    """`(x * scale - mean) / std` in float32; uint8 as it is where that changes nothing."""
+    """Return `(x * scale - mean) / std` in float32, or the uint8 pixels if that is the identity."""
     import numpy as np
 
     if steps.scale == 1 and not steps.mean and not steps.std:

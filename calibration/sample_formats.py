@@ -1,4 +1,4 @@
-"""The kinds of files that hold samples, and who reads them; images as the signature suggests."""
+"""Sample file formats and their readers; image preprocessing inferred from the signature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .sample_content import (
 
 
 def read_npy_sample(blob: Blob) -> ReadResult:
-    """The array, mapped from a file on disk: only the samples that are used are read from it.
+    """Return the array of a `.npy`; a file on disk is memory-mapped.
 
     Raises:
         SampleError: it is damaged, or holds objects.
@@ -47,7 +47,7 @@ def read_npy_sample(blob: Blob) -> ReadResult:
 
 
 def read_npz_sample(blob: Blob) -> ReadResult:
-    """Every array of the archive.
+    """Return the arrays of a `.npz` by name.
 
     Raises:
         SampleError: it is damaged, or holds objects.
@@ -62,7 +62,7 @@ def read_npz_sample(blob: Blob) -> ReadResult:
 
 
 def read_safetensors_sample(blob: Blob) -> ReadResult:
-    """Every tensor of the file; by torch, because numpy has no bfloat16.
+    """Return the tensors of a `.safetensors` by name; NumPy has no bfloat16, so torch reads it.
 
     Raises:
         SampleError: it is damaged.
@@ -81,7 +81,7 @@ def read_safetensors_sample(blob: Blob) -> ReadResult:
 
 
 def read_torch_sample(blob: Blob) -> ReadResult:
-    """The tensor, or the tuple, list or dict of tensors.
+    """Return what torch.save wrote: a tensor, or a tuple, list or dict of tensors.
 
     Raises:
         SampleError: it is damaged, or holds more than tensors and plain values.
@@ -107,16 +107,16 @@ SAMPLE_SUFFIXES = (*ARRAY_READERS, *IMAGES, SHARD_SUFFIX)
 
 
 class SampleSource(Protocol):
-    """Samples in places: each a file, a group of an archive's members, or an item of a loader."""
+    """Samples in places: files, groups of archive members, or items of a loader."""
 
     @property
     def kind(self) -> str:
-        """folder, shards, loader or random."""
+        """One of folder, shards, loader, random."""
         ...
 
     @property
-    def skipped(self) -> Mapping[str, int]:
-        """What was passed over, and how often."""
+    def skip_counts(self) -> Mapping[str, int]:
+        """Kinds of ignored files, with counts."""
         ...
 
     def __len__(self) -> int:
@@ -124,27 +124,27 @@ class SampleSource(Protocol):
         ...
 
     def name(self, place: int) -> str:
-        """What a finding calls the place."""
+        """Return the name of a place in findings."""
         ...
 
     def read(self, place: int) -> SampleContent:
-        """The arrays at the place.
+        """Return the arrays at a place.
 
         Raises:
-            SampleError: it cannot be read, or is not of the inputs' names.
+            SampleError: it cannot be read, or its arrays do not match the inputs' names.
         """
         ...
 
 
 def file_group(suffix: str) -> str:
-    """What files of this suffix are counted with: `images`, or the suffix; empty for no samples."""
+    """Return the format group of a suffix: `images`, the suffix, or empty if unsupported."""
     lower = suffix.lower()
     if lower in IMAGES:
         return IMAGE_GROUP
     return lower if lower in SAMPLE_SUFFIXES else ""
 
 
-# What the signature says of an image input where the user does not: size, channels, layout.
+# Preprocessing inferred from the signature.
 
 
 _NCHW, _NHWC = LAYOUTS
@@ -153,17 +153,18 @@ _NAMES = {1: "gray", 3: "rgb"}
 
 
 def settle_preprocess(given: Preprocess | None, spec: InputSpec) -> tuple[Preprocess, str]:
-    """The preprocessing with nothing left open, and in a line what was assumed; empty for nothing.
+    """Return complete preprocessing, and a line that says what was assumed (or an empty one).
 
-    Layout and channels come from the input's dims where they are not given. Without any
-    preprocessing images are also resized to the input's size, and scaled by 1/255 for floats.
+    Missing layout and channels are inferred from the input's dims. If `given` is None, images are
+    also resized to the input's size and, for float inputs, scaled by 1/255.
 
     Raises:
-        UsageError: the input takes no image.
+        UsageError: the input cannot take an image.
     """
     if len(spec.dims) not in _RANKS:
         raise UsageError(
-            f"images cannot be fed to {spec}", hint="save the samples as .npz, one array an input"
+            f"images cannot be fed to {spec}",
+            hint="save the samples as .npz with one array per input",
         )
     layout = (given.layout if given else "") or _infer_layout(spec)
     channels = (given.channels if given else "") or _infer_channels(spec, layout)
@@ -173,7 +174,7 @@ def settle_preprocess(given: Preprocess | None, spec: InputSpec) -> tuple[Prepro
     steps = Preprocess(
         resize=_infer_size(spec, layout), layout=layout, channels=channels, scale=scale
     )
-    return steps, f"no --preprocess was given: images are brought to {spec} by {steps}"
+    return steps, f"without --preprocess, images are converted to {spec} by {steps}"
 
 
 def _is_count(dim: Dim) -> bool:
@@ -209,7 +210,7 @@ class ImageReaders:
         """Who reads an image for the one input in `names`.
 
         Raises:
-            UsageError: there are several, or the input takes no image.
+            UsageError: there are several, or the input cannot take an image.
         """
         if len(names) != 1:
             raise UsageError(
@@ -223,13 +224,13 @@ class ImageReaders:
         return ImageReader(preprocess=self.settled[name])
 
     def any_reader(self, suffix: str, names: Sequence[str]) -> FileReader:
-        """Who reads a file or member of this suffix for the inputs `names`."""
+        """Return the reader for this suffix and these inputs."""
         lower = suffix.lower()
         return self.reader(names) if lower in IMAGES else ARRAY_READERS[lower]
 
     @property
     def text(self) -> str:
-        """The preprocessing for a record; empty where there were no images."""
+        """The preprocessing as text; empty if there were no images."""
         if len(self.settled) == 1:
             return str(next(iter(self.settled.values())))
         return "; ".join(f"{name}: {steps}" for name, steps in self.settled.items())

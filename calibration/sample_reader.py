@@ -1,4 +1,4 @@
-"""Find out what a calibration source is, open it, and read its samples by place and row."""
+"""Open a calibration source, and read its samples by place and row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import Feed
-from ..core.errors import UsageError, refuse_pipe
+from ..core.errors import ErrorCode, UsageError, refuse_pipe
 from ..core.nested_values import is_loader_spec, load_items
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
@@ -26,18 +26,15 @@ from .sample_sources import (
     list_sample_files,
 )
 
-_SYNTHETIC_COUNT = (
-    4096  # drawn samples there are at most, where as many as there are were asked for
-)
+_SYNTHETIC_COUNT = 4096  # the most synthetic samples when all are requested
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderHooks:
-    """What the pipeline lends to a look at samples.
+    """Functions and feeds that the pipeline provides.
 
-    `load` gives the object that `package.module:loader` names, `draw` the drawn sample i.
-    `validation` are the feeds that the model is judged on; `own` says whether their values are
-    the user's, or drawn like the user's: others say little of real data.
+    `load` imports `package.module:loader`, `draw` draws synthetic sample i. `validation` are the
+    validation feeds; `own` says whether their values are the user's or drawn like the user's.
     """
 
     load: Callable[[str], object]
@@ -48,7 +45,7 @@ class LoaderHooks:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedSource:
-    """A source, who reads its images, and whether samples are still to be chosen from it."""
+    """A source, its image readers, and whether samples must still be selected at random."""
 
     source: SampleSource
     images: ImageReaders
@@ -59,35 +56,35 @@ def open_source(
     options: CalibrationOptions,
     form: FeedForm,
     wanted: int,
-    lent: LoaderHooks,
+    hooks: LoaderHooks,
     findings: FindingCollector,
 ) -> OpenedSource:
-    """Open a folder, a file, a loader, or the drawn samples; `wanted` are read at most.
+    """Open a folder, a file, a loader or synthetic samples; read at most `wanted`.
 
     Raises:
-        UsageError: there is no such source, or no sample in it.
+        UsageError: the source does not exist or has no samples.
     """
     path = Path(options.source)
     images = ImageReaders(options.preprocess, form.signature)
     chooses = options.selection == RANDOM
     if options.source == RANDOM:
-        findings.add(
-            FindingKind.DRAWN, "the samples are drawn, not real: true ranges may be far off"
-        )
+        findings.add(FindingKind.DRAWN, "the samples are synthetic: real ranges may differ")
         return OpenedSource(
-            source=SyntheticSource(lent.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
+            source=SyntheticSource(hooks.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
         )
     if is_loader_spec(options.source):
-        loader = LoaderSource(options.source, load_items(options.source, lent.load), form)
+        loader = LoaderSource(options.source, load_items(options.source, hooks.load), form)
         loader.spool(wanted, options.seed if chooses else None)
         source: SampleSource = loader
     else:
         source = _open_path(path, form, images, findings)
     if not len(source):
-        told = ", ".join(f"{count:,} {what}" for what, count in source.skipped.items())
+        skip_counts = ", ".join(f"{count:,} {what}" for what, count in source.skip_counts.items())
         raise UsageError(
-            f"there are no samples in {options.source}" + (f", but {told}" if told else ""),
+            f"there are no samples in {options.source}"
+            + (f", but {skip_counts}" if skip_counts else ""),
             hint=f"samples are {' '.join(SAMPLE_SUFFIXES)}",
+            code=ErrorCode.NO_SAMPLES,
         )
     return OpenedSource(source=source, images=images, choose=chooses and source.kind != "loader")
 
@@ -118,28 +115,31 @@ def _no_source_error(path: Path) -> UsageError:
     return UsageError(
         f"no such calibration data: {path}",
         hint=f"did you mean {path.parent / near[0]}?" if near else hint,
+        code=ErrorCode.NOT_FOUND,
     )
 
 
 def report_opened(
     opened: OpenedSource, given: Preprocess | None, findings: FindingCollector
 ) -> None:
-    """What was assumed of images and what was passed over; told after the pass."""
+    """Report assumptions about images, and ignored files, after the pass."""
     for assumed in opened.images.assumed:
         findings.add(FindingKind.ASSUMED, assumed)
     if given is not None and not opened.images.settled:
         findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
-    if opened.source.skipped:
-        told = ", ".join(f"{count:,} {what}" for what, count in opened.source.skipped.items())
-        findings.add(FindingKind.SKIPPED, f"passed over: {told}")
+    if opened.source.skip_counts:
+        skip_counts = ", ".join(
+            f"{count:,} {what}" for what, count in opened.source.skip_counts.items()
+        )
+        findings.add(FindingKind.SKIPPED, f"ignored: {skip_counts}")
 
 
-# Samples by place and row: reads a place once while its rows are taken one after another.
+# Samples by place and row.
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRef:
-    """One sample: a place of the source, and the row in what it holds."""
+    """One sample: a place of the source, and a row of its arrays."""
 
     place: int
     row: int
@@ -147,14 +147,14 @@ class SampleRef:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedUnit:
-    """One feed: the samples that it is stacked of, and the SHA-256 of it as it is fed."""
+    """One feed: its samples, and its SHA-256."""
 
     refs: tuple[SampleRef, ...]
     digest: bytes
 
 
 class SampleReader:
-    """Gives samples as they are fed; holds no more than the last place that was read."""
+    """Reads samples as they are fed; caches the last place."""
 
     def __init__(self, source: SampleSource, form: FeedForm) -> None:
         self.source = source
@@ -163,20 +163,20 @@ class SampleReader:
         self._last: tuple[int, SampleContent, list[Feed]] | None = None
 
     def open(self, place: int) -> tuple[SampleContent, list[Feed]]:
-        """What a place holds, and its rows.
+        """Return the content of a place and its rows.
 
         Raises:
-            SampleError: it cannot be read, or cut into samples.
+            SampleError: it cannot be read or split into samples.
         """
         if self._last is None or self._last[0] != place:
-            self._last = None  # free it first: both together may be large
+            self._last = None  # free it first: both may be large
             content = self.source.read(place)
             self._last = (place, content, self.form.rows(content.parts))
             self.counts[place] = len(self._last[2])
         return self._last[1], self._last[2]
 
     def row(self, ref: SampleRef) -> Feed:
-        """One sample as it is fed, before stacking.
+        """Return one sample as it is fed, before stacking.
 
         Raises:
             SampleError: it cannot be fed.
@@ -187,30 +187,30 @@ class SampleReader:
         return self.form.fit(rows[ref.row])
 
     def feed(self, unit: FeedUnit) -> Feed:
-        """A feed, read again.
+        """Read a feed again.
 
         Raises:
-            SampleError: it cannot be fed any more.
+            SampleError: it cannot be fed.
         """
         return self.form.stack([self.row(ref) for ref in unit.refs])
 
     def name(self, ref: SampleRef) -> str:
-        """What a finding calls the sample."""
+        """Return the name of a sample in findings."""
         several = self.counts.get(ref.place, 1) > 1
         return self.source.name(ref.place) + (f" row {ref.row}" if several else "")
 
     def _rows_of(self, place: int) -> range:
-        """The rows of a place; one for a place that cannot be read, so that it is looked at."""
+        """Return the rows of a place; one for an unreadable place, so that it is checked."""
         try:
             return range(len(self.open(place)[1]))
         except SampleError:
             return range(1)
 
     def refs(self, wanted: int, seed: int | None = None) -> Iterator[SampleRef]:
-        """At least `wanted` samples if there are so many, found while they are taken.
+        """Yield samples lazily, at least `wanted` of them if there are as many.
 
-        In their own order, or with a seed a random choice: of places where a place is a sample, of
-        all rows where the first place holds several, which takes one more reading of everything.
+        In order, or with a seed at random: among places if a place is one sample, else among all
+        rows, which reads everything once more.
         """
         places = range(len(self.source))
         if seed is None:
@@ -227,7 +227,7 @@ class SampleReader:
 
 
 def feed_digest(feed: Feed) -> bytes:
-    """The SHA-256 of a feed: names, dtypes, shapes and bytes, in order."""
+    """Return the SHA-256 of a feed: names, dtypes, shapes and bytes, in order."""
     digest = hashlib.sha256()
     for name, array in feed.items():
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())

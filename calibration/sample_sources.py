@@ -27,45 +27,45 @@ from .sample_formats import IMAGE_GROUP, SHARD_SUFFIX, ImageReaders, file_group
 
 @dataclass(frozen=True, kw_only=True)
 class FolderListing:
-    """The files below a folder by kind, each in sorted order, and what is none."""
+    """The sample files below a folder by kind, each sorted, and the kinds of other files."""
 
     root: Path
     groups: dict[str, list[Path]]
-    skipped: Counter[str] = field(default_factory=Counter)
+    skip_counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def main(self) -> str:
-        """The kind with the most files, images before others; empty where there are none."""
+        """The kind with the most files, images first on ties; empty if there are none."""
         order = sorted(self.groups, key=lambda kind: (-len(self.groups[kind]), kind != IMAGE_GROUP))
         return next(iter(order), "")
 
     @property
     def others(self) -> dict[str, int]:
-        """The kinds that are not used, with how many files they have."""
+        """The unused kinds, with their numbers of files."""
         return {kind: len(found) for kind, found in self.groups.items() if kind != self.main}
 
 
 def list_sample_files(root: Path) -> FolderListing:
-    """Every sample file of a folder and its subfolders, or the one file.
+    """List the sample files of a folder and its subfolders, or the one file.
 
-    Hidden files and folders are passed over; symbolic links are followed, each folder once.
+    Hidden files and folders are ignored; symbolic links are followed, each folder once.
     """
     listing = FolderListing(root=root, groups={})
-    for path in [root] if root.is_file() else _walk_files(root, listing.skipped):
+    for path in [root] if root.is_file() else _walk_files(root, listing.skip_counts):
         group = file_group(path.suffix)
         if group:
             listing.groups.setdefault(group, []).append(path)
         else:
-            listing.skipped[path.suffix.lower() or "without suffix"] += 1
+            listing.skip_counts[path.suffix.lower() or "without suffix"] += 1
     return listing
 
 
-def _walk_files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
-    """Files in sorted order, those of a folder before those of its subfolders."""
+def _walk_files(root: Path, skip_counts: Counter[str]) -> Iterator[Path]:
+    """Yield files in sorted order, those of a folder before its subfolders."""
     seen: set[Path] = set()
 
     def count_unreadable(_: OSError) -> None:
-        skipped["unreadable folders"] += 1
+        skip_counts["unreadable folders"] += 1
 
     for place, folders, names in os.walk(root, onerror=count_unreadable, followlinks=True):
         real = Path(place).resolve()
@@ -76,9 +76,9 @@ def _walk_files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.startswith("."):
-                skipped["hidden"] += 1
+                skip_counts["hidden"] += 1
             elif Path(place, name).exists() and not Path(place, name).is_file():
-                skipped["named pipes and devices"] += 1
+                skip_counts["named pipes and devices"] += 1
             else:
                 yield Path(place, name)
 
@@ -89,7 +89,7 @@ class FolderSource:
     kind = "folder"
 
     def __init__(self, listing: FolderListing, names: Sequence[str], images: ImageReaders) -> None:
-        self.skipped = listing.skipped
+        self.skip_counts = listing.skip_counts
         self._root = listing.root
         self._files = listing.groups.get(listing.main, [])
         self._names = names
@@ -99,15 +99,15 @@ class FolderSource:
         return len(self._files)
 
     def name(self, place: int) -> str:
-        """The path below the folder; of a single file its name."""
+        """Return the path relative to the folder, or the name of a single file."""
         path = self._files[place]
         return path.name if path == self._root else path.relative_to(self._root).as_posix()
 
     def read(self, place: int) -> SampleContent:
-        """What the file holds.
+        """Return the file's content.
 
         Raises:
-            SampleError: it cannot be read, or is not of the inputs' names.
+            SampleError: it cannot be read, or its arrays do not match the inputs' names.
         """
         path = self._files[place]
         found = self._images.any_reader(path.suffix, self._names)(path)
@@ -120,14 +120,14 @@ class FolderSource:
 # found by one walk over the headers and read from their offsets: nothing is extracted.
 
 
-_LARGEST = 2 * 10**9  # bytes of a member: it is read into memory whole
+_LARGEST = 2 * 10**9  # bytes of a member, which is read into memory
 
 
 @dataclass(frozen=True, slots=True)
 class _ShardMember:
-    """One member of use: where its bytes lie, and what it holds."""
+    """A usable member: the position of its bytes, and its input and format."""
 
-    field: str  # the input's name; empty where the member alone says it
+    field: str  # the input's name; empty if the member's name has none
     suffix: str
     start: int
     size: int
@@ -135,7 +135,7 @@ class _ShardMember:
 
 @dataclass(frozen=True, slots=True)
 class _ShardGroup:
-    """One sample: its key and its members in a shard. `broken` is why the shard ends here."""
+    """One sample: its key and members in a shard. `broken` says why the shard ends here."""
 
     shard: Path
     key: str
@@ -149,7 +149,7 @@ class ShardSource:
     kind = "shards"
 
     def __init__(self, shards: Sequence[Path], names: Sequence[str], images: ImageReaders) -> None:
-        self.skipped: Counter[str] = Counter()
+        self.skip_counts: Counter[str] = Counter()
         self._names = names
         self._images = images
         self._groups = [group for shard in shards for group in self._index(shard)]
@@ -158,12 +158,12 @@ class ShardSource:
         return len(self._groups)
 
     def name(self, place: int) -> str:
-        """The shard and the key in it."""
+        """Return the shard's name and the key."""
         group = self._groups[place]
         return f"{group.shard.name}/{group.key}" if group.key else group.shard.name
 
     def read(self, place: int) -> SampleContent:
-        """The members of a group, together.
+        """Return the arrays of a group's members.
 
         Raises:
             SampleError: a member cannot be read, or two of them give the same input.
@@ -172,29 +172,32 @@ class ShardSource:
         if group.broken:
             raise SampleError(FindingKind.UNREADABLE, group.broken)
         if len(group.members) == 1 and not group.members[0].field:
-            return self._alone(group, group.members[0], self._names)
+            return self._read_member(group, group.members[0], self._names)
         return self._join_members(group)
 
     def _join_members(self, group: _ShardGroup) -> SampleContent:
-        """Members that say their input, and at most one that does not, for the input left over."""
-        told = [member.field for member in group.members if member.field]
-        rest = [name for name in self._names if name not in told]
-        if len(group.members) - len(told) > (1 if rest else 0):
+        """Join members named for inputs and at most one other, for the remaining input."""
+        named = [member.field for member in group.members if member.field]
+        rest = [name for name in self._names if name not in named]
+        if len(group.members) - len(named) > (1 if rest else 0):
             names = ", ".join(group.key + _member_tail(member) for member in group.members)
-            raise SampleError(FindingKind.NAMES, f"has more than one member for an input: {names}")
+            raise SampleError(FindingKind.NAMES, f"has several members for one input: {names}")
         contents = [
-            self._alone(group, member, [member.field] if member.field else rest)
+            self._read_member(group, member, [member.field] if member.field else rest)
             for member in group.members
         ]
         parts = {name: array for one in contents for name, array in one.parts.items()}
         look = next((one.look for one in contents if one.look), None)
         return make_content(parts, self._names, look)
 
-    def _alone(
+    def _read_member(
         self, group: _ShardGroup, member: _ShardMember, names: Sequence[str]
     ) -> SampleContent:
         if member.size > _LARGEST:
-            raise SampleError(FindingKind.UNREADABLE, f"has a member of {member.size:,} bytes")
+            raise SampleError(
+                FindingKind.UNREADABLE,
+                f"has a member of {member.size:,} bytes; the limit is {_LARGEST:,}",
+            )
         with group.shard.open("rb") as stream:
             stream.seek(member.start)
             blob = io.BytesIO(stream.read(member.size))
@@ -202,14 +205,14 @@ class ShardSource:
         return make_content(found.value, names, found.look)
 
     def _index(self, shard: Path) -> Iterator[_ShardGroup]:
-        """The shard's groups, in the order of their first members."""
+        """Yield the shard's groups in the order of their first members."""
         groups: dict[str, list[_ShardMember]] = {}
         broken = ""
         try:
             with tarfile.open(shard, "r:") as archive:
                 for info in archive:
-                    archive.members = []  # type: ignore[attr-defined]  # it would keep them all
-                    self._enter(info, groups)
+                    archive.members = []  # type: ignore[attr-defined]  # free the list of all members
+                    self._add_member(info, groups)
                 broken = _explain_truncation(shard, archive.offset)
         except (tarfile.TarError, OSError, EOFError) as error:
             broken = f"cannot be read to its end: {type(error).__name__}: {first_line(error)}"
@@ -219,12 +222,12 @@ class ShardSource:
         if broken:
             yield _ShardGroup(shard, "", (), broken)
 
-    def _enter(self, info: tarfile.TarInfo, groups: dict[str, list[_ShardMember]]) -> None:
+    def _add_member(self, info: tarfile.TarInfo, groups: dict[str, list[_ShardMember]]) -> None:
         path = PurePosixPath(info.name)
         if info.isdir():
             return
         if not info.isreg() or info.issparse() or path.name.startswith("."):
-            self.skipped["hidden" if path.name.startswith(".") else "links"] += 1
+            self.skip_counts["hidden" if path.name.startswith(".") else "links"] += 1
             return
         stem, _, tail = path.name.partition(".")
         members = groups.setdefault((path.parent / stem).as_posix(), [])
@@ -233,11 +236,11 @@ class ShardSource:
         if usable and field in ("", *self._names):
             members.append(_ShardMember(field, f".{last}", info.offset_data, info.size))
         else:
-            self.skipped[f".{tail}" if tail else "without suffix"] += 1
+            self.skip_counts[f".{tail}" if tail else "without suffix"] += 1
 
 
 def _explain_truncation(shard: Path, offset: int) -> str:
-    """Why the archive is not at its end at `offset`, where tarfile, silent on it, stopped."""
+    """Say why the archive is truncated at `offset`; tarfile stops silently."""
     with shard.open("rb") as stream:
         stream.seek(offset)
         block = stream.read(tarfile.BLOCKSIZE)
@@ -249,20 +252,20 @@ def _member_tail(member: _ShardMember) -> str:
     return f".{member.field}{member.suffix}" if member.field else member.suffix
 
 
-# Samples from the user's own code: any iterable of feeds, as a DataLoader, a list or a generator.
+# Loaders: any iterable of feeds, such as a DataLoader, a list or a generator.
 #
-# What is used is written to a private folder first. A loader may shuffle, augment, or end after one
+# Samples are written to a temporary folder first. A loader may shuffle, augment, or end after one
 # pass; calibration needs the same samples several times, one at a time in memory.
 
 
-POOL_FACTOR = 16  # a random selection is made among the first 16 times as many samples as it needs
+POOL_FACTOR = 16  # a random selection draws from the first 16 * limit samples
 
 
 class LoaderSource:
-    """The samples of a loader, spooled. The folder goes with the source, or at `close()`."""
+    """A loader's samples. The temporary folder is deleted with the source or by `close()`."""
 
     kind = "loader"
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, spec: str, items: Iterable[object], form: FeedForm) -> None:
         self._spec = spec
@@ -275,7 +278,7 @@ class LoaderSource:
         self._surplus: tuple[str, ...] = ()
 
     def spool(self, limit: int, seed: int | None = None) -> None:
-        """Take `limit` samples: the first, or with a seed random ones of the first 16 * `limit`."""
+        """Store `limit` samples: the first, or with a seed random ones of the first 16 limits."""
         pool = min(limit if seed is None else limit * POOL_FACTOR, sys.maxsize)
         chance = random.Random(seed)
         for index, (name, found) in enumerate(islice(self._samples(), pool)):
@@ -294,7 +297,7 @@ class LoaderSource:
             self._write(place, found)
 
     def _samples(self) -> Iterator[tuple[str, SampleContent | SampleError]]:
-        """Each sample with its name; a batch is cut, what does not fit is told later."""
+        """Yield each sample with its name; split batches, yield errors."""
         for number, item in enumerate(wrap_loader_errors(self._items, self._spec)):
             name = f"{self._spec} item {number}"
             try:
@@ -314,21 +317,21 @@ class LoaderSource:
         import numpy as np
 
         self._surplus = tuple(dict.fromkeys((*self._surplus, *content.surplus)))
-        # by position: numpy has parameters of its own, which an input may be called like
+        # by position: an input may have the name of a NumPy parameter
         np.savez(self._path(place), *(content.parts[name] for name in self._form.names))
 
     def __len__(self) -> int:
         return len(self._names)
 
     def name(self, place: int) -> str:
-        """The item's number, and the row in it."""
+        """Return the item's number and row."""
         return self._names[place]
 
     def read(self, place: int) -> SampleContent:
-        """The sample as the loader gave it.
+        """Return the sample as the loader yielded it.
 
         Raises:
-            SampleError: the item held something else than the inputs.
+            SampleError: the item does not match the inputs.
         """
         import numpy as np
 
@@ -345,10 +348,10 @@ class LoaderSource:
 
 
 class SyntheticSource:
-    """As many drawn samples as are asked for; each is drawn anew when it is read."""
+    """Synthetic samples, drawn from the signature each time they are read."""
 
     kind = "random"
-    skipped: Mapping[str, int] = {}
+    skip_counts: Mapping[str, int] = {}
 
     def __init__(self, draw: Callable[[int], Feed], count: int) -> None:
         self._draw = draw
@@ -358,9 +361,9 @@ class SyntheticSource:
         return self._count
 
     def name(self, place: int) -> str:
-        """The number of the draw."""
+        """Return the number of the draw."""
         return f"drawn {place}"
 
     def read(self, place: int) -> SampleContent:
-        """Draw it."""
+        """Draw the sample."""
         return SampleContent(parts=self._draw(place))

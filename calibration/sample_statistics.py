@@ -21,7 +21,7 @@ _IMAGE_RANK, _LEAST_RANK = 4, 3
 
 
 def channel_axis(spec: InputSpec) -> int | None:
-    """The axis of channels, counted with the batch axis: the second dim, or an image's last."""
+    """Return the channel axis, batch axis included: the second dim, or the last of an image."""
     sizes = [dim.opt if dim.name is None else 0 for dim in spec.dims]
     if len(sizes) < _LEAST_RANK:
         return None
@@ -44,7 +44,7 @@ class RunningHistogram:
 
         low, high = float(values.min()), float(values.max())
         if self._counts is None:
-            # one value alone needs some width: it doubles soon enough
+            # a single value needs some width, which doubles on demand
             span = high / _FINE - low / _FINE
             self._low, self._width = low, span or max(abs(low), 1.0) * 1e-9
             self._counts = np.zeros(_FINE, dtype=np.int64)
@@ -66,7 +66,7 @@ class RunningHistogram:
         self._width *= 2
 
     def coarse(self, low: float, high: float) -> tuple[int, ...]:
-        """The counts in 20 equal bins from `low` to `high`, each fine bin by its middle."""
+        """Return the counts in 20 equal bins, each fine bin counted by its middle."""
         import numpy as np
 
         counts = np.zeros(_COARSE, dtype=np.int64)
@@ -79,7 +79,7 @@ class RunningHistogram:
         return tuple(counts.tolist())
 
     def percentile(self, percent: float) -> float:
-        """The value below which `percent` of the values lie, between the bins' edges."""
+        """Return a percentile, interpolated between the bins' edges."""
         import numpy as np
 
         if self._counts is None:
@@ -90,7 +90,7 @@ class RunningHistogram:
 
 
 class RunningStatistics:
-    """The running statistics of one input; mean and variance are merged in float64 (Chan 1979)."""
+    """Running statistics of one input; mean and variance are merged in float64 (Chan 1979)."""
 
     def __init__(self, spec: InputSpec) -> None:
         self._spec = spec
@@ -100,7 +100,7 @@ class RunningStatistics:
         self._parts: list[Array] = []  # by channel: count, mean, sum of squares, low, high
 
     def add(self, array: Array) -> None:
-        """Take one sample's array, of finite values."""
+        """Add one sample's array of finite values."""
         import numpy as np
 
         if len(self._shapes) < _MOST_SHAPES:
@@ -133,7 +133,7 @@ class RunningStatistics:
         ]
 
     def report(self) -> InputReport | None:
-        """The statistics so far; None before the first sample."""
+        """Return the statistics so far; None before the first sample."""
         import numpy as np
 
         if not self._parts:
@@ -164,25 +164,25 @@ class RunningStatistics:
         return min(max(self._histogram.percentile(percent), total.low), total.high)
 
 
-# Checks of the whole set: too few, far from the validation feeds, of other kinds, one folder.
+# Checks of the whole set.
 
 
-MIN_SAMPLES = 32  # samples below which the extremes of activations are a matter of luck
-_APART = 3.0  # how many times a mean, std or extreme may differ from the validation feeds'
-_FAR = 10.0  # from here on it cannot be the same preprocessing
+MIN_SAMPLES = 32  # with fewer samples the extremes of activations are unreliable
+_APART = 3.0  # factor by which a mean, std or extreme may differ from the validation feeds
+_FAR = 10.0  # from this factor on the preprocessing must differ
 _SLACK = 0.01  # of a declared range, for rounding
 _MASK_MODES = ("1", "P", "PA")
 _BYTE_MODES = ("L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "P", "PA", "La")
-_MASK_LEVELS = 64  # label masks have a value a class
-_FEWER = 4  # times as many distinct values as a mask a photo has at least
+_MASK_LEVELS = 64  # label masks have one value per class
+_FEWER = 4  # a photo has at least this many times the distinct values of a mask
 
 
 def check_count(findings: FindingCollector, count: int) -> None:
-    """Too few samples to know the ranges by."""
+    """Report too few samples to determine ranges."""
     if 0 < count < MIN_SAMPLES:
-        what = "1 sample is" if count == 1 else f"{count} samples are"
+        what = "1 sample" if count == 1 else f"{count} samples"
         findings.add(
-            FindingKind.FEW, f"{what} few: below {MIN_SAMPLES} the ranges are a matter of luck"
+            FindingKind.FEW, f"{what}: ranges are unreliable with fewer than {MIN_SAMPLES}"
         )
 
 
@@ -194,14 +194,15 @@ def check_ranges(
     *,
     own: bool,
 ) -> None:
-    """Values outside the declared range, or far from those that the model is judged on.
+    """Report values outside the declared range, or far from the validation feeds.
 
     Args:
-        findings: where it is noted.
-        specs: the inputs, with the ranges that the user declared.
-        found: the calibration samples' statistics, by input.
-        validation: the validation feeds'.
-        own: whether these are the user's own values; drawn ones say little of real data.
+        findings: receives the findings.
+        specs: the inputs with their declared ranges.
+        found: statistics of the calibration samples by input.
+        validation: statistics of the validation feeds by input.
+        own: whether the validation feeds have the user's own values; drawn ones resemble real data
+            little.
     """
     specs = list(specs)
     dims = [dim for spec in specs for dim in spec.dims if not dim.bounded]
@@ -211,7 +212,7 @@ def check_ranges(
             continue
         ours = found[spec.name].total
         if spec.values is not None and not spec.values.chosen:
-            if not open_ended.intersection(spec.values.bases):  # else it has no outside
+            if not open_ended.intersection(spec.values.bases):  # otherwise there is no outside
                 _check_declared(findings, spec, ours)
         elif spec.dtype in FLOATS and spec.name in validation:
             _check_apart(findings, spec.name, ours, validation[spec.name].total, own=own)
@@ -236,11 +237,11 @@ def _check_declared(findings: FindingCollector, spec: InputSpec, ours: ValueSpre
 def _check_apart(
     findings: FindingCollector, name: str, ours: ValueSpread, theirs: ValueSpread, *, own: bool
 ) -> None:
-    reach, expected = _largest_magnitude(ours), _largest_magnitude(theirs)
-    if not reach or not expected:
+    magnitude, expected = _largest_magnitude(ours), _largest_magnitude(theirs)
+    if not magnitude or not expected:
         return
-    ratio = max(reach / expected, expected / reach)
-    far = ratio > _FAR if own else reach > _FAR * expected
+    ratio = max(magnitude / expected, expected / magnitude)
+    far = ratio > _FAR if own else magnitude > _FAR * expected
     apart = own and (ratio > _APART or _is_apart(ours, theirs))
     if not far and not apart:
         return
@@ -254,7 +255,7 @@ def _check_apart(
 
 
 def _is_apart(ours: ValueSpread, theirs: ValueSpread) -> bool:
-    """Whether the deviations differ 3 times, or the means by 3 of the larger deviation."""
+    """Whether the deviations differ by a factor of 3, or the means by 3 of the larger deviation."""
     small, large = sorted((ours.std, theirs.std))
     return large > _APART * small or abs(ours.mean - theirs.mean) > _APART * large
 
@@ -276,21 +277,21 @@ def _suggest_range(spec: InputSpec) -> str:
 
 
 def check_channels(findings: FindingCollector, inputs: Iterable[InputReport], count: int) -> None:
-    """A channel that is the same in every sample, while others are not."""
+    """Report channels that are constant over all samples while others vary."""
     for one in inputs:
-        still = [index for index, part in enumerate(one.channels) if part.low == part.high]
-        if count > 1 and still and len(still) < len(one.channels):
-            told = ", ".join(map(str, still[:8])) + (", …" if len(still) > 8 else "")  # noqa: PLR2004 - enough
-            value = one.channels[still[0]].low
+        constant = [index for index, part in enumerate(one.channels) if part.low == part.high]
+        if count > 1 and constant and len(constant) < len(one.channels):
+            shown = ", ".join(map(str, constant[:8])) + (", …" if len(constant) > 8 else "")  # noqa: PLR2004 - enough
+            value = one.channels[constant[0]].low
             findings.add(
                 FindingKind.CHANNEL,
-                f"{one.name}: channel {told} is {value:g} in every sample",
+                f"{one.name}: channel {shown} is {value:g} in every sample",
                 topic=one.name,
             )
 
 
 def check_images(findings: FindingCollector, looks: Sequence[tuple[str, ImageLook]]) -> None:
-    """Images of another kind than the others: label masks, 1-bit or 16-bit ones among photos."""
+    """Report images unlike the others: label masks, 1-bit or 16-bit images among photos."""
     if not looks:
         return
     usual = median(look.levels for _, look in looks)
@@ -300,17 +301,17 @@ def check_images(findings: FindingCollector, looks: Sequence[tuple[str, ImageLoo
         name, look = looks[0]
         findings.add(
             FindingKind.ODD_IMAGE,
-            f"is {_kind_of(look)}, as are most of the {len(looks):,} images: are they label masks?",
+            f"is {_kind_of(look)}, like most of the {len(looks):,} images: possibly label masks",
             file=name,
         )
         return
     for name, look in looks:
         few = look.levels <= _MASK_LEVELS and look.levels * _FEWER <= usual
-        strange = (look.mode not in _BYTE_MODES) != (wide * 2 > len(looks))
-        if few or strange:
+        unusual = (look.mode not in _BYTE_MODES) != (wide * 2 > len(looks))
+        if few or unusual:
             findings.add(
                 FindingKind.ODD_IMAGE,
-                f"is {_kind_of(look)}; the others have {usual:.0f} in the median: a label mask?",
+                f"is {_kind_of(look)}; the median is {usual:.0f}: possibly a label mask",
                 file=name,
             )
 
@@ -320,12 +321,12 @@ def _kind_of(look: ImageLook) -> str:
 
 
 def check_folders(findings: FindingCollector, used: Sequence[str], names: Iterable[str]) -> None:
-    """The first samples of a folder may all be of one class.
+    """Report first samples that come from few folders: they may all be of one class.
 
     Args:
-        findings: where it is noted.
-        used: the names of the samples to calibrate with.
-        names: those of all.
+        findings: receives the findings.
+        used: the names of the calibration samples.
+        names: the names of all samples.
     """
     among = {name.rpartition("/")[0] for name in used}
     folders: set[str] = set()

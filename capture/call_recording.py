@@ -1,4 +1,4 @@
-"""Record the calls and scalars of an eager run, and replay them where there is no data."""
+"""Record the calls and scalars of an eager run, and replay scalars in runs without data."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_CALLS = 20_000  # calls of torch in all runs of a search: counted, so that no clock decides
-_FEWEST = 12  # runs that a search makes of a model with more calls than that
-_LEAFS = 64  # numbers of a table that are looked at
-_TEXT = 32  # characters of a text in which numbers are looked for
+_CALLS = 20_000  # calls of torch in all runs of a search; a count is deterministic
+_FEWEST = 12  # least runs of a search, for models with more calls
+_LEAFS = 64  # entries of a table to search for numbers
+_TEXT = 32  # characters of a text to search for numbers
 _OF_STORAGE = frozenset(
     {"untyped_storage", "storage", "nbytes", "data_ptr", "__array_interface__", "getbuffer"}
 )
-_KEPT = 2  # sizes of each way that are given
-_MOST = 6  # sizes of each dim that are given
+_KEPT = 2  # sizes per path
+_MOST = 6  # sizes per dim
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallTrace:
-    """The calls of one run in order, by name, and the numbers and weights that each was given."""
+    """The calls of one run by name, in order, and the numbers and weights in their arguments."""
 
     calls: tuple[str, ...]
     numbers: tuple[tuple[object, ...], ...]
 
 
 def record_calls(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallTrace | None:
-    """What eager calls on the example, brought to these sizes; None where it rejects them.
+    """Record eager's calls on the resized example; None if eager rejects these sizes.
 
-    `mirrored` runs it on other data of the same sizes.
+    `mirrored` uses other data of the same sizes.
     """
     import torch
 
@@ -72,7 +72,7 @@ def record_calls(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallTrace
 
 
 def _plain_values(values: Iterable[object]) -> Iterator[object]:
-    """The plain numbers and texts, and which weights these are."""
+    """Yield numbers, texts and identities of weights."""
     from torch import nn
 
     for value in values:
@@ -85,24 +85,23 @@ def _plain_values(values: Iterable[object]) -> Iterator[object]:
 
 
 def _mirror_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values of the same range: each as far from its highest as it was from its lowest."""
+    """Return other values of the same range, mirrored at its centre."""
     import torch
 
-    turned = tensor.flip(tuple(range(tensor.ndim)))
+    flipped = tensor.flip(tuple(range(tensor.ndim)))
     if tensor.dtype is torch.bool or not tensor.numel():
-        return turned
+        return flipped
     if tensor.is_floating_point() and float(tensor.min()) < 0:
-        return -turned
-    return turned.max() + turned.min() - turned
+        return -flipped
+    return flipped.max() + flipped.min() - flipped
 
 
 def find_branch_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
-    """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
+    """Return sizes at which eager takes another path than in the example, independent of data.
 
-    Eager is run at sizes of each dim alone: first those around the numbers that its code, its
-    modules and its buffers name, then the ends and those between; then at sizes of two dims that
-    are named or whose product is. As far as `_CALLS` reach. The other dims are as in the example;
-    with `at_least_too` also as small as may be.
+    Eager runs at sizes of each dim: around numbers in its code, modules and buffers, at the ends
+    and between; then at sizes of two dims that are, or whose product is, such a number; up to
+    `_CALLS`. The other dims are as in the example; with `at_least_too` also at their minimum.
     """
     bases = [feed_sizes(job.signature, job.example)]
     if at_least_too:
@@ -116,16 +115,16 @@ def find_branch_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, .
 
 @dataclass(kw_only=True)
 class _SizeSearch:
-    """Runs eager at sizes and keeps those whose way is new."""
+    """Runs eager at sizes and collects those with new paths."""
 
     job: Job
     base: dict[str, int]
     left: int = _CALLS
     found: list[Sizes] = field(default_factory=list)
-    ways: list[CallTrace] = field(default_factory=list)
+    paths: list[CallTrace] = field(default_factory=list)
 
     def run(self) -> tuple[Sizes, ...]:
-        """The sizes, the first of each way first."""
+        """Return the sizes."""
         named = numbers_in_code(model_of(self.job).flat, self._base_run)
         start = record_calls(self.job, self.base)
         if start is None:
@@ -133,21 +132,21 @@ class _SizeSearch:
         self.left = max(_CALLS, _FEWEST * len(start.calls))
         always: set[tuple[int, int]] = set()
         for name, dim in self.job.signature.free_dims.items():
-            usual, before = self._usual(name, dim, start), len(self.found)
+            varying, before = self._find_varying(name, dim, start), len(self.found)
             for size in _candidate_sizes(dim, named):
                 if self.left <= 0 or len(self.found) - before >= _MOST:
                     break
-                self._look({**self.base, name: size}, start, usual)
-            always |= usual
+                self._try_sizes({**self.base, name: size}, start, varying)
+            always |= varying
         before = len(self.found)
         for sizes in self._pairs(named):
             if self.left <= 0 or len(self.found) - before >= _MOST:
                 break
-            self._look(sizes, start, always)
+            self._try_sizes(sizes, start, always)
         return tuple(self.found)
 
     def _pairs(self, named: Sequence[int]) -> Iterator[Sizes]:
-        """Sizes of two dims: of a product or bytes that are named, then those that both are."""
+        """Yield sizes of two dims with a product or bytes in the code, then pairs in the code."""
         dims = self.job.signature.free_dims
         for one, other in itertools.combinations(dims, 2):
             first_dim, second_dim = dims[one], dims[other]
@@ -159,7 +158,7 @@ class _SizeSearch:
                     yield {**self.base, one: first, other: second}
 
     def _factors(self, one: str, other: str, named: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Sizes of two dims at which they, an input's elements or its bytes are a named number."""
+        """Yield sizes of two dims whose product, elements or bytes equal a number in the code."""
         area = max(self.base[one] * self.base[other], 1)
         units = {area}
         for tensor in resize_example(self.job, self.base):
@@ -176,47 +175,47 @@ class _SizeSearch:
     def _base_run(self) -> None:
         record_calls(self.job, self.base)
 
-    def _usual(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
-        """The numbers that follow from the size wherever it is, by call and place.
+    def _find_varying(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
+        """Return arguments that always depend on the size, by call and position.
 
-        They are others at two sizes at least: what is another at one may be asked for there alone.
+        They differ at two sizes at least; a difference at one size may be a branch.
         """
         middle = (dim.low + dim.high) // 2 + 1
         near = (dim.low, dim.low + 1, middle - 1, middle, dim.high - 1, dim.high)
         probes = {min(max(size, dim.low), dim.high) for size in near}
         varied: Counter[tuple[int, int]] = Counter()
         for size in sorted(probes - {self.base[name]}):
-            way = record_calls(self.job, {**self.base, name: size})
-            if way is not None and way.calls == start.calls:
-                varied.update(set(_differences(start, way)))
+            path = record_calls(self.job, {**self.base, name: size})
+            if path is not None and path.calls == start.calls:
+                varied.update(set(_differences(start, path)))
         return {place for place, count in varied.items() if count > 1}
 
-    def _look(self, sizes: Sizes, start: CallTrace, usual: set[tuple[int, int]]) -> None:
-        """Keep the sizes if the way there is another."""
-        way = record_calls(self.job, sizes)
-        if way is None:
+    def _try_sizes(self, sizes: Sizes, start: CallTrace, varying: set[tuple[int, int]]) -> None:
+        """Add the sizes if their path is new."""
+        path = record_calls(self.job, sizes)
+        if path is None:
             return
-        self.left -= len(way.calls)
-        if not _is_different(start, way, usual):
+        self.left -= len(path.calls)
+        if not _is_different(start, path, varying):
             return
-        known = sum(not _is_different(one, way, usual) for one in self.ways)
-        if known < _KEPT and self._by_size(sizes, usual):
-            self.ways.append(way)
+        known = sum(not _is_different(one, path, varying) for one in self.paths)
+        if known < _KEPT and self._is_by_size(sizes, varying):
+            self.paths.append(path)
             self.found.append(dict(sizes))
 
-    def _by_size(self, sizes: Sizes, usual: set[tuple[int, int]]) -> bool:
-        """Whether other data goes another way there as well: what data decides is not of sizes."""
+    def _is_by_size(self, sizes: Sizes, varying: set[tuple[int, int]]) -> bool:
+        """Whether other data takes another path there as well, so that sizes decide."""
         here = record_calls(self.job, self.base, mirrored=True)
         there = record_calls(self.job, sizes, mirrored=True)
-        return here is not None and there is not None and _is_different(here, there, usual)
+        return here is not None and there is not None and _is_different(here, there, varying)
 
 
-def _is_different(one: CallTrace, other: CallTrace, usual: set[tuple[int, int]]) -> bool:
-    return one.calls != other.calls or any(at not in usual for at in _differences(one, other))
+def _is_different(one: CallTrace, other: CallTrace, varying: set[tuple[int, int]]) -> bool:
+    return one.calls != other.calls or any(at not in varying for at in _differences(one, other))
 
 
 def _differences(one: CallTrace, other: CallTrace) -> Iterator[tuple[int, int]]:
-    """Where two ways of the same calls have other numbers; -1 where they have not as many."""
+    """Yield where two runs of the same calls differ in numbers; -1 if their count differs."""
     for call, (mine, theirs) in enumerate(zip(one.numbers, other.numbers, strict=True)):
         if len(mine) != len(theirs):
             yield call, -1
@@ -234,10 +233,10 @@ def _candidate_sizes(dim: Dim, named: Sequence[int]) -> list[int]:
 
 
 def numbers_in_code(module: nn.Module, run: Callable[[], object]) -> list[int]:
-    """The whole numbers that stand in the user's code of this run, and in the modules.
+    """Return the integers in the user's code of this run, and in the modules.
 
-    In the code: constants, those of sets, tuples and short texts too. In modules: numbers in
-    attributes, the keys and entries of short tables, the sizes of buffers.
+    In code: constants, including those in sets, tuples and short texts. In modules: attributes,
+    keys and entries of short tables, sizes of buffers.
     """
     found = [number for code in user_codes(run) for number in _whole_numbers(code.co_consts)]
     for part in module.modules():
@@ -247,7 +246,7 @@ def numbers_in_code(module: nn.Module, run: Callable[[], object]) -> list[int]:
 
 
 def reads_storage(job: Job) -> bool:
-    """Whether the user's code asks for bytes of memory: sizes that no symbol follows."""
+    """Whether the user's code reads bytes of memory, which symbols do not follow."""
     names = {
         name
         for code in user_codes(lambda: record_calls(job, feed_sizes(job.signature, job.example)))
@@ -257,7 +256,7 @@ def reads_storage(job: Job) -> bool:
 
 
 def user_codes(run: Callable[[], object]) -> list[CodeType]:
-    """The user's code that is called while this runs, in order."""
+    """Return the user's code objects called in this run, in order."""
     codes: dict[CodeType, None] = {}
 
     def profile_call(frame: FrameType, event: str, _: object) -> None:
@@ -285,7 +284,7 @@ def _whole_numbers(values: Iterable[object]) -> Iterator[int]:
             yield from map(int, re.findall(r"\d{1,6}", value))
 
 
-MAX_CALLS = 20_000  # of torch in one run without data: models of some hundred layers make as many
+MAX_CALLS = 20_000  # of torch in one run without data: as many as in models of some hundred layers
 _VALUES = (
     "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
     "item", "tolist", "numpy", "equal", "allclose", "is_nonzero",
@@ -293,14 +292,14 @@ _VALUES = (
 
 
 def record_scalars(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[object]:
-    """What forward takes out of tensors on this data, in order; its buffers stay as they are."""
+    """Return the Python values that forward gets from tensors, in order; buffers do not change."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     answers: list[object] = []
 
     class Recording(TorchFunctionMode):
-        """Keeps what leaves the tensors."""
+        """Records Python values from tensors."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -315,24 +314,24 @@ def record_scalars(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list
     try:
         with torch.no_grad(), Recording():
             torch.func.functional_call(module, buffers, given)
-    except Exception:  # noqa: BLE001 - the answers so far are what there is
+    except Exception:  # noqa: BLE001 - return the values so far
         return answers
     return answers
 
 
 class CallLimitError(Exception):
-    """Forward without data makes too many calls."""
+    """A run of forward without data makes too many calls."""
 
 
 def replay_scalars(
     answers: list[object], most: int = MAX_CALLS, *, fixed: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[object]:
-    """A mode in which what leaves the tensors is what it was on data.
+    """Return a mode that returns recorded values for Python values of tensors.
 
     Args:
-        answers: in order; where there are none, torch refuses what has no data.
-        most: calls of torch before `CallLimitError` is raised: a count, so that no clock decides.
-        fixed: called where a tensor is made of a size: torch makes a plain number of it there.
+        answers: recorded values in order; without any, torch raises on missing data.
+        most: calls of torch before `CallLimitError`; a count is deterministic.
+        fixed: called when a tensor is created from a size, which makes it a Python number.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -341,15 +340,13 @@ def replay_scalars(
     left, calls = iter(answers), itertools.count(1)
 
     class Replaying(TorchFunctionMode):
-        """Answers from memory."""
+        """Returns recorded values."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             if next(calls) > most:
-                raise CallLimitError(
-                    f"sizes are followed through {most} calls of torch, and no further"
-                )
+                raise CallLimitError(f"the limit of {most} calls of torch is reached")
             if func in makers and _has_symbol(args):
                 fixed()
             if answers and getattr(func, "__name__", "") in _VALUES:
@@ -360,7 +357,7 @@ def replay_scalars(
 
 
 def _has_symbol(values: Any) -> bool:
-    """Whether a symbol for a size is among these, or in a list of them."""
+    """Whether the values, or lists in them, contain a symbolic size."""
     import torch
 
     if isinstance(values, (list, tuple)):

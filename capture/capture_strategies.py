@@ -1,4 +1,4 @@
-"""The table of captures: how each takes a program down, and when what it gives is sound."""
+"""The table of captures: how each captures a program, and when that is sound."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .torch_trace import capture_trace
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureStrategy:
-    """One way to take a program down.
+    """One way to capture a program.
 
-    `sound` says when what it gives holds for every feed of the signature; whether that is so here,
-    the verdict says. `keeps_branches` is whether branches on tensor data stay branches.
+    `sound` says when the program holds for every feed of the signature; the verdict decides.
+    `keeps_branches` says that branches on tensor data stay branches.
     """
 
     capture: Capture
-    take: Callable[[Job], CapturedProgram]
+    capture_job: Callable[[Job], CapturedProgram]
     sound: str
     keeps_branches: bool = False
 
@@ -38,63 +38,63 @@ class CaptureStrategy:
 STRATEGIES: tuple[CaptureStrategy, ...] = (
     CaptureStrategy(
         capture=Capture.EXPORT,
-        take=capture_export,
-        sound="always: what it cannot follow it refuses",
+        capture_job=capture_export,
+        sound="always: it refuses what it cannot follow",
     ),
     CaptureStrategy(
         capture=Capture.EXPORT_STRICT,
-        take=capture_export_strict,
-        sound="always; tried where export refused for what the bytecode may still tell, never for"
-        " a branch on data or a fixed dim, which it refuses alike",
+        capture_job=capture_export_strict,
+        sound="always; tried if export fails for a reason that bytecode may resolve, not for a"
+        " branch on data or a fixed dim",
     ),
     CaptureStrategy(
         capture=Capture.SCRIPT,
-        take=capture_script,
+        capture_job=capture_script,
         sound="the module is within TorchScript's Python",
         keeps_branches=True,
     ),
     CaptureStrategy(
         capture=Capture.MIXED,
-        take=capture_hybrid,
-        sound="all branches on data lie in submodules within TorchScript's Python",
+        capture_job=capture_hybrid,
+        sound="all branches on data are in submodules within TorchScript's Python",
     ),
     CaptureStrategy(
         capture=Capture.TRACE,
-        take=capture_trace,
+        capture_job=capture_trace,
         sound="no branch and no constant depends on data",
     ),
 )
 
 
 def capture_program(job: Job) -> CapturedProgram:
-    """The job's model as its capture takes it down, once in a run.
+    """Capture the job's model, once in a run.
 
     Raises:
         RefusedError: the capture refused the model.
-        SizesError: it does not hold at all sizes that were asked for.
+        SizesError: it does not hold at all requested sizes.
     """
     strategy = next((one for one in STRATEGIES if one.capture is job.capture), None)
     if strategy is None:
-        raise UsageError(f"there is no capture {job.capture}", hint="see modelc export --help")
+        raise UsageError(f"unknown capture {job.capture}", hint="see modelc export --help")
 
-    def take() -> CapturedProgram:
+    def capture_job() -> CapturedProgram:
         with preserve_module(model_of(job).flat):
-            return strategy.take(job)
+            return strategy.capture_job(job)
 
-    return capture_once(job, strategy.capture, take)
+    return capture_once(job, strategy.capture, capture_job)
 
 
 def capture_exported_program(job: Job) -> ExportCapture:
-    """As `capture_program`, for a format that takes programs of torch.export alone."""
+    """Capture the job's model for a format that requires torch.export."""
     program = capture_program(job)
     if not isinstance(program, ExportCapture):
-        raise TypeError(f"{job.capture} gave no program of torch.export")
+        raise TypeError(f"{job.capture} does not produce a program of torch.export")
     return program
 
 
 def capture_torchscript(job: Job) -> ScriptCapture:
-    """As `capture_program`, for a format that takes TorchScript alone."""
+    """Capture the job's model for a format that requires TorchScript."""
     program = capture_program(job)
     if not isinstance(program, ScriptCapture):
-        raise TypeError(f"{job.capture} gave no TorchScript")
+        raise TypeError(f"{job.capture} does not produce TorchScript")
     return program

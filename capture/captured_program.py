@@ -1,4 +1,4 @@
-"""Captured programs, and the eager model that they are captured from, which stays unchanged."""
+"""Captured programs, and the eager model that they are captured from."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCapture:
-    """A program of torch.export: flat tensors in, a flat tuple out. None writes into it.
+    """A program of torch.export, from flat tensors to a flat tuple; immutable.
 
-    `places` are sizes of the free dims for which torch did not mean it: what is made of it is to be
-    judged there as well.
+    `places` are sizes of free dims beyond torch's conditions, at which artifacts must be judged.
     """
 
     program: Export
@@ -47,11 +46,11 @@ class ExportCapture:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptCapture:
-    """A TorchScript module. `call` is `flat`, or `native` where it keeps the model's own call.
+    """A TorchScript module. `call` is `flat`, or `native` for the model's own call.
 
-    `frozen` are the user's lines at which a tracer made Python values of tensors, `within` the
-    paths of the modules whose code that was, `warned` what it said of the user's lines, `scripts`
-    the paths of the modules that stand scripted in a trace.
+    `frozen` are the user's lines at which a tracer converted tensors to Python values, `within` the
+    paths of their modules, `warned` the tracer's warnings, `scripts` the paths of the scripted
+    modules in a trace.
     """
 
     module: Script
@@ -68,20 +67,20 @@ Refused = TypeVar("Refused", bound=RefusedError | SizeConstraintError)
 
 
 def capture_once(
-    job: Job, capture: Capture, take: Callable[[], CapturedProgram]
+    job: Job, capture: Capture, run_capture: Callable[[], CapturedProgram]
 ) -> CapturedProgram:
-    """What this capture gives, once in a run; afterwards it comes from `job.programs`.
+    """Return the result of a capture, run once and then cached in `job.programs`.
 
-    What was refused once is refused again without another try.
+    A refusal is cached as well.
 
     Raises:
         RefusedError: the capture refused the model.
-        SizesError: it does not hold at all sizes that were asked for.
+        SizesError: it does not hold at all requested sizes.
     """
     known = job.programs.get(str(capture))
     if known is None:
         try:
-            known = take()
+            known = run_capture()
         except (RefusedError, SizeConstraintError) as error:
             known = _drop_frames(error)
             job.programs[str(capture)] = known
@@ -90,26 +89,26 @@ def capture_once(
     if isinstance(known, RefusedError | SizeConstraintError):
         raise _drop_frames(known)
     if not isinstance(known, ExportCapture | ScriptCapture):
-        raise TypeError(f"{type(known).__name__} is no program")
+        raise TypeError(f"{type(known).__name__} is not a program")
     return known
 
 
 def _drop_frames(error: Refused) -> Refused:
-    """The error again: what was raised holds the frames of the capture, and so the model."""
+    """Copy the error without traceback, whose frames hold the model."""
     again = type(error).__new__(type(error), *error.args)
     again.__dict__.update(error.__dict__)
     return again
 
 
 def model_of(job: Job) -> EagerModel:
-    """The eager model of a job that must have one."""
+    """Return the job's eager model, which must exist."""
     if job.model is None:
-        raise RuntimeError("a job captured from eager came without its model")
+        raise RuntimeError("the job has no eager model")
     return job.model
 
 
 def example_tensors(job: Job) -> tuple[torch.Tensor, ...]:
-    """The job's example feed as tensors of their own memory, in the signature's order."""
+    """Return copies of the job's example feed as tensors, in the signature's order."""
     import torch
 
     return tuple(torch.tensor(job.example[spec.name]) for spec in job.signature.inputs)
@@ -117,10 +116,10 @@ def example_tensors(job: Job) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def preserve_module(module: nn.Module) -> Iterator[None]:
-    """Put back every attribute that a capture sets, with the entries of lists and dicts in them.
+    """Restore all attributes, and lists and dicts in them, after a capture.
 
-    torch.export leaves its fake tensors in attributes that forward sets, and what runs after would
-    compute with them. Values of buffers stay as they are: forward changes them in eager as well.
+    torch.export leaves fake tensors in attributes that forward sets. Values of buffers are not
+    restored: forward changes them in eager as well.
     """
     import torch
 
@@ -140,17 +139,14 @@ def preserve_module(module: nn.Module) -> Iterator[None]:
 
 
 def _reset_compiled() -> None:
-    """Drop what eager compiled in its runs, where the model calls torch.cond or torch.compile.
-
-    What was compiled while eager was watched is of no use to a capture, which would meet it.
-    """
+    """Drop what eager compiled for torch.cond or torch.compile, which captures would reuse."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
 
 
 def restore_container(value: dict[object, object] | list[object], before: object) -> None:
-    """Have a list or dict hold what another one holds."""
+    """Restore the entries of a list or dict."""
     value.clear()
     if isinstance(value, list) and isinstance(before, list):
         value.extend(before)

@@ -1,4 +1,4 @@
-"""Call a framework and turn whatever it raises into one error with a cause and a hint."""
+"""Call a framework, and translate its exceptions to one error with a cause and a hint."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TypeVar
 
 from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
+from .evidence import Symptom, evidence_of, find_symptoms
 from .refusals import COMPILED, RefusedError, find_cause, user_place
 
 Made = TypeVar("Made")
 
-_PATCH_HINT = Hint("change that line in a copy, with --patch PKG.MOD:FN; ", LOGGED)
+_PATCH_HINT = Hint("change that line in a copy with --patch PKG.MOD:FN; ", LOGGED)
 _GUARD_PATTERN = re.compile(r"Not all values of (?P<dim>\w+) = .* satisfy the generated guard .*")
 _SIZE_PATTERN = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 
@@ -29,9 +30,9 @@ class ModelLocation:
 
 LocateError = Callable[
     [BaseException, str], ModelLocation
-]  # the second is the operator that the text names
+]  # the second argument is the operator in the text
 
-# What torch says where memory ends is a RuntimeError; the words are those of torch 2.13.
+# Torch raises RuntimeError without memory. Texts of torch 2.13.
 _HOST_FAILURE = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc")
 
 
@@ -42,13 +43,13 @@ def call_framework(
     *,
     locate: LocateError | None = None,
 ) -> Made:
-    """Run one framework call; whatever it raises becomes one `RefusedError`, a ConversionError.
+    """Call a framework; its exceptions become `RefusedError`, a ConversionError.
 
     Args:
-        what: the caller, as the message names it.
-        make: the call.
-        signature: whose names replace torch's own for dims, where there is one.
-        locate: finds where in the model it stopped.
+        what: the caller's name in the message.
+        make: makes the call.
+        signature: provides names for torch's dims, if given.
+        locate: locates the error in the model.
     """
     try:
         return make()
@@ -62,24 +63,30 @@ def call_framework(
 def _refusal(
     what: str, error: Exception, signature: Signature | None, locate: LocateError | None
 ) -> RefusedError:
-    """The error for a user: the cause in a line, where in the model it is, one way out."""
+    """Return the error with its cause, place in the model, and hint."""
     inner = _innermost_cause(error)
     found = find_cause(_error_text(error))
     names = {} if found is None else found[1]
-    spot = ModelLocation() if locate is None else locate(error, _operator_name(names))
-    if spot.operator:
-        names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
+    location = ModelLocation() if locate is None else locate(error, _operator_name(names))
+    if location.operator:
+        names = {**names, **dict(zip(("ns", "op"), location.operator.split("::"), strict=True))}
     names["dim"] = _dim_in(str(inner), signature)
-    place = spot.place or user_place(error)
+    place = location.place or user_place(error)
     reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
+    read = [reason]
     if found is not None:
-        reason = found[0].says.format(**names) or reason
+        says = found[0].says.format(**names)
+        read = [*names.values(), "" if says else reason]
+        reason = says or reason
         hint = Hint(found[0].full_hint(**names))
+    symptoms = find_symptoms("\n".join(read))
+    if found is not None and found[0].name == "branch":
+        symptoms |= {Symptom.DATA_BRANCH}
     if found is not None and found[0].name == "dims" and not names["dim"]:
         hint = Hint(LOGGED)
     if signature is not None:
         reason = _translate_sizes(reason, signature)
-    module = f" in module {spot.module}" if spot.module else ""
+    module = f" in module {location.module}" if location.module else ""
     where = f" (at {place})" if place else ""
     return RefusedError(
         f"{what} refused the model: {reason}{module}{where}",
@@ -87,24 +94,25 @@ def _refusal(
         cause=None if found is None else found[0],
         passing=_is_host_failure(error),
         detail=f"{reason}{module}{where}",
-        has_place=bool(where),
+        source=place,
+        evidence=evidence_of(*symptoms, place=place),
     )
 
 
 def _is_host_failure(error: BaseException) -> bool:
-    """Whether it was for the machine and not for the model: memory, a file, a device."""
+    """Whether the machine is the cause, not the model: memory, a file, a device."""
     passes = any(isinstance(one, (MemoryError, OSError)) for one in _cause_chain(error))
     return passes or _HOST_FAILURE.search(_error_text(error)) is not None
 
 
 def _error_text(error: BaseException) -> str:
-    """`TYPE: text` of the exceptions, what caused the others first."""
+    """Return `TYPE: text` of the exceptions, the root cause first."""
     texts = [f"{type(one).__name__}: {one}" for one in _cause_chain(error)]
     return "\n".join(reversed(texts))
 
 
 def _cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, and what caused it."""
+    """Yield the exception and its causes."""
     one: BaseException | None = error
     while one is not None:
         yield one
@@ -121,21 +129,21 @@ def _operator_name(names: dict[str, str]) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The telling line of a torch exception."""
+    """Return the most informative line of a torch exception."""
     inner = _innermost_cause(error)
     points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
     violated = "Constraints violated" in str(inner)
-    if COMPILED in str(inner):  # its first line is what it says, the rest is the place
+    if COMPILED in str(inner):  # the first line is the message, the rest the place
         return str(inner).strip().partition("\n")[0].rstrip(" :")
     line = points[0] if violated and points else first_line(inner)
     guard = _GUARD_PATTERN.match(line)
-    if guard is not None:  # which goes on in torch's symbols, of strides as of sizes
-        return f"what it made holds for some sizes of dim {guard['dim']!r} alone, not for its range"
-    return f"KeyError {line}" if isinstance(inner, KeyError) else line  # its text is the key alone
+    if guard is not None:  # the rest is in torch's symbols
+        return f"its program holds only for some sizes of dim {guard['dim']!r}, not for its range"
+    return f"KeyError {line}" if isinstance(inner, KeyError) else line  # its text is only the key
 
 
 def _dim_in(text: str, signature: Signature | None) -> str:
-    """The name of the first dim that a text of torch's is about; empty without one."""
+    """Return the name of the first dim in torch's text; empty without one."""
     match = None if signature is None else _SIZE_PATTERN.search(text)
     if signature is None or match is None:
         return ""
@@ -143,7 +151,7 @@ def _dim_in(text: str, signature: Signature | None) -> str:
 
 
 def _translate_sizes(text: str, signature: Signature) -> str:
-    """`L['tensors'][0].size()[1]` as `seq` of `ids`."""
+    """Replace `L['tensors'][0].size()[1]` by `dim seq of ids`."""
 
     def name(match: re.Match[str]) -> str:
         spec = signature.inputs[int(match.group(1))]

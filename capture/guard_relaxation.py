@@ -1,4 +1,4 @@
-"""Relax guards of torch.export where the program is verified to be right without them."""
+"""Relax guards of torch.export if the program is verified to be right without them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import torch
 
 _LOG = logging.getLogger(__name__)
-_OFF = 1e-4  # of the largest value, as for a trace
-_BROKEN, _HOLDING = 4, 2  # sizes on either side of each condition that are tried
-_TOLD = 2  # conditions that the note shows
-_TWO = 2  # where torch lets every range begin, for 0 and 1 as well
+_TOLERANCE = 1e-4  # relative, as for a trace
+_BROKEN, _HOLDING = 4, 2  # sizes to try on either side of each condition
+_LISTED = 2  # conditions that the note lists
+_TWO = 2  # torch's minimum of every range, also for 0 and 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedProgram:
-    """A program that is right at these places, and what to say of it."""
+    """A program that is right at these sizes, and notes on it."""
 
     program: Export
     places: tuple[Sizes, ...]
@@ -51,9 +51,9 @@ class VerifiedProgram:
 def _drop_guards(
     program: torch.export.ExportedProgram, broken: Sequence[SizeConstraint], signature: Signature
 ) -> None:
-    """Take these conditions from the program, and give it the ranges that they cut.
+    """Remove these conditions from the program, and restore the ranges that they narrowed.
 
-    It refuses what lies outside of the ranges; a least size of 1 is `mend_guards`'s to keep.
+    The program checks its ranges; `fix_guards` adds a minimum size of 1.
     """
     from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -74,16 +74,15 @@ def _drop_guards(
 def relax_guards(
     program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
 ) -> VerifiedProgram | None:
-    """The program for all sizes, if it is right on both sides of each condition that breaks.
+    """Return the program for all sizes, if it is right on both sides of each broken condition.
 
-    Where it is not, it is tried without what it computes and nobody reads: caches that are filled
-    and left, of which a format that keeps outputs alone has no trace either.
+    Otherwise it is tried without unread writes, such as caches that are filled and not returned.
 
     Args:
-        program: as torch.export gave it; its conditions and ranges are mended.
-        checked: the conditions that do not hold in all ranges that were asked for.
-        job: its example is what eager and the program are run on, repeated or cut.
-        example: the sizes that it was captured at.
+        program: the program of torch.export; its conditions and ranges are changed.
+        checked: the conditions that do not hold in all requested ranges.
+        job: provides the example to resize.
+        example: the captured sizes.
     """
     found = _verify_program(program, checked.broken, job, example)
     if found is not None or not _has_unread_writes(program):
@@ -101,10 +100,10 @@ def _verify_program(
     job: Job,
     example: Sizes,
 ) -> VerifiedProgram | None:
-    """What eager rejects is not right: there the condition is the model's own.
+    """Verify the program without its broken conditions; None if it may be wrong.
 
-    Nor is what may be wrong at other sizes behind these conditions: an arm asks for more at times,
-    and a plain number made of a size is asked for nothing.
+    Sizes that eager rejects mean that the condition is the model's own. Further branches behind the
+    conditions are compared as well; a size that became a Python number rules verification out.
     """
     places = _sizes_to_verify(broken, job.signature, example)
     if not places:
@@ -114,11 +113,11 @@ def _verify_program(
     answered = []
 
     def count_answers(*tensors: torch.Tensor) -> object:
-        """Asked only where eager answers."""
+        """Count sizes that eager accepts."""
         answered.append(True)
         return made(*tensors)
 
-    wrong = first_mismatch(count_answers, job, places, off=_OFF)
+    wrong = first_mismatch(count_answers, job, places, tolerance=_TOLERANCE)
     if wrong is not None or len(answered) < len(places):
         return None
     around = compare_sizes(made, job, places[-1])
@@ -130,7 +129,7 @@ def _verify_program(
 
 
 def _has_unread_writes(program: torch.export.ExportedProgram) -> bool:
-    """Whether it writes into tensors in passing: nothing reads what the operator gives."""
+    """Whether it mutates tensors by operators whose results nothing reads."""
     schemas = (
         getattr(node.target, "_schema", None) for node in program.graph.nodes if not node.users
     )
@@ -138,22 +137,22 @@ def _has_unread_writes(program: torch.export.ExportedProgram) -> bool:
 
 
 def _functionalize(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
-    """The same without writes into tensors, and so without what only such writes read."""
+    """Return the program without mutation, and so without computations for unread writes."""
     try:
         with oblivious_sizes(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of deprecations in torch's own code
+            warnings.simplefilter("ignore")  # deprecations in torch's own code
             made: torch.export.ExportedProgram = program.run_decompositions({})
             return made
-    except Exception as error:  # noqa: BLE001 - torch raises anything; what was refused stays so
+    except Exception as error:  # noqa: BLE001 - torch raises anything
         _LOG.warning("without writes into tensors: %s", error)
         return None
 
 
 def _relaxation_note(broken: Sequence[SizeConstraint], places: Sequence[Sizes]) -> str:
-    """What was taken for granted, and where it was seen to make no difference."""
+    """Return a note on the assumed conditions, and the sizes of verification."""
     texts = sorted({one.text for one in broken}, key=len)
-    more = f" and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
-    shown = "; ".join(texts[:_TOLD])
+    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
+    shown = "; ".join(texts[:_LISTED])
     return (
         f"torch.export took for granted: {shown}{more}; judged at {len(places)} sizes on both"
         " sides of that"
@@ -163,9 +162,9 @@ def _relaxation_note(broken: Sequence[SizeConstraint], places: Sequence[Sizes]) 
 def _sizes_to_verify(
     broken: Sequence[SizeConstraint], signature: Signature, example: Sizes
 ) -> tuple[Sizes, ...]:
-    """Sizes at which each condition breaks, and such at which it holds; none if one has not both.
+    """Return sizes at which each condition breaks and holds; empty if one has not both.
 
-    Those at which a condition flips come first, and the one at which most conditions break.
+    Sizes at which a condition flips come first, the one with most broken conditions last.
     """
     chosen: list[Sizes] = []
     drawn = [one for one in sample_points(signature, example) if _is_drawable(one, signature)]
@@ -182,18 +181,18 @@ def _sizes_to_verify(
         for side, wanted in ((False, _BROKEN), (True, _HOLDING)):
             mine = [one for one in near if is_satisfied(constraint, signature, one) is side]
             known = sum(is_satisfied(constraint, signature, one) is side for one in chosen)
-            fresh = _unique_sizes(mine, besides=chosen)[: max(wanted - known, 0)]
+            fresh = _unique_sizes(mine, known_sizes=chosen)[: max(wanted - known, 0)]
             if not known and not fresh:
                 return ()
             chosen += fresh
     most = max(drawn, key=lambda one: sum(not is_satisfied(c, signature, one) for c in broken))
-    return (*chosen, *_unique_sizes([most], besides=chosen))
+    return (*chosen, *_unique_sizes([most], known_sizes=chosen))
 
 
 def _flip_sizes(
     constraint: SizeConstraint, signature: Signature, example: Sizes
 ) -> Iterator[Sizes]:
-    """The first and the last two neighbours of each dim between which the condition flips."""
+    """Yield the first and last neighbouring sizes of each dim between which the condition flips."""
     for name, dim in signature.free_dims.items():
         sizes = [size for size in sample_sizes(dim) if size <= dim.high]
         pairs = [
@@ -209,7 +208,7 @@ def _flip_sizes(
 def _spread_sizes(
     drawn: Sequence[Sizes], constraint: SizeConstraint, signature: Signature
 ) -> Iterator[Sizes]:
-    """Of the sizes on each side the last, the first and those between, far apart."""
+    """Yield the last, the first and some sizes between, on each side of the condition."""
     for side in (False, True):
         found = [one for one in drawn if is_satisfied(constraint, signature, one) is side]
         yield from found[-1:]
@@ -217,13 +216,13 @@ def _spread_sizes(
 
 
 def _is_drawable(sizes: Sizes, signature: Signature) -> bool:
-    """Whether feeds of these sizes are drawn: of a dim without bounds they end somewhere."""
+    """Whether feeds of these sizes are drawn."""
     return all(sizes[name] <= dim.high for name, dim in signature.free_dims.items())
 
 
-def _unique_sizes(found: Iterable[Sizes], *, besides: Iterable[Sizes]) -> list[Sizes]:
-    """Each of them once, without those that are known."""
-    known = [dict(one) for one in besides]
+def _unique_sizes(found: Iterable[Sizes], *, known_sizes: Iterable[Sizes]) -> list[Sizes]:
+    """Return the sizes once, without known ones."""
+    known = [dict(one) for one in known_sizes]
     fresh: list[Sizes] = []
     for one in found:
         if dict(one) not in [*known, *map(dict, fresh)]:
@@ -236,7 +235,7 @@ _FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\]")
 
 
 class _SpecializationHandler(logging.Handler):
-    """Keeps the lines that a message says fixed a size; passes nothing on."""
+    """Collects the user's lines that fix a size, from torch's log messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -249,9 +248,9 @@ class _SpecializationHandler(logging.Handler):
 
 
 def _user_place() -> str:
-    """`file:line` of the user's innermost frame that led to the call; empty without one.
+    """Return `file:line` of the user's innermost frame; empty without one.
 
-    What is above the frames of this room has started the export, and is not the model's.
+    Frames above this package started the export, and are not the model's.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -266,16 +265,15 @@ def _user_place() -> str:
 
 @contextmanager
 def specialization_places() -> Iterator[list[str]]:
-    """The lines, `file:line`, at which sizes become numbers inside the `with`, in order.
+    """Collect the lines, `file:line`, at which sizes become numbers within the context.
 
-    Torch tells that to its log alone, and finds the line out for each guard, so this is for a
-    second look only.
+    Torch only logs that, and looks up the line of each guard, so use it for a second run only.
     """
     logger, places = logging.getLogger(_LOGGER), _SpecializationHandler()
     before = logger.level, logger.propagate
     logger.addHandler(places)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # what else it says at that level is for torch's developers
+    logger.propagate = False  # other messages of that level are for torch's developers
     try:
         yield places.found
     finally:
@@ -285,7 +283,7 @@ def specialization_places() -> Iterator[list[str]]:
 
 
 def oblivious_sizes() -> AbstractContextManager[object]:
-    """Torch's own setting by which the sizes of inputs are not told apart from 0 and 1."""
+    """Return torch's context in which 0 and 1 are not special sizes."""
     from torch.fx.experimental import _config
 
     if not hasattr(_config, "backed_size_oblivious"):

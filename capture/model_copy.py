@@ -1,4 +1,4 @@
-"""The copy that rewrites are made on, with the reference's weights, and the user's `--patch`."""
+"""Copies for rewrites, which share the reference's weights, and the user's `--patch`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 
     import torch
 
-_SMALL_TENSOR_BYTES = (
-    1 << 20
-)  # bytes: buffers up to this are copied, as forward may write into them
+_SMALL_TENSOR_BYTES = 1 << 20  # bytes: smaller buffers are copied, as forward may write into them
 
 
 def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
-    """A deep copy that shares the memory of parameters and of large buffers.
+    """Return a deep copy that shares the memory of parameters and of large buffers.
 
-    Each parameter is an object of its own, so that one that is replaced in the copy stays as it is
-    in the module.
+    Each parameter is a separate object, so that the copy's can be replaced.
 
     Raises:
         ConversionError: the module cannot be copied.
@@ -38,21 +35,21 @@ def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
     for tensor in _module_tensors(module):
         if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = _alias_parameter(tensor)
-        elif _is_large(tensor) or not tensor.is_leaf:  # what has a history cannot be copied
+        elif _is_large(tensor) or not tensor.is_leaf:  # tensors with a history cannot be copied
             memo[id(tensor)] = tensor.detach()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
+            warnings.simplefilter("ignore")  # about gradients, which are not used
             return copy.deepcopy(module, memo)
     except Exception as error:  # the user's own __deepcopy__, or a lock among the attributes
         raise ConversionError(
-            f"the model cannot be copied to be rewritten: {first_line(error)}",
-            hint="keep what cannot be copied out of the module's attributes",
+            f"the model cannot be copied for rewrites: {first_line(error)}",
+            hint="do not store objects in attributes that cannot be copied",
         ) from error
 
 
 def _alias_parameter(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Another parameter on the same memory; one of a class of its own is shared as it is."""
+    """Return a parameter on the same memory; subclasses of Parameter are shared themselves."""
     import torch
 
     if type(parameter) is not torch.nn.Parameter:
@@ -67,7 +64,7 @@ def _is_large(tensor: torch.Tensor) -> bool:
 
 
 def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Every parameter, buffer and plain tensor attribute."""
+    """Yield every parameter, buffer and tensor attribute."""
     import torch
 
     yield from module.parameters()
@@ -77,7 +74,7 @@ def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
-    """CRC-32 of the bytes of every parameter and buffer, by name."""
+    """Return the CRC-32 of every parameter and buffer, by name."""
     import torch
 
     named = (*module.named_parameters(), *module.named_buffers())
@@ -92,18 +89,18 @@ def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
 # `--patch pkg.mod:fn`: the user's own change to the copy that is captured.
 
 
-PATCH = "patch:"  # what the name of such a rewrite begins with
+PATCH = "patch:"  # the prefix of such a rewrite's name
 _PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
-    """What `package.module:fn` makes of the copy; a function that returns nothing changed it.
+    """Apply `package.module:fn` to the copy; the function returns a module, or changes it in place.
 
-    With `--method` it gets the user's module, and its result is called by that method.
+    With `--method` it gets the user's module, whose method is then called.
 
     Raises:
-        UsageError: there is no such function.
-        CheckpointError: it raised, or gave something else than a module that can be called so.
+        UsageError: the function does not exist.
+        CheckpointError: it raised, or returned something else than a suitable module.
     """
     from torch import nn
 
@@ -126,7 +123,7 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     except Exception as error:  # the user's code raises anything
         raise CheckpointError(
             f"--patch {spec} raised {type(error).__name__}{_location(error)}: {first_line(error)}",
-            hint="the error is in the patch; call it in Python with your model to see all of it",
+            hint="the error is in the patch; call it in Python with your model for the traceback",
             option="patch",
         ) from error
     if given is not None and not isinstance(given, nn.Module):
@@ -141,10 +138,10 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
 
 
 def check_unmodified(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:
-    """That the weights which the copy shares with the reference are what they were.
+    """Check that the weights shared with the reference did not change.
 
     Raises:
-        CheckpointError: a patch wrote into them; the reference is spoilt with it.
+        CheckpointError: a patch wrote into them, and so into the reference.
     """
     now = weight_checksums(reference)
     changed = [name for name, value in before.items() if now.get(name) != value]
@@ -153,12 +150,12 @@ def check_unmodified(reference: torch.nn.Module, before: dict[str, int], names: 
         raise CheckpointError(
             f"{names} writes into weights that the copy shares with the reference: "
             f"{changed[0]}{more}",
-            hint="give the copy a tensor of its own: module.weight = nn.Parameter(new)",
+            hint="give the copy its own tensor: module.weight = nn.Parameter(new)",
         )
 
 
 def _location(error: BaseException) -> str:
-    """` at file:line`, the innermost line that is not an installed package's."""
+    """Return ` at file:line` of the innermost frame outside installed packages."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

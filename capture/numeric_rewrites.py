@@ -1,24 +1,24 @@
-"""Fourier transforms, ELU and inverses in operators that ONNX computes exactly or at all.
+"""Fourier transforms, ELU and inverses by operators that ONNX Runtime computes accurately.
 
-It computes other sizes by Bluestein's algorithm in float32, some 150 times as far from float64 as
-torch at 255 points. The matrix holds exp(-2 pi i k n / N). As it has a period of N, k n is taken
-modulo N among integers, and the angle is at most pi: the factors are right to float32's last bits.
-A transform takes N^2 steps and numbers in place of N log N.
+ONNX Runtime computes DFTs of sizes other than powers of 2 by Bluestein's algorithm in float32,
+about 150 times as far from float64 as torch at 255 points. Here the DFT is a product with the
+matrix exp(-2 pi i k n / N), with k n modulo N in integers, so that the factors are accurate to the
+last bits. It costs N^2 instead of N log N.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SPECTRA_SIGNS = ("times as far from",)  # what the verdict says of an artifact that is too rough
 _FFT_NAMES = frozenset({
     "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2",
     "fftn", "ifftn", "rfftn", "irfftn", "stft", "spectrogram",
@@ -26,9 +26,8 @@ _FFT_NAMES = frozenset({
 _LAST_TWO = (-2, -1)
 
 
-def _needs_exact_spectra(module: Module, reasons: Sequence[str]) -> bool:
-    rough = any(sign in reason for reason in reasons for sign in _SPECTRA_SIGNS)
-    return rough and calls_any(module, _FFT_NAMES)
+def _needs_exact_spectra(module: Module) -> bool:
+    return calls_any(module, _FFT_NAMES)
 
 
 @contextmanager
@@ -61,7 +60,7 @@ def _rfft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None
 
 
 def _irfft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
-    """Real values of half a spectrum; each of its numbers but the ends stands for two."""
+    """Return real values of half a spectrum, whose inner numbers count twice."""
     import torch
 
     size = 2 * (x.shape[dim] - 1) if n is None else n
@@ -94,14 +93,14 @@ def _transform(  # noqa: PLR0913 - the transform's own
 
 
 def _split_rows(x: torch.Tensor, size: Any, dim: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The real and the imaginary part, the dim last and of that size; None where there is none."""
+    """Return real and imaginary part (or None), with the dim last and of that size."""
     parts = (x.real, x.imag) if x.is_complex() else (x if x.is_floating_point() else x.float(),)
     real, *others = (_fit_size(part.transpose(dim, -1), size) for part in parts)
     return real, others[0] if others else None
 
 
 def _fit_size(rows: torch.Tensor, size: Any) -> torch.Tensor:
-    """Cut to a size, or filled up with zeros."""
+    """Cut to a size, or pad with zeros."""
     import torch
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -113,14 +112,14 @@ def _fit_size(rows: torch.Tensor, size: Any) -> torch.Tensor:
 
 
 def _dft_factors(rows: Any, columns: Any, size: Any, like: torch.Tensor) -> Any:
-    """Cosines and sines of 2 pi k n / size for k below rows and n below columns.
+    """Return cosines and sines of 2 pi k n / size for k below rows and n below columns.
 
-    They are taken of angles up to pi / 2, which float32 tells apart best.
+    Angles are reduced to pi / 2, where float32 is most accurate.
     """
     import torch
 
     places = torch.arange(rows, device=like.device)[:, None]
-    whole = torch.ones_like(places[:1]) * size  # exporters write no remainder by a size
+    whole = torch.ones_like(places[:1]) * size  # exporters do not support a remainder by a size
     turned = 2 * ((places * torch.arange(columns, device=like.device)[None, :]) % whole)
     over = turned > whole  # below the axis
     twice = torch.where(over, 2 * whole - turned, turned)
@@ -144,7 +143,7 @@ def _apply_norm(
 def _transform_each(  # noqa: PLR0913, PLR0917 - the transforms' own
     one: Any, last: Any, x: torch.Tensor, s: Any, dim: Any, norm: str | None, *, first: bool
 ) -> torch.Tensor:
-    """Along each dim, with the last one's own function first or at the end."""
+    """Transform along each dim, with another function for the last dim, first or last."""
     if dim is None:
         dim = tuple(range(-(x.ndim if s is None else len(s)), 0))
     sizes = [None] * len(dim) if s is None else [None if size == -1 else size for size in s]
@@ -181,7 +180,7 @@ def _stft(  # noqa: PLR0913, PLR0917 - torch's own
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> torch.Tensor:
-    """As `torch.stft`, of frames that are multiplied with the window and by a matrix."""
+    """Like `torch.stft`, with windowed frames times a matrix."""
     import torch
 
     if align_to_window:
@@ -227,24 +226,21 @@ def _irfft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = No
 SPECTRA_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="exact-spectra",
-        summary="Fourier transforms as products with a matrix, exact at all sizes",
+        summary="Fourier transforms as products with a matrix, accurate at all sizes",
         suits=_needs_exact_spectra,
         during=_use_matrix_dft,
-        signs=_SPECTRA_SIGNS,
+        answers=frozenset((Symptom.ROUNDOFF,)),
+        needs=frozenset((Symptom.ROUNDOFF,)),
     ),
 )
 
 
-# ELU, CELU and SELU by tanh: ONNX writes them with exp(x) - 1, which forgets small numbers.
+# ELU, CELU and SELU by tanh: ONNX uses exp(x) - 1, which is inaccurate for small x.
 #
-# Torch computes them by expm1. Of x = -0.001, exp(x) - 1 keeps 14 of 24 bits in float32, which
-# shows where nothing larger is added behind. With t = tanh(x / 2), expm1(x) = 2 t / (1 - t); for x
-# <= 0 the divisor lies between 1 and 2, so no bits are lost.
+# Torch uses expm1. For x = -0.001, exp(x) - 1 has 14 of 24 bits in float32. With t = tanh(x / 2),
+# expm1(x) = 2 t / (1 - t); for x <= 0 the divisor is between 1 and 2, so no bits are lost.
 
 
-_ELU_SIGNS = (
-    "times as far from float64",
-)  # what the verdict says of an artifact that is too rough
 _ELU_NAMES = frozenset({"elu", "celu", "selu"})
 _SELU_CONSTANTS = (
     1.0507009873554805,
@@ -252,9 +248,8 @@ _SELU_CONSTANTS = (
 )  # scale and alpha, as torch documents them
 
 
-def _needs_exact_elu(module: Module, reasons: Sequence[str]) -> bool:
-    rough = any(sign in reason for reason in reasons for sign in _ELU_SIGNS)
-    return rough and calls_any(module, _ELU_NAMES)
+def _needs_exact_elu(module: Module) -> bool:
+    return calls_any(module, _ELU_NAMES)
 
 
 @contextmanager
@@ -291,29 +286,22 @@ def _store_result(x: torch.Tensor, result: torch.Tensor, *, inplace: bool) -> to
 ELU_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="exact-elu",
-        summary="ELU, CELU and SELU by tanh, which keeps small numbers exact",
+        summary="ELU, CELU and SELU by tanh, accurate for small numbers",
         suits=_needs_exact_elu,
         during=_use_exact_elu,
-        signs=_ELU_SIGNS,
+        answers=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
+        needs=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
     ),
 )
 
 
-# Inverses of matrices whose size ONNX does not know, as in a loop that torch.jit.script keeps.
+# Inverses of matrices of dynamic size, by a loop that torch.jit.script keeps.
 #
-# The translation writes one turn for each row. Where the number of rows is not known, the turns are
-# a loop of TorchScript, and one of ONNX.
+# The ONNX translation unrolls the rows, which requires their number.
 
 
-_INVERSE_SIGNS = (
-    "inverse cannot be written in ONNX of matrices whose size is not fixed",
-    "solve cannot be written in ONNX of matrices whose size is not fixed",
-)
-
-
-def _needs_inverse_loop(module: Module, reasons: Sequence[str]) -> bool:
-    asked = any(sign in reason for reason in reasons for sign in _INVERSE_SIGNS)
-    return asked and calls_any(module, frozenset({"inv", "inverse", "solve"}))
+def _needs_inverse_loop(module: Module) -> bool:
+    return calls_any(module, frozenset({"inv", "inverse", "solve"}))
 
 
 @contextmanager
@@ -334,9 +322,10 @@ def _use_inverse_loop(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ev
 INVERSE_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="looped-inverse",
-        summary="torch.linalg.inv and solve as a loop over the rows, however many these are",
+        summary="torch.linalg.inv and solve as a loop over any number of rows",
         suits=_needs_inverse_loop,
         during=_use_inverse_loop,
-        signs=_INVERSE_SIGNS,
+        answers=frozenset((Symptom.OPEN_INVERSE,)),
+        needs=frozenset((Symptom.OPEN_INVERSE,)),
     ),
 )

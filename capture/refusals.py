@@ -1,4 +1,4 @@
-"""Why captures refuse models, and the line of user code that an exception is about."""
+"""Causes for which captures refuse models, and the user's line in an exception."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from typing import NamedTuple
 from ..core.errors import ConversionError, Hint, ModelcError, text_of
 from ..core.findings import Warned
 from ..core.kinds import Capture
+from .evidence import RefusalEvidence
 from .size_constraints import SizeConstraintError
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalCause:
-    """One kind of refusal.
+    """One cause of refusals.
 
-    `pattern` is looked for in `TYPE: text` of the exceptions; its named groups stand in `says` and
-    `hint`. `says` empty leaves torch's own line. `rank` orders refusals, the most telling first.
-    `strict` says whether torch.export's strict mode may take what the other refused so, `lasting`
-    whether it is the model that is refused, and would be again. `scripts` says that scripting the
-    model is another way.
+    Attributes:
+        name: its identifier.
+        pattern: searched in `TYPE: text` of the exceptions; named groups fill `says` and `hint`.
+        says: the message; empty for torch's own line.
+        hint: how to fix it.
+        rank: orders refusals, the most specific first.
+        strict: torch.export's strict mode may succeed.
+        lasting: the model is the cause, so the same again fails again.
+        scripts: scripting the model may succeed.
     """
 
     name: str
@@ -39,16 +44,16 @@ class RefusalCause:
     scripts: bool = False
 
     def full_hint(self, **names: str) -> str:
-        """The hint with the names that the pattern found, and scripting where that is a way."""
+        """Return the hint with the pattern's groups, and with scripting if that may help."""
         return f"{self.hint.format(**names)}{BY_SCRIPT if self.scripts else ''}"
 
 
 class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.
 
-    What the table knows lies in the model as a rule. Anything else may have been the moment, and so
-    may what is `passing`: memory, a disk. `detail` is the message without who refused, `has_place`
-    says that it ends with a line of the user's code.
+    A cause of the table usually lies in the model. Anything else may be temporary, and so may what
+    is `passing`: memory, a disk. `detail` is the message without who refused; `source` is the line
+    of the user's code that the message ends with, `file:line`, or empty.
     """
 
     def __init__(  # noqa: PLR0913 - all but the hint are optional
@@ -60,17 +65,19 @@ class RefusedError(ConversionError):
         cause: RefusalCause | None = None,
         passing: bool = False,
         detail: str = "",
-        has_place: bool = False,
+        source: str = "",
+        evidence: RefusalEvidence | None = None,
     ) -> None:
         super().__init__(message, hint=hint, option=option)
         self.cause = cause
         self.detail = detail or message
-        self.has_place = has_place
+        self.source = source
+        self.evidence = evidence or RefusalEvidence()
         self.lasting = cause is not None and cause.lasting and not passing
 
 
 class _CauseRow(NamedTuple):
-    """A row as it is written below."""
+    """A row of the table below."""
 
     name: str
     rank: int
@@ -83,15 +90,15 @@ class _CauseRow(NamedTuple):
 
 
 _OPERATOR = "operator {ns}::{op} has no ONNX translation"
-_WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or make it of other operators"
+_WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or use other operators"
 NUMPY = "numpy"
-_OUT_OF_TORCH = "torch.from_numpy results are registered"  # the tracer, where arrays come back
+_OUT_OF_TORCH = "torch.from_numpy results are registered"  # from the tracer
 BY_SCRIPT = ", or --capture script or mixed"
 _BY_HAND = ", in forward or in a copy of it (--patch)"
-_TENSORS = "keep it in tensors (torch.where, torch.cond)"
+_TENSORS = "use tensor operations (torch.where, torch.cond)"
 _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
-# The first that matches is the cause. The words are those of torch 2.13.
+# The first match is the cause. Texts of torch 2.13.
 _ROWS = (
     _CauseRow(
         "operator",
@@ -119,7 +126,7 @@ _ROWS = (
         2,
         r"Unsupported: ONNX export of (?:operator )?(?P<what>[^.\n]+)",
         "the TorchScript exporter cannot write {what}",
-        "give fixed sizes there, or make it of other operators",
+        "use fixed sizes there, or other operators",
         strict=False,
     ),
     _CauseRow(
@@ -134,8 +141,8 @@ _ROWS = (
         "check",
         3,
         r"Could not guard on data-dependent(?:.|\n)*\n\s+assert\b",
-        "an assert asks for tensor data",
-        "check it outside forward, or leave it out",
+        "an assert depends on tensor data",
+        "move it out of forward, or remove it",
     ),
     _CauseRow(
         "value",
@@ -159,7 +166,7 @@ _ROWS = (
         "value",
         2,
         r"DataDependentOutputException: (?P<what>\S+)",
-        "{what} makes a Python value of tensor data",
+        "{what} converts tensor data to a Python value",
         _TENSORS,
         scripts=True,
     ),
@@ -175,77 +182,67 @@ _ROWS = (
         "state",
         3,
         r"tensor attributes? (?P<what>.+?) (?:was|were) assigned during export",
-        "forward keeps tensors in attributes: {what}",
-        "keep them in local names, or register_buffer them",
+        "forward stores tensors in attributes: {what}",
+        "use local variables or register_buffer",
     ),
     _CauseRow(
         "state",
         3,
         r"fake tensor in the exported program constant's list",
-        "forward keeps or changes tensors behind the tracer (.data, a cache of its own)",
-        "keep them in local names, and change none through .data",
+        "forward stores or changes tensors unseen by the tracer (.data, a cache)",
+        "use local variables, and do not change tensors through .data",
     ),
     _CauseRow(
         NUMPY,
         3,
         r"\.numpy\(\) is not supported for tensor subclasses",
-        "forward leaves torch for NumPy",
-        "write it with torch's operators, or change it in a copy, with --patch PKG.MOD:FN",
+        "forward uses NumPy",
+        "use torch's operators, or change it in a copy with --patch PKG.MOD:FN",
     ),
     _CauseRow(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)(?:.|\n)*qualname: (?P<call>\w+)",
         "it cannot follow {call}: {what}",
-        "leave that call out of forward, or --capture trace",
+        "remove that call from forward, or use --capture trace",
     ),
     _CauseRow(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)",
         "",
-        "leave that out of forward, or --capture trace",
+        "remove it from forward, or use --capture trace",
     ),
     _CauseRow(
         "script",
         7,
         r"variable number of arguments or use keyword-only arguments",
-        "TorchScript takes no *args, no **kwargs and no keyword-only arguments with defaults",
+        "TorchScript does not support *args, **kwargs and keyword-only arguments with defaults",
         "name the arguments of forward",
     ),
     _CauseRow(
         "script",
         7,
-        "<--- HERE",  # stands in what scripted code raises when it runs, too
+        "<--- HERE",  # also in errors of scripted code at run time
         "",
-        "TorchScript compiles typed Python only: annotate or change that line",
+        "annotate or change that line: TorchScript compiles typed Python only",
         lasting=False,
     ),
 )
 CAUSES = tuple(
-    RefusalCause(
-        name=row.name,
-        rank=row.rank,
-        pattern=re.compile(row.pattern),
-        says=row.says,
-        hint=row.hint,
-        strict=row.strict,
-        lasting=row.lasting,
-        scripts=row.scripts,
-    )
-    for row in _ROWS
+    RefusalCause(**{**row._asdict(), "pattern": re.compile(row.pattern)}) for row in _ROWS
 )
-_NEVER = re.compile(r"(?!)")  # what modelc itself refuses for is in no text of torch's
+_NEVER = re.compile(r"(?!)")  # for causes that modelc itself detects
 CUSTOM_OP = RefusalCause(
     name="custom-op", pattern=_NEVER, says="", hint="", rank=0, strict=False, lasting=False
-)  # it is the user's function that says why
+)  # the user's function raised
 REDUNDANT = RefusalCause(name="needless", pattern=_NEVER, says="", hint="", rank=9)
 
-_NO_CAUSE = 5  # what no row knows is more telling than what a compiler of Python cannot read
+_NO_CAUSE = 5  # an unknown cause is more specific than a limit of a Python compiler
 
 
 def find_cause(text: str) -> tuple[RefusalCause, dict[str, str]] | None:
-    """The first row that `TYPE: text` matches, with its named groups."""
+    """Return the first cause that matches `TYPE: text`, with its named groups."""
     for cause in CAUSES:
         match = cause.pattern.search(text)
         if match is not None:
@@ -254,12 +251,12 @@ def find_cause(text: str) -> tuple[RefusalCause, dict[str, str]] | None:
 
 
 def most_specific(errors: Sequence[ModelcError]) -> ModelcError:
-    """Of several refusals of one model the one that says most; the first of equals."""
+    """Return the most specific of several refusals; the first of equals."""
     return min(errors, key=_rank)
 
 
 def hint_for(error: ModelcError, left: Collection[Capture]) -> Hint:
-    """The error's hint, which names no capture that is not `left` to be tried for the format."""
+    """Return the error's hint, without captures that are not `left` to try."""
     cause = error.cause if isinstance(error, RefusedError) else None
     if cause is None or not cause.scripts or Capture.SCRIPT in left:
         return error.advice
@@ -273,23 +270,23 @@ def _rank(error: ModelcError) -> int:
 
 
 def find_numpy_use(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
-    """Where forward leaves torch for NumPy, as a refusal or a tracer's warning says; else empty."""
+    """Return where forward uses NumPy, by a refusal or a tracer's warning; else empty."""
     for error in errors:
         if isinstance(error, RefusedError) and error.cause and error.cause.name == NUMPY:
             return error.detail
     places = [f"{one.file}:{one.line}" for one in warned if one.text.startswith(_OUT_OF_TORCH)]
-    return f"forward leaves torch for NumPy (at {places[0]})" if places else ""
+    return f"forward uses NumPy (at {places[0]})" if places else ""
 
 
 def is_redundant(error: ModelcError) -> bool:
-    """Whether the capture only says that another one does all that it would do."""
+    """Whether the capture was refused because another one does the same."""
     return isinstance(error, RefusedError) and error.cause is REDUNDANT
 
 
 def can_strict_help(errors: Sequence[ModelcError]) -> bool:
-    """Whether strict mode could take what torch.export refused for these reasons.
+    """Whether strict mode may succeed where torch.export failed for these reasons.
 
-    Not where a program does not hold at all sizes: that is what the code does, however it is read.
+    Not for size constraints, which the code has in both modes.
     """
     if any(isinstance(error, SizeConstraintError) for error in errors):
         return False
@@ -305,9 +302,9 @@ _LIBRARIES = (
 )  # fmt: skip
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _PACKAGES = ("site-packages", "dist-packages")
-# As tracebacks say it, and as the tracer's own source ranges do.
+# In tracebacks, and in the tracer's source ranges.
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)|(?P<py>/\S+?\.py)\((?P<at>\d+)\)')
-COMPILED = "<--- HERE"  # the compiler of TorchScript: the first frame is the line that it means
+COMPILED = "<--- HERE"  # the TorchScript compiler: the first frame is the line
 CodePlace = tuple[str, int]
 
 
@@ -319,7 +316,7 @@ def _library_roots() -> tuple[str, ...]:
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a file is the model's code or a package that it calls, as `transformers`."""
+    """Whether a file is the model's code or a package that it uses, such as `transformers`."""
     if file.startswith(("<", *_OWN_FOLDERS, *_library_roots())):
         return False
     inner = file.removeprefix(_STDLIB)
@@ -327,9 +324,9 @@ def is_user_file(file: str) -> bool:
 
 
 def user_place(error: BaseException) -> str:
-    """`file:line` of the user's code that an exception is about; empty where it tells of none.
+    """Return `file:line` of the user's code in an exception; empty if there is none.
 
-    What the text quotes comes first, then the frames of the exception and of what caused it.
+    Frames quoted in the text come first, then those of the exception and its causes.
     """
     chain = list(_exception_chain(error))
     quoted = [place for one in chain for place in _frames_in_text(text_of(one))]
@@ -341,13 +338,13 @@ def user_place(error: BaseException) -> str:
 
 
 def last_user_place(text: str) -> str:
-    """`file:line` of the innermost frame of the user's that a text quotes; empty without one."""
+    """Return `file:line` of the user's innermost frame quoted in a text; empty without one."""
     mine = [place for place in _frames_in_text(text) if is_user_file(place[0])]
     return f"{mine[0][0]}:{mine[0][1]}" if mine else ""
 
 
 def _frames_in_text(text: str) -> list[CodePlace]:
-    """The frames that a text quotes, the innermost first."""
+    """Return the frames quoted in a text, innermost first."""
     found = [
         (match["file"] or match["py"], int(match["line"] or match["at"]))
         for match in _FRAME.finditer(text)
@@ -357,7 +354,7 @@ def _frames_in_text(text: str) -> list[CodePlace]:
 
 
 def _traceback_frames(error: BaseException) -> list[CodePlace]:
-    """The frames of an exception, the innermost first."""
+    """Return the frames of an exception, innermost first."""
     found: list[CodePlace] = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -367,7 +364,7 @@ def _traceback_frames(error: BaseException) -> list[CodePlace]:
 
 
 def _exception_chain(error: BaseException) -> Iterator[BaseException]:
-    """The cause of all first."""
+    """Yield the exception and its causes, the root cause first."""
     if error.__cause__ is not None:
         yield from _exception_chain(error.__cause__)
     yield error

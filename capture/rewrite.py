@@ -1,12 +1,14 @@
-"""What a rewrite is, and the means to change a copy of a model: own classes, swapped functions."""
+"""Rewrites, and tools to change a copy of a model: own classes, swapped functions."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .evidence import RefusalEvidence, Symptom
 
 if TYPE_CHECKING:
     import torch
@@ -18,19 +20,19 @@ else:
 
 
 def keep_module(module: Module) -> Module:
-    """Nothing is changed in the module itself."""
+    """Return the module unchanged."""
     return module
 
 
 def no_context(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
-    """Nothing is changed while the copy runs."""
+    """Return an empty context."""
     return nullcontext()
 
 
 def calls_any(module: Module, names: frozenset[str]) -> bool:
-    """Whether a method of a part's class names one of them, as torch.nn.ELU's forward does `elu`.
+    """Whether a method of a submodule's class uses one of the names, such as `elu`.
 
-    What `torch.nn.Module` itself has is left out.
+    Methods of `torch.nn.Module` do not count.
     """
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     members = [m for kind in kinds if kind.__name__ != "Module" for m in vars(kind).values()]
@@ -40,32 +42,46 @@ def calls_any(module: Module, names: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """One known change.
+    """One known change to a model.
 
-    `summary` is told to the user: `captured with <name>: <summary>`. `suits` says of the module
-    and the reasons of the refusals so far whether it may help. `change` works on the copy, once,
-    and gives what is then captured; `during` holds while the copy is captured, and puts back what
-    it changed outside of it. `alone` says that it is not joined with others: where it does not
-    help by itself, it would only change more than need be. `signs` are words of refusals that it
-    is the answer to: it is tried before those that have none there.
+    Attributes:
+        name: its name in records and on the command line.
+        summary: shown to the user as `captured with <name>: <summary>`.
+        suits: whether the module contains what it changes.
+        change: changes the copy, once, and returns what is captured.
+        during: a context in which the copy is captured; it restores what it changes elsewhere.
+        alone: do not combine it with others: if it does not help by itself, it changes too much.
+        answers: the symptoms that it removes; rewrites that answer what was met are tried first.
+        files: names of files, likewise: the rewrite answers a refusal that lies in one of them.
+        needs: try it only if one of these symptoms was met; empty for no condition.
     """
 
     name: str
     summary: str
-    suits: Callable[[Module, Sequence[str]], bool]
+    suits: Callable[[Module], bool]
     change: Callable[[Module], Module] = keep_module
     during: Callable[[Module], AbstractContextManager[None]] = no_context
     alone: bool = False
-    signs: tuple[str, ...] = ()
+    answers: frozenset[Symptom] = frozenset()
+    files: frozenset[str] = frozenset()
+    needs: frozenset[Symptom] = frozenset()
+
+    def is_answer(self, evidence: RefusalEvidence) -> bool:
+        """Whether it removes one of the symptoms, or changes one of the files."""
+        return bool(self.answers & evidence.symptoms or self.files & evidence.files)
+
+    def may_help(self, module: Module, evidence: RefusalEvidence) -> bool:
+        """Whether it suits the module, and what it needs was met."""
+        return (not self.needs or bool(self.needs & evidence.symptoms)) and self.suits(module)
 
 
 # Changes to the parts of a copied module: classes of their own, replaced submodules.
 
 
 def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
-    """Give one module of the copy a class of its own with these members.
+    """Give a module of the copy its own class with these members.
 
-    Classes are shared with the reference: what is set on them would change it as well.
+    Classes are shared with the reference, so attributes cannot be set on them.
     """
     base = type(part)
     part.__class__ = type(
@@ -78,7 +94,7 @@ def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
 def replace_parts(
     module: torch.nn.Module, instead: Callable[[torch.nn.Module], torch.nn.Module]
 ) -> torch.nn.Module:
-    """The module with every part that `instead` gives another for replaced; itself too."""
+    """Replace submodules, and the module itself, by what `instead` returns for them."""
     for part in list(module.modules()):
         for name, child in list(part.named_children()):
             other = instead(child)
@@ -92,10 +108,10 @@ def replace_parts(
 
 @contextmanager
 def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
-    """Have every loaded module that knows a function by any name know its replacement instead.
+    """Replace functions under every name in every loaded module; restore them afterwards.
 
-    `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
-    the one in torch would not reach it. All are put back, whatever happens in between.
+    `from torch.utils.checkpoint import checkpoint` in the user's file is a separate name, which
+    replacing the attribute in torch would not change.
     """
     back = {id(new): function for function, new in replacements.items()}
     ours = {id(new.__globals__) for new in replacements.values() if hasattr(new, "__globals__")}
@@ -103,11 +119,11 @@ def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]
         _exchange({id(function): new for function, new in replacements.items()}, ours)
         yield
     finally:
-        _exchange(back, ours)  # also where a module was imported meanwhile, and knows the new one
+        _exchange(back, ours)  # also in modules that were imported meanwhile
 
 
 def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -> None:
-    """Set every name of a loaded module that stands for one of these; not in files of ours."""
+    """Set every name of a loaded module that refers to one of these; not in modelc's files."""
     for module in list(sys.modules.values()):
         names: object = getattr(module, "__dict__", None)
         if not isinstance(names, dict) or id(names) in ours:
@@ -119,7 +135,7 @@ def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -
 
 @contextmanager
 def swap_attribute(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute of a library's class or module, and put the old one back."""
+    """Set an attribute of a library's class or module; restore it afterwards."""
     before = vars(owner)[name]
     setattr(owner, name, value)
     try:

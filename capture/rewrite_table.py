@@ -1,4 +1,4 @@
-"""The table of rewrites, and the copy of the model that they are made on."""
+"""The table of rewrites, and the copies of the model that they change."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from ..core.errors import (
 )
 from . import (
     numeric_rewrites,
-    padding_rewrites,
-    projection_rewrites,
     rnn_rewrites,
     scan_rewrites,
     size_rewrites,
     training_rewrites,
     transformer_rewrites,
 )
+from .evidence import RefusalEvidence
 from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
 from .rewrite import Module, Rewrite, swap_attribute
 
@@ -40,10 +39,10 @@ REWRITE_TABLE: tuple[Rewrite, ...] = (
     *transformer_rewrites.EXPERT_REWRITES,
     *training_rewrites.FUNCTION_REWRITES,
     *size_rewrites.LENGTH_REWRITES,
-    *padding_rewrites.PADDING_REWRITES,
+    *transformer_rewrites.PADDING_REWRITES,
     *size_rewrites.POOLING_REWRITES,
     *rnn_rewrites.RNN_REWRITES,
-    *projection_rewrites.PROJECTION_REWRITES,
+    *rnn_rewrites.PROJECTION_REWRITES,
     *scan_rewrites.SCAN_REWRITES,
     *transformer_rewrites.TRANSFORMERS_REWRITES,
     *transformer_rewrites.ATTENTION_REWRITES,
@@ -51,7 +50,7 @@ REWRITE_TABLE: tuple[Rewrite, ...] = (
     *numeric_rewrites.SPECTRA_REWRITES,
 )
 
-# Copies are kept as long as their eager model: each step of a run enters them, twice at times.
+# Copies live as long as their eager model: each step of a run uses them.
 _COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDictionary()
 
 
@@ -59,20 +58,20 @@ _COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDiction
 def apply_rewrites(
     eager: Eager, names: Sequence[str], *, example: Feed | None = None
 ) -> Iterator[Eager]:
-    """A copy of `eager` with the rewrites of these names, in order; without names, itself.
+    """Yield a copy of `eager` with these rewrites, in order; without names, itself.
 
-    What must hold while code runs holds inside the `with` alone, and is put back in all cases.
+    Changes outside the copy hold only within the context.
 
     Args:
-        eager: the reference, which stays as it is.
-        names: rewrites of the table, and `patch:pkg.mod:fn` for the user's own.
-        example: a feed on which the copy is to give the outputs that eager gives, by name.
+        eager: the reference, which does not change.
+        names: names in the table, and `patch:pkg.mod:fn` for the user's patches.
+        example: a feed to compare the names of the copy's outputs with eager's.
 
     Raises:
-        UsageError: there is no such rewrite or patch.
-        CheckpointError: a patch raised, gave no module, wrote into the reference's weights, or its
-            model gives other outputs.
-        ConversionError: the module cannot be copied, or a rewrite does not suit it after all.
+        UsageError: the rewrite or patch does not exist.
+        CheckpointError: a patch raised, returned no module, wrote into the reference's weights,
+            or changes the outputs' names.
+        ConversionError: the module cannot be copied, or a rewrite fails.
     """
     if not names:
         yield eager
@@ -90,39 +89,37 @@ def apply_rewrites(
         yield copied
 
 
-def suggest_rewrites(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Sets of rewrites worth trying after what was refused for these reasons, the best first.
+def suggest_rewrites(eager: Eager, evidence: RefusalEvidence) -> tuple[tuple[str, ...], ...]:
+    """Return sets of rewrites worth trying, the most promising first.
 
-    Each that suits by itself, so that no more is changed than need be; then those together that
-    may be joined.
+    Each suitable rewrite stands alone first, to change no more than necessary; the last set
+    combines all that may be combined.
     """
     import torch
 
     if isinstance(eager.module, torch.jit.ScriptModule):
         return ()
-    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.suits(eager.module, reasons)]
-    found.sort(key=lambda one: not _is_answer(one, reasons))
+    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.may_help(eager.module, evidence)]
+    found.sort(key=lambda rewrite: not rewrite.is_answer(evidence))
     joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
     return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
 
 
 def match_rewrites(
-    eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]
+    eager: Eager, evidence: RefusalEvidence, *, exclude: Sequence[str]
 ) -> tuple[str, ...]:
-    """The rewrites that are the answer to one of these reasons, but for those there are."""
+    """Return the names of the rewrites that answer the evidence, without the excluded ones."""
     return tuple(
-        one.name
-        for one in REWRITE_TABLE
-        if one.name not in besides and _is_answer(one, reasons) and one.suits(eager.module, reasons)
+        rewrite.name
+        for rewrite in REWRITE_TABLE
+        if rewrite.name not in exclude
+        and rewrite.is_answer(evidence)
+        and rewrite.may_help(eager.module, evidence)
     )
 
 
-def _is_answer(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
-    return any(sign in text for text in reasons for sign in rewrite.signs)
-
-
 def describe_rewrite(name: str) -> str:
-    """What is said to the user of a rewrite, after `captured with`."""
+    """Describe a rewrite for `captured with ...`."""
     if name.startswith(PATCH):
         return f"--patch {name.removeprefix(PATCH)}"
     return f"{name}: {_find_rewrite(name).summary}"
@@ -136,7 +133,7 @@ def _find_rewrite(name: str) -> Rewrite:
 
 
 def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
-    """The copy with these rewrites; made once."""
+    """Return the cached copy with these rewrites."""
     copies = _COPIES.setdefault(eager, {})
     if names not in copies:
         module = copy_sharing_weights(eager.module)
@@ -152,9 +149,9 @@ def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
 def _apply_change(module: Module, rewrite: Rewrite) -> Module:
     try:
         return rewrite.change(module)
-    except Exception as error:  # it works on the insides of the user's module
+    except Exception as error:  # rewrites change internals of the user's module
         raise ConversionError(
-            f"the rewrite {rewrite.name} does not suit this model: {first_line(error)}",
+            f"the rewrite {rewrite.name} fails on this model: {first_line(error)}",
             hint=Hint("change the copy yourself with ", Option("patch", "PKG.MOD:FN")),
             option="patch",
         ) from error
@@ -162,7 +159,7 @@ def _apply_change(module: Module, rewrite: Rewrite) -> Module:
 
 @contextmanager
 def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
-    """Look that patches leave the reference's weights alone, when applied and when run."""
+    """Check that patches do not write into the reference's weights."""
     patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
     before = weight_checksums(eager.module) if patches else {}
     try:
@@ -174,7 +171,7 @@ def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _isolate_script_types() -> Iterator[None]:
-    """TorchScript types of our own: torch would take the copy's class for the reference's."""
+    """Use separate TorchScript types: the copy's class has the name of the reference's."""
     from torch.jit import _recursive
 
     with swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
@@ -184,17 +181,17 @@ def _isolate_script_types() -> Iterator[None]:
 def _check_outputs(
     copied: Eager, outputs: Sequence[str], example: Feed, names: Sequence[str]
 ) -> None:
-    """That the copy gives the outputs of the reference, by name."""
+    """Check that the copy's outputs have the reference's names."""
     patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
     what = f"--patch {', '.join(patches)}" if patches else f"the rewrite {', '.join(names)}"
     kind = CheckpointError if patches else ConversionError
-    hint = "return from forward what the model returns, in the same places"
+    hint = "return the same outputs as the model, in the same order"
     try:
         given = copied.names(example)
     except CheckpointError as error:
         raise kind(f"with {what}, {error.message}", hint=hint) from error
     if tuple(given) != tuple(outputs):
         raise kind(
-            f"with {what} the model gives {', '.join(given)} instead of {', '.join(outputs)}",
+            f"with {what} the model returns {', '.join(given)} instead of {', '.join(outputs)}",
             hint=hint,
         )

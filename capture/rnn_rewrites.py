@@ -1,8 +1,8 @@
-"""LSTM and GRU as captures take them: padded rows for packed sequences, and any length.
+"""RNNs for captures: padded batches for packed sequences, and any length.
 
-Each direction of each layer runs over the padded batch by itself. The forward one is right up to a
-row's length whatever follows; the backward one runs over each row reversed within its length. So
-outputs and final states are those of the packed run, for every length.
+Each direction of each layer runs over the padded batch separately: forward, padding does not affect
+earlier steps; backward, each row is reversed within its length. Outputs and final states equal
+those of the packed run.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .rewrite import Module, Rewrite, swap_attribute, swap_functions
+from .evidence import Symptom
+from .rewrite import Module, Rewrite, replace_parts, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
+
 
 _CLOSED_GATE = 1e4  # added to a gate: its sigmoid is 0 or 1 exactly, in every float dtype
 
 
 @dataclass
 class _PaddedSequence:
-    """Stands in for a PackedSequence: rows (batch, time, features) and how long each is."""
+    """Replaces PackedSequence: rows (batch, time, features) and their lengths."""
 
     data: Any
     lengths: Any
 
 
-def _has_packed_rnn(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_packed_rnn(module: Module) -> bool:
     from torch import nn
 
     return any(isinstance(part, nn.LSTM | nn.GRU | nn.RNN) for part in module.modules())
@@ -49,7 +51,7 @@ def _use_padded_rnn(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ever
 
 
 def _pack(
-    input: torch.Tensor,  # noqa: A002 - torch's own names, by which it is called
+    input: torch.Tensor,  # noqa: A002 - torch's name
     lengths: torch.Tensor | list[int],
     batch_first: bool = False,
     enforce_sorted: bool = True,  # noqa: ARG001 - torch's signature
@@ -81,13 +83,13 @@ def _unpack(
 
 
 def _trim_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Up to the longest row, as unpacking gives it."""
+    """Trim to the longest row, like unpacking."""
     import torch
 
     longest = lengths.max()
     if torch._C._get_tracing_state() is not None:
-        return data[:, :longest]  # the tracer follows a tensor, not an int made of it
-    steps: Any = longest.item()  # not int(): torch.export follows what item() gives
+        return data[:, :longest]  # the tracer follows tensors, not ints
+    steps: Any = longest.item()  # not int(): torch.export follows item()
     check: Any = torch._check
     check(steps >= 1)
     check(steps <= data.shape[1])
@@ -106,7 +108,7 @@ def _make_forward(kind: type[Module]) -> Any:
 
 
 def _run_layers(rnn: Any, given: _PaddedSequence, hx: Any) -> tuple[_PaddedSequence, Any]:
-    """Every layer and direction in turn; the states in torch's order."""
+    """Run every layer and direction; return states in torch's order."""
     import torch
 
     directions = 1 + rnn.bidirectional
@@ -130,7 +132,7 @@ def _run_layers(rnn: Any, given: _PaddedSequence, hx: Any) -> tuple[_PaddedSeque
 
 
 def _initial_state(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Tensor, ...]:
-    """The first state of one layer and direction, (1, batch, size) each."""
+    """Return the initial state of one layer and direction, (1, batch, size) each."""
     if hx is not None:
         given = hx if isinstance(hx, tuple) else (hx,)
         return tuple(one[index : index + 1] for one in given)
@@ -141,7 +143,7 @@ def _initial_state(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[t
 
 
 def _reverse_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Each row reversed within its length; what is beyond stays where it is."""
+    """Reverse each row within its length."""
     import torch
 
     steps = torch.arange(data.shape[1])
@@ -157,7 +159,7 @@ def _run_direction(
     start: tuple[torch.Tensor, ...],
     weights: list[torch.Tensor],
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """One layer in one direction over padded rows: outputs, and the state after each row's last."""
+    """Run one layer in one direction; return outputs, and the state at each row's end."""
     out = _run_kernel(rnn, data, start, weights)[0]
     last = (lengths - 1)[:, None, None].expand(-1, 1, out.shape[2])
     hidden = out.gather(1, last)[:, 0]
@@ -183,10 +185,10 @@ def _last_cell_state(
     start: tuple[torch.Tensor, ...],
     weights: list[torch.Tensor],
 ) -> torch.Tensor:
-    """The cell state after each row's last step; computed for itself, as few models use it.
+    """Return the cell state after each row's last step, in a separate run, as few models use it.
 
-    One more feature says that a step is beyond the row. It shuts the input gate and opens the
-    forget gate entirely, so that the cell stays what it is.
+    An extra feature marks steps beyond the row. It closes the input gate and opens the forget
+    gate, so that the cell does not change.
     """
     import torch
 
@@ -209,27 +211,22 @@ def _last_cell_state(
 PACKED_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="padded-rnn",
-        summary="packed sequences as padded ones with a mask",
+        summary="packed sequences as padded batches with a mask",
         suits=_has_packed_rnn,
         during=_use_padded_rnn,
     ),
 )
 
 
-# LSTM and GRU of any length: `torch.export` unrolls them where it looks for their sizes.
+# LSTM and GRU of any length.
 #
-# The operator itself stays in the program. What fixes the length is torch's way to find the sizes
-# of what it gives: a Python loop over time. Torch has another one, that does not unroll.
+# The operator stays in torch.export's program, but torch infers its output sizes with a Python loop
+# over time, which fixes the length. Torch's while-loop decomposition does not.
 
 
-_RNN_SIGN = "specialized it"  # what torch.export says of a size that became a number
-
-
-def _has_specialized_rnn(module: Module, reasons: Sequence[str]) -> bool:
+def _has_specialized_rnn(module: Module) -> bool:
     from torch import nn
 
-    if not any(_RNN_SIGN in reason for reason in reasons):
-        return False
     try:
         from torch.export import _patches
     except ImportError:
@@ -246,7 +243,7 @@ def _prevent_unrolling(module: Module) -> Iterator[None]:  # noqa: ARG001 - as e
     )
 
     with ExitStack() as stack:
-        stack.callback(_clear_kernel_cache)  # after the managers have put back what was there
+        stack.callback(_clear_kernel_cache)  # after the decompositions are restored
         stack.enter_context(register_lstm_while_loop_decomposition())
         stack.enter_context(register_gru_while_loop_decomposition())
         _clear_kernel_cache()
@@ -254,7 +251,7 @@ def _prevent_unrolling(module: Module) -> Iterator[None]:  # noqa: ARG001 - as e
 
 
 def _clear_kernel_cache() -> None:
-    """Have torch look its Python kernels up again: an operator keeps what it once found."""
+    """Clear the cached Python kernels of the operators."""
     import torch
 
     for operator in (torch.ops.aten.lstm.input, torch.ops.aten.gru.input):
@@ -264,9 +261,129 @@ def _clear_kernel_cache() -> None:
 RNN_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="any-length-rnn",
-        summary="LSTM and GRU over time without unrolling it",
+        summary="LSTM and GRU without unrolling",
         suits=_has_specialized_rnn,
         during=_prevent_unrolling,
-        signs=(_RNN_SIGN,),
+        answers=frozenset((Symptom.FIXED_SIZE,)),
+        needs=frozenset((Symptom.FIXED_SIZE,)),
+    ),
+)
+
+
+# LSTMs with `proj_size` as plain ones: ONNX's operator has no projection.
+#
+# The output of such a layer is y = P h, and only y is fed back, as R y = (R P) h. So a plain LSTM
+# with
+# the recurrent weight R P has the same hidden states, and its outputs are projected afterwards. An
+# initial state y0 becomes h0 = P+ y0 with the pseudo-inverse of P; P P+ is the identity.
+
+# From torch's TorchScript exporter, and from ONNX Runtime on what the other exporter writes.
+_SYMPTOMS = frozenset((Symptom.PROJECTED_LSTM, Symptom.RUNTIME_REFUSED))
+_LSTM_FIELDS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
+          "bidirectional", "proj_size")  # fmt: skip
+
+
+def _needs_plain_projections(module: Module) -> bool:
+    return any(map(_is_projected_lstm, module.modules()))
+
+
+def _is_projected_lstm(part: Module) -> bool:
+    from torch import nn
+
+    return isinstance(part, nn.LSTM) and bool(part.proj_size)
+
+
+def _replace_projected_lstms(module: Module) -> Module:
+    return replace_parts(
+        module, lambda part: _make_plain_lstm(part) if _is_projected_lstm(part) else part
+    )
+
+
+def _make_plain_lstm(lstm: Any) -> Module:
+    """Return an equivalent module of plain LSTMs with one layer each."""
+    from torch import nn
+
+    class Unprojected(nn.Module):
+        """Plain LSTMs, their outputs projected."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for name in _LSTM_FIELDS:
+                setattr(self, name, getattr(lstm, name))
+            self.turns = 2 if lstm.bidirectional else 1
+            self.layers = nn.ModuleList(_make_lstm_layer(lstm, at) for at in range(lstm.num_layers))
+
+        def flatten_parameters(self) -> None:
+            """Do nothing; models may call it."""
+
+        def forward(self, x: torch.Tensor, hx: Any = None) -> Any:
+            import torch
+
+            states, cells = [], []
+            layers: Sequence[Any] = tuple(self.layers)
+            for at, layer in enumerate(layers):
+                given = slice(at * self.turns, (at + 1) * self.turns)
+                first = None if hx is None else (layer.unproject(hx[0][given]), hx[1][given])
+                y, (state, cell) = layer.lstm(x, first)
+                x = layer.project(y)
+                states.append(layer.project_states(state))
+                cells.append(cell)
+            return x, (torch.cat(states), torch.cat(cells))
+
+    return Unprojected()
+
+
+def _make_lstm_layer(lstm: Any, at: int) -> Module:
+    """Return one layer: a plain LSTM, and the projections of its directions."""
+    import torch
+    from torch import nn
+
+    suffixes = ["", "_reverse"] if lstm.bidirectional else [""]
+    width = lstm.proj_size * len(suffixes) if at else lstm.input_size
+    options = {"batch_first": lstm.batch_first, "bidirectional": lstm.bidirectional}
+    plain = nn.LSTM(width, lstm.hidden_size, bias=lstm.bias, **options)
+    projections = [getattr(lstm, f"weight_hr_l{at}{suffix}").detach() for suffix in suffixes]
+    names = ["weight_ih", *(["bias_ih", "bias_hh"] if lstm.bias else [])]
+    with torch.no_grad():
+        plain.to(projections[0])
+        for suffix, projection in zip(suffixes, projections, strict=True):
+            for name in names:
+                getattr(plain, f"{name}_l0{suffix}").copy_(getattr(lstm, f"{name}_l{at}{suffix}"))
+            recurrent = getattr(lstm, f"weight_hh_l{at}{suffix}").double() @ projection.double()
+            getattr(plain, f"weight_hh_l0{suffix}").copy_(recurrent)
+
+    class Layer(nn.Module):
+        """A plain LSTM with projections of its hidden states."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = plain
+            self.down = nn.ParameterList(projections)
+            inverse = (torch.linalg.pinv(one.double()).to(one) for one in projections)
+            self.up = nn.ParameterList(inverse)
+
+        def project(self, y: torch.Tensor) -> torch.Tensor:
+            parts: Sequence[torch.Tensor] = torch.split(y, lstm.hidden_size, -1)
+            found = [part @ one.T for part, one in zip(parts, self.down, strict=True)]
+            return torch.cat(found, -1)
+
+        def project_states(self, state: torch.Tensor) -> torch.Tensor:
+            return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.down)])
+
+        def unproject(self, state: torch.Tensor) -> torch.Tensor:
+            return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.up)])
+
+    layer: Module = Layer().eval().requires_grad_(requires_grad=False)
+    return layer
+
+
+PROJECTION_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="plain-projections",
+        summary="LSTMs with proj_size as plain LSTMs with projected outputs",
+        suits=_needs_plain_projections,
+        change=_replace_projected_lstms,
+        answers=_SYMPTOMS,
+        needs=_SYMPTOMS,
     ),
 )

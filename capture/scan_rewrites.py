@@ -1,31 +1,32 @@
-"""Recurrences over tokens that transformers writes as Python loops, as one scan of any length.
+"""Replace Python loops over tokens in transformers by one scan of any length.
 
-`torch.export` unrolls such a loop and so fixes the length; its `scan` operator does not. A trace
-unrolls it in silence; a scripted function called in it keeps the loop.
+`torch.export` and traces unroll such a loop, which fixes the length. The `scan` operator, or a
+scripted function in a trace, does not.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute
 
-# Caches of recurrent layers in transformers: their states are assigned, not written in place.
+# Caches of recurrent layers in transformers: assign states instead of writing them in place.
 #
-# `LinearAttentionLayer` pads its convolution state where the sequence is shorter than the kernel,
-# which is a branch on sizes, and copies every state into a buffer, which captures refuse or freeze.
+# `LinearAttentionLayer` pads its convolution state if the sequence is shorter than the kernel, a
+# branch on sizes, and copies every state into a buffer, which captures refuse or freeze.
 
 
 _CACHES = "transformers.cache_utils"
 _LAYER = "LinearAttentionLayer"
-SIZE_SIGNS = ("a branch on sizes", "took for granted")  # what captures say of such a branch
+_SIZE_SYMPTOMS = frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE))
 _UPDATES = ("update_conv_state", "update_recurrent_state")
 
 
@@ -41,7 +42,7 @@ def has_state_updates(module: Module) -> bool:
 
 
 def _undecorate(member: object) -> object:
-    """The function below its decorators, where they say what they wrap."""
+    """Return the function without its decorators."""
     while hasattr(member, "__wrapped__"):
         member = member.__wrapped__
     return member
@@ -49,11 +50,11 @@ def _undecorate(member: object) -> object:
 
 @contextmanager
 def assign_states() -> Iterator[None]:
-    """Have caches keep each new state instead of writing it into a buffer of a fixed size."""
+    """Make caches store new states instead of copying them into buffers of a fixed size."""
     layer: Any = getattr(importlib.import_module(_CACHES), _LAYER, None)
     known = layer is not None and all(name in vars(layer) for name in _UPDATES)
     with ExitStack() as stack:
-        if known:  # older releases keep these states in caches of their own
+        if known:  # older releases have other caches
             stack.enter_context(swap_attribute(layer, _UPDATES[0], _make_conv_update(layer)))
             stack.enter_context(swap_attribute(layer, _UPDATES[1], _assign_recurrent_state))
         yield
@@ -69,7 +70,7 @@ def _make_conv_update(layer: Any) -> Any:
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """What came before, zeros at first, and then the new states; the last are kept."""
+        """Concatenate past states (zeros at first) and new ones; store the last."""
         import torch
 
         if self.record_past:
@@ -81,7 +82,7 @@ def _make_conv_update(layer: Any) -> Any:
         self.has_previous_state[state_idx] = True
         full = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
         self.conv_states[state_idx] = full[..., -self.conv_kernel_size[state_idx] :]
-        return full  # its callers take the last steps of what they compute from it
+        return full  # callers use the last steps
 
     return assign_conv_state
 
@@ -111,12 +112,12 @@ def _model_files(module: Module) -> set[str]:
     return {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
 
 
-def _has_recurrence(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_recurrence(module: Module) -> bool:
     return bool(_model_files(module) & {*_SELECTIVE, _GRIFFIN, _RWKV})
 
 
 def _select_scan_path(module: Module) -> Module:
-    """Mixers take the path on which they call a scan, which their own package would bring."""
+    """Make mixers take the path that calls the scan of mambapy."""
     for part in module.modules():
         if type(part).__module__ in _SELECTIVE and hasattr(part, "use_mambapy"):
             vars(part)["use_mambapy"] = True
@@ -127,7 +128,7 @@ def _select_scan_path(module: Module) -> Module:
 def _use_scans(module: Module) -> Iterator[None]:
     known = _model_files(module)
     with ExitStack() as stack:
-        if has_state_updates(module):  # of any length as well
+        if has_state_updates(module):  # also for any length
             stack.enter_context(assign_states())
         if known & set(_SELECTIVE):
             stack.enter_context(_provide_mambapy())
@@ -147,7 +148,7 @@ def _use_scans(module: Module) -> Iterator[None]:
 
 @contextmanager
 def _provide_mambapy() -> Iterator[None]:
-    """The scan, under the name by which the mixers import it from a package of its own."""
+    """Provide the scan under the name of the package mambapy."""
     package, inner = ModuleType("mambapy"), ModuleType("mambapy.pscan")
     vars(inner)["pscan"] = _selective_scan
     vars(package)["pscan"] = inner
@@ -164,7 +165,7 @@ def _provide_mambapy() -> Iterator[None]:
 
 @cache
 def _script_loop(name: str) -> Any:
-    """A function of loops.py with its loop, as a trace keeps it."""
+    """Compile a function of scripted_loops, whose loop a trace keeps."""
     import torch
 
     from . import scripted_loops
@@ -173,12 +174,12 @@ def _script_loop(name: str) -> Any:
 
 
 def _selective_scan(gates: Any, inputs: Any) -> Any:
-    """All states of h = gate * h + input, from 0; (batch, time, ...) both."""
+    """Return all states of h = gate * h + input from 0; arguments are (batch, time, ...)."""
     return _run_recurrence(gates, inputs, _zero_state(inputs))
 
 
 def _zero_state(given: Any) -> Any:
-    """A state for each row, all zeros, of the strides that a step gives it."""
+    """Return a zero state per row, with the strides of a step's result."""
     import torch
 
     return torch.zeros_like(given[:, 0], memory_format=torch.contiguous_format)
@@ -198,7 +199,7 @@ def _run_recurrence(gates: Any, inputs: Any, start: Any) -> Any:
 
 
 def _scan(step: Any, start: Any, given: tuple[Any, ...]) -> Any:
-    """Scan over dim 1: what is carried at the end, and the outputs with time in dim 1."""
+    """Scan over dim 1; return the final carry, and the outputs with time in dim 1."""
     from torch._higher_order_ops.scan import scan
 
     first = tuple(one.transpose(0, 1) for one in given)
@@ -258,22 +259,19 @@ def _rwkv_attention(  # noqa: PLR0913, PLR0917 - as the function that it stands 
 SCAN_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="scan",
-        summary="the recurrence over tokens as one scan, of any length",
+        summary="the recurrence over tokens as one scan of any length",
         suits=_has_recurrence,
         change=_select_scan_path,
         during=_use_scans,
-        signs=(
-            *(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
-            *SIZE_SIGNS,
-        ),
+        answers=_SIZE_SYMPTOMS,
+        files=frozenset(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
     ),
     Rewrite(
         name="state-caches",
-        summary="states of recurrent caches assigned, at any length, not written in place",
-        suits=lambda module, reasons: (
-            has_state_updates(module) and not _has_recurrence(module, reasons)
-        ),
+        summary="states of recurrent caches assigned instead of written in place",
+        suits=lambda module: has_state_updates(module) and not _has_recurrence(module),
         during=lambda _: assign_states(),
-        signs=("cache_utils.py", *SIZE_SIGNS),
+        answers=_SIZE_SYMPTOMS,
+        files=frozenset(("cache_utils.py",)),
     ),
 )

@@ -1,12 +1,12 @@
 # ruff: noqa: TID253 - torch.jit.script reads annotations as types, from this file's globals
-"""Loops over time that torch.jit.script compiles, so that a trace which calls them keeps them."""
+"""Loops for torch.jit.script, which traces keep as loops."""
 
 import torch
 from torch import Tensor
 
 
 def recurrence(gates: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
-    """All states of h = gate * h + input over dim 1."""
+    """Return all states of h = gate * h + input over dim 1."""
     states: list[Tensor] = []
     state = start
     for index in range(inputs.size(1)):
@@ -24,9 +24,9 @@ def rwkv_average(  # noqa: PLR0913, PLR0917 - one tensor each: TorchScript takes
     bottom: Tensor,
     peak: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """RWKV's average of values (batch, time, channels), weighted by keys that decay.
+    """Return RWKV's average of values (batch, time, channels), weighted by decaying keys.
 
-    The average, and the state (numerator, denominator, highest exponent) after the last step.
+    Also return the state (numerator, denominator, highest exponent) after the last step.
     """
     outs: list[Tensor] = []
     for index in range(key.size(1)):
@@ -41,24 +41,21 @@ def rwkv_average(  # noqa: PLR0913, PLR0917 - one tensor each: TorchScript takes
 
 
 def inverse(matrices: Tensor) -> Tensor:
-    """The inverse of each matrix; of a singular one, numbers that are not finite."""
+    """Return the inverse of each matrix; not finite for singular ones."""
     rows = torch.arange(matrices.size(-1), device=matrices.device)
     identity = (rows.unsqueeze(-1) == rows).to(matrices.dtype)
     return _eliminate(matrices, identity.expand_as(matrices))
 
 
 def solution(a: Tensor, b: Tensor) -> Tensor:
-    """X of A X = B; B is one vector for each matrix where it has fewer dims."""
+    """Solve A X = B; if B has fewer dims, it is one vector per matrix."""
     if b.dim() < a.dim():
         return _eliminate(a, b.unsqueeze(-1)).squeeze(-1)
     return _eliminate(a, b)
 
 
 def _eliminate(matrices: Tensor, columns: Tensor) -> Tensor:
-    """Gauss and Jordan: where the matrices become the identity, the columns become solutions.
-
-    Each turn exchanges a row for the one below whose number in this column is largest.
-    """
+    """Solve by Gauss-Jordan elimination with partial pivoting."""
     rows = torch.arange(matrices.size(-1), device=matrices.device)
     for at in range(matrices.size(-1)):
         below = torch.where(rows >= at, matrices.select(-1, at).abs(), -1.0)

@@ -1,4 +1,4 @@
-"""Compare a captured program with eager at other sizes, and find sizes of odd resizes."""
+"""Compare a captured program with eager at other sizes, and find sizes with inexact resizes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,35 @@ if TYPE_CHECKING:
     from ..core.signature import Dim
 
 _LOG = logging.getLogger(__name__)
-OUTSIDE = "outside"  # in a job's programs: sizes at which conditions of torch.export break
-MISMATCH = 1e-3  # of a value, and of a small one: another arm of a branch is off by more
-_SMALL = 10  # one distinct value of so many is smaller than what is small here
-_ROUNDINGS = 4  # of the dtype: bfloat16 tells less apart than `off`
+OUTSIDE = "outside"  # key in a job's programs: sizes at which conditions of torch.export break
+MISMATCH = (
+    1e-3  # relative to a value, and to a small one: another outcome of a branch differs by more
+)
+_SMALL = 10  # one in so many distinct values is smaller than a "small" one
+_ROUNDINGS = 4  # of the dtype: bfloat16 is coarser than `tolerance`
 
 
 def first_mismatch(
-    made: Callable[..., object], job: Job, places: Iterable[Sizes], *, off: float = MISMATCH
+    program: Callable[..., object],
+    job: Job,
+    places: Iterable[Sizes],
+    *,
+    tolerance: float = MISMATCH,
 ) -> Sizes | None:
-    """The first of these sizes at which what was captured gives something else than eager.
+    """Return the first of these sizes at which the program differs from eager.
 
-    Both are run on the example, brought to these sizes. What eager rejects asks nothing of
-    the other; `off` is how far apart two values may be, of themselves and of a small value beside
-    them. Not of the largest: where -3.4e38 masks some, that would pass anything.
+    Both run on the resized example; sizes that eager rejects are skipped. `tolerance` is relative
+    to each value, and to a small value: relative to the largest, a mask of -3.4e38 would hide
+    errors.
     """
-    return next((sizes for sizes in places if not _matches_eager(made, job, sizes, off)), None)
+    return next(
+        (sizes for sizes in places if not _matches_eager(program, job, sizes, tolerance)), None
+    )
 
 
-def _matches_eager(made: Callable[..., object], job: Job, sizes: Sizes, off: float) -> bool:
+def _matches_eager(
+    program: Callable[..., object], job: Job, sizes: Sizes, tolerance: float
+) -> bool:
     import torch
 
     tensors = resize_example(job, sizes)
@@ -49,17 +59,17 @@ def _matches_eager(made: Callable[..., object], job: Job, sizes: Sizes, off: flo
             _LOG.info("eager rejects %s: %s", dict(sizes), error)
             return True
         try:
-            given: Any = made(*tensors)
-        except Exception as error:  # noqa: BLE001 - so does what was made of it
+            given: Any = program(*tensors)
+        except Exception as error:  # noqa: BLE001 - so does the program
             _LOG.warning("the program rejects %s: %s", dict(sizes), error)
             return False
     return len(expected) == len(given) and all(
-        _is_close(one, other, off) for one, other in zip(expected, given, strict=True)
+        _is_close(one, other, tolerance) for one, other in zip(expected, given, strict=True)
     )
 
 
 def feed_sizes(signature: Signature, feed: Feed) -> dict[str, int]:
-    """The sizes of the free dims in a feed of the signature."""
+    """Return the sizes of the free dims in a feed."""
     sizes: dict[str, int] = {}
     for spec in signature.inputs:
         for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
@@ -70,11 +80,11 @@ def feed_sizes(signature: Signature, feed: Feed) -> dict[str, int]:
 
 
 def resize_example(job: Job, sizes: Sizes) -> list[torch.Tensor]:
-    """The example, cut to these sizes of the free dims, or with parts of it once more behind it."""
+    """Resize the example to these sizes of the free dims, by cutting or repeating parts."""
     import numpy as np
     import torch
 
-    made = []
+    program = []
     for spec in job.signature.inputs:
         array = job.example[spec.name]
         for axis, dim in enumerate(spec.dims):
@@ -85,14 +95,14 @@ def resize_example(job: Job, sizes: Sizes) -> list[torch.Tensor]:
             array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
         if spec.values is not None:
             array = spec.values.order.sort(array)
-        made.append(torch.tensor(array))
-    return made
+        program.append(torch.tensor(array))
+    return program
 
 
 def _pick_parts(known: int, wanted: int) -> Array:
-    """Which of the known parts of a dim, the first in order and what is more by chance.
+    """Return indices into a dim: the first in order, further ones at random.
 
-    In turn they would give the means of the example again. Inputs of one size get the same.
+    Repeating in order would keep the example's means. Inputs of one size get the same indices.
     """
     import numpy as np
 
@@ -100,37 +110,37 @@ def _pick_parts(known: int, wanted: int) -> Array:
     return np.concatenate([np.arange(min(known, wanted)), more])
 
 
-def _is_close(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
+def _is_close(expected: torch.Tensor, given: torch.Tensor, tolerance: float) -> bool:
     import torch
 
     if (expected.shape, expected.dtype) != (given.shape, given.dtype):
         return False
     if not expected.is_floating_point():
         return torch.equal(expected, given)
-    share = max(off, _ROUNDINGS * torch.finfo(expected.dtype).eps)
+    share = max(tolerance, _ROUNDINGS * torch.finfo(expected.dtype).eps)
     least = share * _small_magnitude(expected)
     return torch.allclose(given, expected, rtol=share, atol=least, equal_nan=True)
 
 
 def _small_magnitude(values: torch.Tensor) -> float:
-    """A small one of the finite distinct values; a mask counts once, however often it is there."""
+    """Return a small value among the finite distinct values; a mask counts once."""
     import torch
 
     sizes = torch.unique(values[torch.isfinite(values) & (values != 0)].abs())
     return float(sizes[len(sizes) // _SMALL]) if len(sizes) else 0.0
 
 
-_MOST = 2  # sizes that are given for each dim and scale: from both ends of its range
-_AIMS = 8  # sizes at the resize that are looked for, for that
-_STEPS = 4  # runs of eager that come nearer to one
-Resize = tuple[int, float]  # a size that is resized, and by what
+_MOST = 2  # sizes per dim and scale: from both ends of its range
+_AIMS = 8  # sizes at the resize to search for
+_STEPS = 4  # runs of eager to approach one
+Resize = tuple[int, float]  # an input size of a resize, and its scale
 
 
 def resize_sizes(job: Job) -> tuple[Sizes, ...]:
-    """Sizes of the domain at which `floor(size * scale)` differs between float32 and float64.
+    """Return sizes at which `floor(size * scale)` differs between float32 and float64.
 
-    Eager computes it in float64, runtimes in float32. Which size of a dim gives a size at a resize
-    is found by running eager; a model without resizes by broken scales costs one run.
+    Eager uses float64, runtimes use float32. Runs of eager map sizes of a dim to sizes at a resize;
+    a model without resizes by inexact scales costs one run.
     """
     signature = job.signature
     base = feed_sizes(signature, job.example)
@@ -145,14 +155,14 @@ def resize_sizes(job: Job) -> tuple[Sizes, ...]:
 
 
 def _is_rounded(scale: float) -> bool:
-    """Whether float32 rounds the scale: 2, 0.5 and 1.75 are what they are in both."""
+    """Whether float32 rounds the scale; 2, 0.5 and 1.75 are exact."""
     import numpy as np
 
     return float(np.float32(scale)) != scale
 
 
 def _record_resizes(job: Job, sizes: Sizes) -> list[Resize]:
-    """The resizes by scales of one run of eager, axis by axis, in order."""
+    """Return the resizes by scales in one run of eager, per axis, in order."""
     import torch
     from torch.nn import functional
 
@@ -160,7 +170,7 @@ def _record_resizes(job: Job, sizes: Sizes) -> list[Resize]:
 
     def through(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func in (functional.interpolate, functional.upsample):
-            scale = kwargs.get("scale_factor", args[2] if len(args) > 2 else None)  # noqa: PLR2004 - its place
+            scale = kwargs.get("scale_factor", args[2] if len(args) > 2 else None)  # noqa: PLR2004 - its position
             found.extend(_resize_axes(args[0] if args else kwargs["input"], scale))
         return func(*args, **kwargs)
 
@@ -181,7 +191,7 @@ def _resize_axes(tensor: Any, scale: Any) -> Iterator[Resize]:
 
 
 def _sizes_of_dim(job: Job, base: Sizes, name: str, dim: Dim) -> Iterator[Sizes]:
-    """Sizes of one dim, the others at the example's."""
+    """Yield sizes of one dim, the others as in the example."""
     ends = [_record_resizes(job, {**base, name: size}) for size in (dim.low, dim.high)]
     if len(ends[0]) != len(ends[1]):
         return
@@ -212,7 +222,7 @@ def _alternate_ends(values: list[int]) -> list[int]:
     return list(dict.fromkeys(value for pair in pairs for value in pair))
 
 
-def _find_size(  # noqa: PLR0913, PLR0917 - where it is looked for, and what
+def _find_size(  # noqa: PLR0913, PLR0917 - the search
     job: Job,
     base: Sizes,
     named: tuple[str, Dim],
@@ -220,7 +230,7 @@ def _find_size(  # noqa: PLR0913, PLR0917 - where it is looked for, and what
     aim: int,
     ends: tuple[int, int],
 ) -> int | None:
-    """The size of a dim at which the resize gets the one that is looked for; None without one."""
+    """Return the size of a dim that gives the wanted size at a resize; None without one."""
     name, dim = named
     slope = (ends[1] - ends[0]) / (dim.high - dim.low)
     size = dim.low + round((aim - ends[0]) / slope)

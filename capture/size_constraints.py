@@ -1,4 +1,4 @@
-"""Check the size constraints of torch.export against the sizes that the user asked for."""
+"""Check the size constraints of torch.export against the requested sizes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 from ..core.domain import DimFit, Sizes, fit_dims, sample_points
 from ..core.errors import ConversionError, Hint, Option
 from ..core.signature import Signature
+from .evidence import RefusalEvidence, Symptom, find_symptoms
 
 if TYPE_CHECKING:
     import torch
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_WORDS = (  # of conditions, no dims
+_WORDS = (  # words in conditions that are not dims
     "and", "or", "not", "max", "min", "math", "float", "int", "torch", "sym_float", "trunc",
     "floor", "ceil", "sym_int", "sym_max", "sym_min", "sym_not", "abs",
 )  # fmt: skip
-_ASSUMED = 2  # the least size that torch takes every dim to have
+_ASSUMED = 2  # the least size that torch assumes for every dim
 _SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 _NUMBER = re.compile(r"\b\d+\b")
-_ALL = 1 << 12  # sizes of a dim that are all looked at where a constraint is of this dim alone
-_KEPT = 4  # sizes at which a constraint breaks that are tried
+_ALL = 1 << 12  # sizes to test of a dim in a constraint on this dim only
+_KEPT = 4  # sizes to try at which a constraint breaks
 _NOT_ONE = re.compile(r" != \d+$|^\d+ != ")
 _NOT_SPECIAL = re.compile(r" != [01]$|^[01] != ")
 _TORCH = SimpleNamespace(
@@ -40,9 +41,9 @@ _BUILTINS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SizeConstraint:
-    """One condition on sizes: torch's own text, the same in the user's names, and the test of it.
+    """One condition on sizes: torch's text, the same in the user's names, and its compiled code.
 
-    `code` is Python that reads sizes as `L['tensors'][0].size()[1]`.
+    `code` reads sizes as `L['tensors'][0].size()[1]`.
     """
 
     guard: str
@@ -51,28 +52,28 @@ class SizeConstraint:
 
     @property
     def excludes_one(self) -> bool:
-        """Whether it only says that a size is not some number, as torch assumes of 0 and 1."""
+        """Whether it only excludes one size, as torch does for 0 and 1."""
         return bool(_NOT_ONE.search(self.guard))
 
     @property
     def is_assumed(self) -> bool:
-        """Whether it only says so of 0 or 1: torch asks that itself, of nearly every size."""
+        """Whether it only excludes 0 or 1, as torch does for nearly every size."""
         return bool(_NOT_SPECIAL.search(self.guard))
 
     @property
     def numbers(self) -> set[int]:
-        """The numbers that it names, beside the places of sizes."""
+        """The numbers in it, except indices of sizes."""
         return {int(text) for text in _NUMBER.findall(_SIZE.sub("", self.guard))}
 
     def dims(self, signature: Signature) -> set[str]:
-        """The free dims whose sizes it is about."""
+        """Return the free dims in it."""
         places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
         named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
         return named & signature.free_dims.keys()
 
 
 class _Shape:
-    """A tensor of which only the shape is known."""
+    """A tensor's shape."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self._sizes = sizes
@@ -81,23 +82,21 @@ class _Shape:
         return self._sizes
 
 
-class _Local(dict[str, list[_Shape]]):
-    """The arguments of the flat forward, whatever torch calls them."""
+class _Local:
+    """The arguments of the flat forward, under any name."""
 
     def __init__(self, shapes: list[_Shape]) -> None:
-        super().__init__()
         self._shapes = shapes
 
-    def __missing__(self, key: str) -> list[_Shape]:
+    def __getitem__(self, name: str) -> list[_Shape]:
         return self._shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConstraintCheck:
-    """The constraints that do not hold for all sizes of the signature, and what could not be read.
+    """Constraints that do not hold for all sizes of the signature, and unreadable ones.
 
-    `fit` is what they ask of the dims, where it can be said. `outside` are sizes at which they
-    break.
+    `fit` is their effect on the dims, if known. `outside` are sizes at which they break.
     """
 
     broken: tuple[SizeConstraint, ...]
@@ -109,12 +108,12 @@ class ConstraintCheck:
 def check_constraints(
     program: torch.export.ExportedProgram, signature: Signature, example: Sizes
 ) -> ConstraintCheck:
-    """Hold the program's guards against sizes of the whole range.
+    """Check the program's guards at sizes of the whole range.
 
     Args:
-        program: as torch.export gave it.
-        signature: the sizes that were asked for.
-        example: the free dims' sizes that it was captured at, where every guard holds.
+        program: the program of torch.export.
+        signature: the requested sizes.
+        example: the captured sizes of free dims, where every guard holds.
     """
     constraints, unread = parse_constraints(program._guards_code, signature)
     if not signature.free_dims or not constraints:
@@ -141,9 +140,9 @@ def check_constraints(
 def boundary_sizes(
     constraint: SizeConstraint, signature: Signature, example: Sizes
 ) -> Iterator[Sizes]:
-    """Sizes that the constraint itself names, and those around: `seq != 300` breaks at one alone.
+    """Yield sizes at and around numbers in the constraint: `seq != 300` breaks at only one.
 
-    Of a constraint on one dim all sizes are looked at, up to a number.
+    Of a constraint on one dim, yield all sizes, up to a number.
     """
     dims, named, numbers = signature.free_dims, constraint.dims(signature), constraint.numbers
     near = {
@@ -161,7 +160,7 @@ def boundary_sizes(
 def parse_constraints(
     guards: Iterable[str], signature: Signature
 ) -> tuple[list[SizeConstraint], list[str]]:
-    """Conditions of torch's as they can be asked, and those that cannot, in the user's names."""
+    """Parse torch's conditions; return constraints, and unreadable ones in the user's names."""
     constraints: list[SizeConstraint] = []
     unread: list[str] = []
     shapes = _input_shapes(signature, {})
@@ -187,28 +186,28 @@ def _input_shapes(signature: Signature, sizes: Sizes) -> _Local:
 
 def _evaluate(code: CodeType, shapes: _Local) -> bool:
     names = {"__builtins__": _BUILTINS, "L": shapes, **_BUILTINS}
-    return bool(eval(code, names))  # conditions on sizes that torch itself wrote
+    return bool(eval(code, names))  # conditions on sizes, written by torch
 
 
 def is_satisfied(constraint: SizeConstraint, signature: Signature, sizes: Sizes) -> bool:
     """Whether a condition holds at these sizes."""
     try:
         return _evaluate(constraint.code, _input_shapes(signature, sizes))
-    except ArithmeticError:  # a division by a size that is 0 here
+    except ArithmeticError:  # a division by size 0
         return False
 
 
 def are_satisfied(
     constraints: Iterable[SizeConstraint], signature: Signature, sizes: Sizes
 ) -> bool:
-    """Whether all of them hold at these sizes."""
+    """Whether all conditions hold at these sizes."""
     return all(is_satisfied(one, signature, sizes) for one in constraints)
 
 
 def is_at_range_end(
     constraint: SizeConstraint, broken: Iterable[Sizes], signature: Signature
 ) -> bool:
-    """Whether a feed is at each of these sizes: at either end of one dim and of all there is."""
+    """Whether each of these sizes has a feed: all dims at their low or all at their high end."""
     dims = [(name, signature.free_dims[name]) for name in constraint.dims(signature)]
     return all(
         all(sizes[name] == dim.low for name, dim in dims)
@@ -218,10 +217,10 @@ def is_at_range_end(
 
 
 def fix_guards(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> None:
-    """Make the program take and refuse the least sizes that were asked for, and no others.
+    """Make the program accept exactly the requested minimum sizes.
 
-    Torch assumes of every size that it is not 1, and says so where it made use of it. Whether what
-    it made is right at 1 as well, the feeds at the least sizes show.
+    Torch assumes that sizes are not 1, with guards where that matters. Feeds at the minimum sizes
+    test the program without these guards.
     """
     constraints, _ = parse_constraints(program._guards_code, signature)
     looked_at = list(sample_points(signature, example))
@@ -238,9 +237,9 @@ def fix_guards(program: torch.export.ExportedProgram, signature: Signature, exam
 
 
 def _lower_bound_guards(signature: Signature) -> list[str]:
-    """Guards for ranges that begin at 1 or 2: torch takes these for no lower end, and would answer.
+    """Return guards for ranges from 1 or 2, which torch omits.
 
-    The flat forward calls its arguments `tensors`.
+    The arguments of the flat forward are `tensors`.
     """
     return [
         f"L['tensors'][{place}].size()[{axis}] >= {dim.low}"
@@ -251,7 +250,7 @@ def _lower_bound_guards(signature: Signature) -> list[str]:
 
 
 def to_user_names(text: str, signature: Signature) -> str:
-    """`L['tensors'][0].size()[1] % 8` as `seq % 8`; a fixed dim by its size."""
+    """Replace `L['tensors'][0].size()[1] % 8` by `seq % 8`; fixed dims by their sizes."""
 
     def name(match: re.Match[str]) -> str:
         dim = signature.inputs[int(match.group(1))].dims[int(match.group(2))]
@@ -261,14 +260,25 @@ def to_user_names(text: str, signature: Signature) -> str:
 
 
 class SizeConstraintError(ConversionError):
-    """A capture took something for granted that does not hold at all sizes asked for."""
+    """A capture assumes a condition that does not hold at all requested sizes."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        option: str = "",
+        symptoms: frozenset[Symptom] = frozenset(),
+    ) -> None:
+        super().__init__(message, hint=hint, option=option)
+        self.evidence = RefusalEvidence(symptoms=symptoms)
 
 
 class NarrowError(SizeConstraintError):
-    """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
+    """A capture holds in a part of the requested sizes: an `interval` of one free dim.
 
-    No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
-    The interval is None where no part around the captured sizes is known.
+    It counts as a rejection unless the smaller domain is accepted. The interval is None if no part
+    around the captured sizes is known.
     """
 
     exit_code = 1
@@ -280,38 +290,43 @@ class NarrowError(SizeConstraintError):
         *,
         hint: str | Hint,
         option: str = "",
+        symptoms: frozenset[Symptom] = frozenset(),
         interval: tuple[str, int, int] | None = None,
     ) -> None:
-        super().__init__(message, hint=hint, option=option)
+        super().__init__(message, hint=hint, option=option, symptoms=symptoms)
         self.interval = interval
 
 
 def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> SizeConstraintError:
-    """The error of constraints that the signature breaks, with what to write instead.
+    """Return the error for constraints that the signature breaks, with a fix.
 
-    `wrong` are sizes at which the program was run and differs from eager.
+    `wrong` are sizes at which the program differs from eager.
     """
     texts = list(dict.fromkeys(one.text for one in checked.broken))
-    shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
+    symptoms = find_symptoms("\n".join(one.guard for one in checked.broken))
+    shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough
     if checked.fit is None:
         named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
         dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
         return SizeConstraintError(
-            f"torch.export holds only where {shown}, which --input lets be otherwise",
+            f"torch.export requires {shown}, which --input does not guarantee",
             hint=Hint(
-                f"if one size will do, {dims} fixes it; a relation of dims can be said in ",
+                f"if one size suffices, add {dims}; state a relation of dims in ",
                 Option("input"),
             ),
             option="input",
+            symptoms=symptoms,
         )
+    symptoms |= {Symptom.ASSUMED_SIZE}
     at = ", ".join(f"{name}={size}" for name, size in (wrong or {}).items())
-    differs = f"; run at {at}, the program differs from eager" if at else ""
+    differs = f"; at {at} the program differs from eager" if at else ""
     message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
     if checked.fit.interval is None:
-        return SizeConstraintError(message, hint=checked.fit.write)
+        return SizeConstraintError(message, hint=checked.fit.write, symptoms=symptoms)
     return NarrowError(
         message,
         hint=Hint(f"{checked.fit.write}, or accept the smaller domain with ", Option("narrow")),
         interval=checked.fit.interval,
         option="narrow",
+        symptoms=symptoms,
     )

@@ -1,7 +1,7 @@
-"""Keep sizes symbolic where Python or torch makes numbers of them, which fixes them.
+"""Keep sizes symbolic where Python or torch would convert them to numbers.
 
-`len(tensor)` is a number of Python's, and so are `int(size / 2)` and `max(size, 1)`. torch.export
-takes the steps of `torch.linspace` for one, and the size of `torch.fft.fftfreq`.
+`len(tensor)`, `int(size / 2)` and `max(size, 1)` return Python numbers. torch.export specializes
+the steps of `torch.linspace` and the size of `torch.fft.fftfreq`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SPECIALIZED_SIGN = "specialized it"  # what torch.export says of a size that became a number
-_NUMBER_SIGNS = (
-    _SPECIALIZED_SIGN,
-    "it took for granted",
-)  # also of what was computed of one, or compared
+_FIXED = frozenset((Symptom.FIXED_SIZE,))
 _TORCH_PREFIX = "torch."
 
 
 def _module_globals(module: Module) -> Iterator[dict[str, Any]]:
-    """The names of each file that has methods of the model's classes, once."""
+    """Yield the globals of each file with methods of the model's classes."""
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
     files = {kind.__module__ for kind in kinds if not kind.__module__.startswith(_TORCH_PREFIX)}
     files |= {
@@ -41,7 +38,7 @@ def _module_globals(module: Module) -> Iterator[dict[str, Any]]:
 
 
 def _calls_any_name(module: Module, wanted: Collection[str]) -> bool:
-    """Whether a method of the model's classes, or a function that one names, calls one of these."""
+    """Whether a method of the model's classes, or a function it names, uses a wanted name."""
     methods = [
         member
         for part in module.modules()
@@ -55,23 +52,20 @@ def _calls_any_name(module: Module, wanted: Collection[str]) -> bool:
     return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
 
 
-def _calls_len(module: Module, reasons: Sequence[str]) -> bool:
-    return any(_SPECIALIZED_SIGN in reason for reason in reasons) and _calls_any_name(
-        module, {"len"}
-    )
+def _calls_len(module: Module) -> bool:
+    return _calls_any_name(module, {"len"})
 
 
-def _casts_sizes(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(sign in reason for reason in reasons for sign in _NUMBER_SIGNS)
-    return told and _calls_any_name(module, {"int", "max", "min"})
+def _casts_sizes(module: Module) -> bool:
+    return _calls_any_name(module, {"int", "max", "min"})
 
 
 @contextmanager
 def _replace_builtins(module: Module, ours: Mapping[str, object]) -> Iterator[None]:
-    """Builtins of these names in the files of the model's classes."""
+    """Replace builtins in the files of the model's classes."""
     with ExitStack() as stack:
         for names in _module_globals(module):
-            for name in ours.keys() - names.keys():  # who has one of their own knows what it does
+            for name in ours.keys() - names.keys():  # a file's own names stay
                 names[name] = ours[name]
                 stack.callback(names.pop, name)
         yield
@@ -86,7 +80,7 @@ def _use_size_numbers(module: Module) -> AbstractContextManager[None]:
 
 
 class _SizeIntType(type):
-    """What `isinstance(value, int)` asks of `_SizeInt`: what follows from sizes is one."""
+    """The type of `_SizeInt`: symbolic sizes are instances."""
 
     def __instancecheck__(cls, value: object) -> bool:
         import torch
@@ -95,7 +89,7 @@ class _SizeIntType(type):
 
 
 class _SizeInt(int, metaclass=_SizeIntType):
-    """As Python's own, but for what follows from sizes, which stays symbolic."""
+    """Like int, but keeps values computed from sizes symbolic."""
 
     def __new__(cls, value: Any = 0, *base: Any) -> Any:
         import torch
@@ -108,7 +102,7 @@ class _SizeInt(int, metaclass=_SizeIntType):
 
 
 def _size_max(*values: Any, **options: Any) -> Any:
-    """As Python's own, but for two sizes."""
+    """Like max, but symbolic for two sizes."""
     import torch
 
     if _are_two_sizes(values):
@@ -117,7 +111,7 @@ def _size_max(*values: Any, **options: Any) -> Any:
 
 
 def _size_min(*values: Any, **options: Any) -> Any:
-    """As Python's own, but for two sizes."""
+    """Like min, but symbolic for two sizes."""
     import torch
 
     if _are_two_sizes(values):
@@ -126,15 +120,15 @@ def _size_min(*values: Any, **options: Any) -> Any:
 
 
 def _are_two_sizes(values: Sequence[Any]) -> bool:
-    """Whether they are two whole numbers of which one follows from sizes."""
+    """Whether the values are two integers, at least one of them symbolic."""
     import torch
 
     whole = all(isinstance(one, int | torch.SymInt) for one in values)
-    return len(values) == 2 and whole and any(isinstance(one, torch.SymInt) for one in values)  # noqa: PLR2004 - those that torch has an operator for
+    return len(values) == 2 and whole and any(isinstance(one, torch.SymInt) for one in values)  # noqa: PLR2004 - torch has a binary operator
 
 
 def _tensor_len(value: Any) -> Any:
-    """As Python's own, but for tensors: `value.shape[0]`, which captures follow."""
+    """Like len, but `value.shape[0]` of tensors."""
     import torch
 
     if isinstance(value, torch.Tensor) and value.ndim:
@@ -142,9 +136,8 @@ def _tensor_len(value: Any) -> Any:
     return len(value)
 
 
-def _calls_linspace(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
-    return told and calls_any(module, frozenset({"linspace"}))
+def _calls_linspace(module: Module) -> bool:
+    return calls_any(module, frozenset({"linspace"}))
 
 
 @contextmanager
@@ -156,7 +149,7 @@ def _use_size_linspace(module: Module) -> Iterator[None]:  # noqa: ARG001 - as e
 
 
 def _size_linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
-    """As torch's own, whose formula this is: from each end up to the middle, rounded once."""
+    """Like torch.linspace, with its formula: from each end to the middle, rounded once."""
     import torch
 
     kind = dtype or torch.get_default_dtype()
@@ -173,9 +166,9 @@ def _size_linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **nam
 
 
 def _multiply_add(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z, rounded once: with what the product and the sum left out (Dekker, Knuth).
+    """Return x * y + z, rounded once, by compensated arithmetic (Dekker, Knuth).
 
-    As torch's own kernel has it, where the CPU has FMA; in operators that every runtime has.
+    Torch's kernel uses FMA; these operators exist in every runtime.
     """
     product = x * y
     (x_high, x_low), (y_high, y_low) = _split_float(x), _split_float(y)
@@ -186,15 +179,14 @@ def _multiply_add(x: Any, y: Any, z: Any) -> Any:
 
 
 def _split_float(x: Any) -> tuple[Any, Any]:
-    """Two float32 of 12 bits whose sum is x (Veltkamp)."""
+    """Split x into two float32 of 12 bits (Veltkamp)."""
     shifted = x * 4096 + x
     high = shifted - (shifted - x)
     return high, x - high
 
 
-def _calls_frequencies(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
-    return told and calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
+def _calls_frequencies(module: Module) -> bool:
+    return calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
 
 
 @contextmanager
@@ -206,7 +198,7 @@ def _use_size_frequencies(module: Module) -> Iterator[None]:  # noqa: ARG001 - a
 
 
 def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """As torch's own: 0 and above, then those below 0."""
+    """Like torch.fft.fftfreq: frequencies from 0, then the negative ones."""
     import torch
 
     kind = dtype or torch.get_default_dtype()
@@ -215,7 +207,7 @@ def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -
 
 
 def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """As torch's own: 0 and above."""
+    """Like torch.fft.rfftfreq: frequencies from 0."""
     import torch
 
     kind = dtype or torch.get_default_dtype()
@@ -228,46 +220,47 @@ LENGTH_REWRITES: tuple[Rewrite, ...] = (
         summary="len(tensor) as tensor.shape[0]",
         suits=_calls_len,
         during=_use_tensor_len,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
     Rewrite(
         name="symbolic-numbers",
-        summary="int(), max() and min() of what follows from sizes, without fixing them",
+        summary="int(), max() and min() of values computed from sizes, kept symbolic",
         suits=_casts_sizes,
         during=_use_size_numbers,
-        signs=("math.trunc(", "max(", "min("),
+        answers=frozenset((Symptom.SIZE_ARITHMETIC,)),
+        needs=frozenset((Symptom.FIXED_SIZE, Symptom.ASSUMED_SIZE)),
     ),
     Rewrite(
         name="dynamic-linspace",
         summary="torch.linspace of a dynamic number of steps by torch.arange",
         suits=_calls_linspace,
         during=_use_size_linspace,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
     Rewrite(
         name="dynamic-frequencies",
         summary="torch.fft.fftfreq and rfftfreq of a dynamic size by torch.arange",
         suits=_calls_frequencies,
         during=_use_size_frequencies,
-        signs=(_SPECIALIZED_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
 )
 
 
-# Maximum pooling to sizes that follow from sizes: torch's operator takes numbers alone.
+# Adaptive max pooling to symbolic sizes: torch's operator takes only numbers.
 #
-# A window of torch's reaches from floor(i n / m) to ceil((i + 1) n / m), for m windows over n
-# places.
+# Torch's windows are floor(i n / m) to ceil((i + 1) n / m), for m windows over n positions.
 
 
-_POOL_SIGN = "specialized it"  # what torch.export says of a size that became a number
 _POOL_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
 
 
-def _needs_dynamic_pool(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_POOL_SIGN in reason for reason in reasons)
+def _needs_dynamic_pool(module: Module) -> bool:
     names = frozenset({*_POOL_NAMES, *(f"{name}_with_indices" for name in _POOL_NAMES)})
-    return told and calls_any(module, names)
+    return calls_any(module, names)
 
 
 @contextmanager
@@ -284,9 +277,9 @@ def _use_dynamic_pool(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ev
 
 
 def _make_pool(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """As torch's own; where a size is no plain number, by windows as wide as the widest may be."""
+    """Return the operator for symbolic sizes, with windows of the maximum width."""
 
-    @functools.wraps(plain)  # torch asks for names of what it overrides
+    @functools.wraps(plain)  # torch reads the name of overrides
     def pool(x: torch.Tensor, output_size: Any) -> Any:
         sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size]
         if all(type(size) is int for size in sizes):
@@ -304,14 +297,14 @@ def _make_pool(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _pool_axis(
     values: torch.Tensor, places: torch.Tensor | None, axis: int, size: Any, stride: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maxima of windows along an axis: of the last NaN, else of the first maximum.
+    """Return maxima of windows along an axis, and positions of the last NaN or first maximum.
 
     Args:
-        values: maxima along the axes behind.
-        places: where these are in what lies behind the axis.
-        axis: counted from the front.
-        size: how many windows.
-        stride: how many elements of the image one step along the axis is.
+        values: maxima along later axes.
+        places: their positions within later axes.
+        axis: the axis, from the front.
+        size: the number of windows.
+        stride: the elements per step along the axis.
     """
     import torch
 
@@ -332,7 +325,7 @@ def _pool_axis(
     inside, parts = widen(reached < last[:, None]), take(values)
     is_lost = torch.isnan(parts)
     shown = torch.where(inside & ~is_lost, parts, -math.inf)
-    lost = (inside & is_lost) * widen(steps + 1)  # 0 where none is
+    lost = (inside & is_lost) * widen(steps + 1)  # 0 without NaN
     last_lost = lost.amax(axis + 1)
     top = torch.where(last_lost > 0, math.nan, shown.amax(axis + 1))
     best = torch.where(last_lost > 0, last_lost - 1, shown.argmax(axis + 1))
@@ -345,9 +338,10 @@ def _pool_axis(
 POOLING_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="dynamic-max-pool",
-        summary="adaptive max pooling to sizes that follow from others, by its windows",
+        summary="adaptive max pooling to symbolic sizes, by its windows",
         suits=_needs_dynamic_pool,
         during=_use_dynamic_pool,
-        signs=(_POOL_SIGN,),
+        answers=_FIXED,
+        needs=_FIXED,
     ),
 )

@@ -1,4 +1,4 @@
-"""Run forward with symbols for sizes and record the conditions on them."""
+"""Run forward with symbolic sizes, and record the conditions on them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Functions that take a tensor to pieces, with the place of the axis among their arguments
-_TAKEN_APART = {
+# Functions that split a tensor, with the position of the axis among their arguments
+_SPLITTING_CALLS = {
     "__iter__": 0, "unbind": 1, "split": 2, "split_with_sizes": 2, "chunk": 2, "tensor_split": 2,
     "unsafe_split": 2, "unsafe_chunk": 2,
 }  # fmt: skip
@@ -31,11 +31,11 @@ _TAKEN_APART = {
 
 @dataclass(kw_only=True)
 class ShapeTrace:
-    """What was seen: conditions that held, in torch's words for sizes of `L['tensors']`.
+    """The conditions of a symbolic run, in torch's notation for sizes of `L['tensors']`.
 
-    `lost` are the lines of the user's at which a size became a plain number, `ended` is where and
-    why the run could not go on; `late` says that it took too many calls. `answered` says that plain
-    numbers came out of tensors, or sizes went into some: these were the example's.
+    `lost` are the user's lines at which a size became a Python number. `ended` says where and why
+    the run stopped, `late` that it made too many calls. `answered` says that Python values came out
+    of tensors, or sizes went into them, with the example's values.
     """
 
     guards: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ def trace_symbolic_shapes(
     *,
     most: int = MAX_CALLS,
 ) -> ShapeTrace:
-    """Run the flat module without data, with a symbol for each size of a dynamic dim.
+    """Run the flat module without data, with a symbol for each dynamic dim.
 
-    Where it asks for data, it runs with data first, for the answers. After `most` calls of
-    torch it ends where it is.
+    If it needs data, it first runs with data to record values. It stops after `most` calls of
+    torch.
     """
 
     def trace_run(answers: list[object]) -> ShapeTrace:
@@ -72,7 +72,7 @@ def trace_symbolic_shapes(
                 replay_scalars(answers, most, fixed=mark_fixed),
             ):
                 _run_symbolic(module, tensors, signature, env)
-        except Exception as error:  # noqa: BLE001 - anything raises where there is no data
+        except Exception as error:  # noqa: BLE001 - code raises anything without data
             place = user_place(error)
             found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
             found.late = isinstance(error, CallLimitError)
@@ -108,7 +108,7 @@ def _run_symbolic(
 def _symbolic_tensors(
     mode: Any, tensors: tuple[torch.Tensor, ...], signature: Signature
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors without data; the sizes of dynamic dims are symbols."""
+    """Return the tensors without data, with symbols for dynamic dims."""
     from torch._dynamo.source import GetItemSource, LocalSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
@@ -124,7 +124,7 @@ def _symbolic_tensors(
 
 
 def _guard_texts(env: Any) -> tuple[str, ...]:
-    """The conditions on sizes alone, as torch writes them for its programs."""
+    """Return the conditions on sizes, in torch's notation."""
     from torch.fx.experimental.symbolic_shapes import ShapeGuardPythonPrinter
 
     known = {
@@ -139,7 +139,7 @@ def _guard_texts(env: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _watch_numbers(found: ShapeTrace) -> Iterator[None]:
-    """A size that becomes a plain number or text is that of the example, and fixes nothing."""
+    """Let sizes that become Python numbers or text have the example's value, without guards."""
     from torch.fx.experimental.sym_node import SymNode
 
     def number(kind: Callable[[Any], object]) -> Callable[..., object]:
@@ -162,7 +162,7 @@ def _watch_numbers(found: ShapeTrace) -> Iterator[None]:
 
 @contextmanager
 def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
-    """Where a tensor is taken to pieces along a dynamic axis: their number is a plain number."""
+    """Record where a tensor is split along a dynamic axis: the number of parts is a constant."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -178,7 +178,7 @@ def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
             self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
         ) -> Any:
             name, given = getattr(func, "__name__", ""), kwargs or {}
-            if name in _TAKEN_APART and is_dynamic(args, given, _TAKEN_APART[name]):
+            if name in _SPLITTING_CALLS and is_dynamic(args, given, _SPLITTING_CALLS[name]):
                 frame: FrameType | None = sys._getframe(1)
                 while frame is not None and not is_user_file(frame.f_code.co_filename):
                     frame = frame.f_back
@@ -192,9 +192,9 @@ def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
 
 @contextmanager
 def watch_size_text(seen: Callable[[str], None]) -> Iterator[None]:
-    """Sizes that the user's code writes as text are those of the example; `seen` gets its line.
+    """Format sizes in the user's code with the example's value; call `seen` with the line.
 
-    torch writes the name of a symbol, by which no table is read, and asks for no guard.
+    torch would format the name of the symbol, without a guard.
     """
     import torch
 
@@ -215,7 +215,7 @@ def watch_size_text(seen: Callable[[str], None]) -> Iterator[None]:
 
 
 def _user_line(frame: FrameType | None) -> str:
-    """The user's line whose own call made a number, through torch's SymInt alone."""
+    """Return the user's line that converted a SymInt directly."""
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file):
@@ -231,23 +231,22 @@ _CACHED = type(lru_cache(lambda: None))
 
 @contextmanager
 def symint_builtins(module: nn.Module) -> Iterator[None]:
-    """Have the user's files know `len` and `int` as those that leave a symbol one.
+    """Replace `len` and `int` in the user's files by ones that keep symbols.
 
-    What forward keeps meanwhile is forgotten: tensors without data are of no use to who comes
-    next.
+    State that forward stores meanwhile is dropped: its tensors have no data.
     """
     files = list(_user_modules(module))
     with preserve_module(module), ExitStack() as stack:
         for names in map(vars, files):
             stack.callback(_restore_containers, names, _module_containers(names))
-            for text in _SYMBOLIC_BUILTINS.keys() - names.keys():  # one of its own stays
+            for text in _SYMBOLIC_BUILTINS.keys() - names.keys():  # the file's own names stay
                 names[text] = _SYMBOLIC_BUILTINS[text]
                 stack.callback(names.pop, text)
         yield
 
 
 def _user_modules(module: nn.Module) -> Iterator[ModuleType]:
-    """The loaded files of the packages that the model's classes are of."""
+    """Yield the loaded files of the packages of the model's classes."""
     tops = {type(part).__module__.partition(".")[0] for part in module.modules()}
     for name, file in list(sys.modules.items()):
         where = getattr(file, "__file__", None)
@@ -256,7 +255,7 @@ def _user_modules(module: nn.Module) -> Iterator[ModuleType]:
 
 
 def _module_containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The lists and dicts of a file's own, each with what it holds."""
+    """Return a file's global lists and dicts with copies."""
     return [
         (one, one.copy())
         for name, one in list(names.items())
@@ -265,7 +264,7 @@ def _module_containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def _restore_containers(names: dict[str, Any], kept: list[tuple[Any, Any]]) -> None:
-    """Put back what lists and dicts held, and empty the caches of functions and methods."""
+    """Restore lists and dicts, and clear caches of functions and methods."""
     for value, before in kept:
         if not _is_same(value, before):
             restore_container(value, before)
@@ -276,14 +275,14 @@ def _restore_containers(names: dict[str, Any], kept: list[tuple[Any, Any]]) -> N
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    """Whether they hold the very same objects, in order."""
+    """Whether both contain the same objects in order."""
     if isinstance(value, dict):
         return _is_same([*value, *value.values()], [*before, *before.values()])
     return len(value) == len(before) and all(map(operator.is_, value, before))
 
 
 class _SymbolicIntMeta(type):
-    """Of `int` while symbols run: a symbol is one, and stays a symbol."""
+    """The type of `int` during symbolic runs: symbols are instances and stay symbols."""
 
     def __instancecheck__(cls, value: object) -> bool:
         import torch
@@ -299,7 +298,7 @@ class _SymbolicIntMeta(type):
 
 
 class _SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
-    """Stands for `int`."""
+    """Replaces `int`."""
 
 
 def _symbolic_len(value: Any) -> object:

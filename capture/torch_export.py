@@ -13,6 +13,7 @@ from ..core.domain import Sizes
 from ..core.errors import ConversionError, Hint, Option
 from ..core.signature import Dim, Signature
 from .captured_program import ExportCapture, example_tensors, model_of
+from .evidence import Symptom, evidence_in_error, evidence_of
 from .framework_errors import call_framework
 from .guard_relaxation import oblivious_sizes, relax_guards, specialization_places
 from .refusals import RefusedError
@@ -24,11 +25,13 @@ from .symbolic_shapes import watch_size_text
 if TYPE_CHECKING:
     import torch
 
-AS_TEXT = "as text"  # in a job's programs: a line at which the user's code writes a size as text
+AS_TEXT = (
+    "as text"  # key in a job's programs: a line at which the user's code formats a size as text
+)
 
 
 def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
-    """The model through `torch.export`, with the signature's dynamic dims and ranges."""
+    """Capture the model with `torch.export`, with the signature's dynamic dims and ranges."""
     import torch
 
     model = model_of(job)
@@ -51,7 +54,7 @@ def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
 
 
 def capture_export_strict(job: Job) -> ExportCapture:
-    """As `capture_export`, from bytecode: torch._dynamo reads forward and runs none of it."""
+    """Capture the model with `torch.export` from bytecode, without running forward."""
     return capture_export(job, strict=True)
 
 
@@ -59,15 +62,13 @@ DynamicShapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
 ExportCall: TypeAlias = Callable[[DynamicShapes], "torch.export.ExportedProgram"]
 
 _LOG = logging.getLogger(__name__)
-# What torch says where 0 and 1, which it takes for special sizes, came into a range.
-_SPECIAL = ("0/1 specialized", "static shape of", "specialized it to be a constant", "not in range")
 
 
 def dynamic_shapes(signature: Signature) -> DynamicShapes:
-    """What `torch.export.export` takes as `dynamic_shapes` for the flat forward's one argument.
+    """Return `dynamic_shapes` for the flat forward's one argument.
 
-    A dim that others follow from is a named one of torch's, theirs are made of it; the others are
-    hints with their ranges.
+    A dim that others depend on is a named torch Dim, and theirs derive from it; the others are
+    hints with ranges.
     """
     related = {dim.relation.base for dim in signature.dims_with_names() if dim.relation is not None}
     bases = {name: _new_dim(dim) for name, dim in signature.free_dims.items() if name in related}
@@ -104,24 +105,24 @@ def _new_dim(dim: Dim) -> object:
 def export_in_ranges(
     job: Job, export: Callable[[DynamicShapes], torch.export.ExportedProgram]
 ) -> ExportCapture:
-    """The program for all sizes of the signature, and notes on what it is narrower in.
+    """Export the program for all sizes of the signature, with notes on assumptions.
 
-    Torch takes a size of 1 for a special one. Where that narrows a range, or a guard does, it is
-    asked again to treat 1 as any other size.
+    Torch treats size 1 as special. If that, or a guard, narrows a range, the export is repeated
+    with 1 as any other size.
 
     Args:
-        job: its signature's ranges are what was asked for.
+        job: its signature has the requested ranges.
         export: calls torch.export with these dynamic shapes; raises ConversionError.
 
     Raises:
-        ConversionError: the program takes other sizes than were asked for.
+        ConversionError: the program does not hold for the requested sizes.
     """
     shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
     try:
         program = export(shapes)
         checked = check_constraints(program, job.signature, example)
     except ConversionError as error:
-        if not any(text in error.message for text in _SPECIAL):
+        if Symptom.SPECIAL_SIZE not in evidence_in_error(error).symptoms:
             raise
         return _export_oblivious(job, export, error)
     if checked.broken:
@@ -133,7 +134,7 @@ def export_in_ranges(
 
 
 def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) -> ExportCapture:
-    """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
+    """Export with 1 as any other size; raise `refused` if that fails as well."""
     shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
     with specialization_places() as places:
         program = _try_export(lambda: _export_any_size(export, shapes))
@@ -145,29 +146,35 @@ def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) ->
     except ConversionError:
         if checked.fit is not None:
             raise
-        raise refused from None  # which names a dim; what breaks now is harder to read
+        raise refused from None  # it names a dim; the new error is less readable
 
 
 def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
-    """The refusal with the line that fixed a size, where torch told of one."""
-    if not places or (isinstance(refused, RefusedError) and refused.has_place):
+    """Add the line that fixed a size to the refusal, if torch logged one."""
+    if not places or (isinstance(refused, RefusedError) and refused.source):
         return refused
     cause = refused.cause if isinstance(refused, RefusedError) else None
     text = f"{refused.message} (at {places[0]})"
-    return RefusedError(text, hint=refused.advice, cause=cause, has_place=True)
+    return RefusedError(
+        text,
+        hint=refused.advice,
+        cause=cause,
+        source=places[0],
+        evidence=evidence_in_error(refused) | evidence_of(place=places[0]),
+    )
 
 
 def _accept_program(
     program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
 ) -> ExportCapture:
-    """The program with guards and ranges as they were asked for.
+    """Return the program with the requested guards and ranges.
 
     Raises:
-        ConversionError: a condition breaks that makes a difference, or that eager asks for as well.
+        ConversionError: a broken condition changes results, or is the model's own.
     """
     broken, signature = checked.broken, job.signature
-    job.programs[OUTSIDE] = checked.outside  # a trace that follows takes the same for granted
-    notes = [f"a condition on sizes could not be looked at: {text}" for text in checked.unread]
+    job.programs[OUTSIDE] = checked.outside  # a later trace assumes the same
+    notes = [f"a condition on sizes is unreadable: {text}" for text in checked.unread]
     places: tuple[Sizes, ...] = ()
     if all(one.excludes_one for one in broken):
         made = program.module(check_guards=False) if broken else None
@@ -205,17 +212,14 @@ def _try_export(
 
 
 def is_torchscript(model: EagerModel) -> bool:
-    """Whether the user's module is TorchScript, which asks its tensors for plain sizes.
-
-    Torch.export would take each of them for a constant.
-    """
+    """Whether the user's module is TorchScript, whose sizes torch.export makes constants."""
     import torch
 
     return isinstance(model.module, torch.jit.ScriptModule)
 
 
 def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:
-    """The flat module again, translated from its TorchScript graph by torch's own converter."""
+    """Translate the flat module from its TorchScript graph with torch's converter."""
     import torch
     from torch._export.converter import TS2EPConverter
 
@@ -225,12 +229,12 @@ def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> 
     translated = TS2EPConverter(traced, tensors).convert().module(check_guards=False)
 
     class Flat(torch.nn.Module):
-        """Takes tensors as the signature orders them."""
+        """Takes tensors in the signature's order."""
 
         def __init__(self) -> None:
             super().__init__()
             self.model = translated
-            self.training = False  # by hand: an exported program's module refuses eval()
+            self.training = False  # set directly: an exported program's module rejects eval()
 
         def forward(self, *tensors: torch.Tensor) -> object:
             """Call the translated module."""
@@ -239,21 +243,21 @@ def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> 
     return Flat()
 
 
-# What every condition goes through, by where it stands: all other work of the solver is in these.
+# Functions of the solver that every condition passes through.
 _WORKER = "_maybe_evaluate_static_worker"
 _METHODS = ("simplify", "_maybe_evaluate_static")
 
 
 class SolverTimeoutError(RefusedError):
-    """The solver took longer than it may; the same capture may end with more time."""
+    """The solver exceeded its time limit; more time may help."""
 
 
 @contextmanager
 def limit_solver(seconds: float) -> Iterator[None]:
-    """Stop a capture in the block once torch's solver has taken so long, over all its calls.
+    """Stop a capture in the block when torch's solver exceeds a time limit over all calls.
 
     Raises:
-        SolverTimeoutError: it has; torch may hand it on as the cause of an error of its own.
+        SolverTimeoutError: it did; torch may wrap it as the cause of its own error.
     """
     from torch.fx.experimental import symbolic_shapes
 
@@ -271,7 +275,7 @@ def limit_solver(seconds: float) -> Iterator[None]:
 
 
 class _SolverClock:
-    """The seconds that the solver took so far; calls within calls count once."""
+    """Measures the solver's time; nested calls count once."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -279,7 +283,7 @@ class _SolverClock:
         self._since: float | None = None
 
     def time_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, counted; it is refused once the limit is reached."""
+        """Return the function with its time measured; it raises at the limit."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self._check()
@@ -292,7 +296,7 @@ class _SolverClock:
                 self._spent += time.monotonic() - self._since
                 self._since = None
 
-        for name in ("cache_clear", "cache_info"):  # what torch asks of its cached functions
+        for name in ("cache_clear", "cache_info"):  # torch uses these of its cached functions
             if hasattr(function, name):
                 setattr(call, name, getattr(function, name))
         return call
@@ -301,10 +305,9 @@ class _SolverClock:
         running = 0.0 if self._since is None else time.monotonic() - self._since
         if self._spent + running > self._limit:
             raise SolverTimeoutError(
-                f"torch's symbolic solver was stopped after {self._limit:g} s: its conditions on"
-                " sizes do not end",
+                f"torch's symbolic solver was stopped after {self._limit:g} s",
                 hint=Hint(
-                    "give it more with ",
+                    "give it more time with ",
                     Option("capture-timeout"),
                     ", state narrower or fixed sizes, or ",
                     Option("capture", "trace"),

@@ -13,6 +13,7 @@ from ..core.contract import Job
 from ..core.errors import Hint, ModelcError, Option
 from ..core.kinds import Capture
 from .captured_program import ScriptCapture, capture_once, model_of
+from .evidence import evidence_in_error, join_evidence
 from .framework_errors import call_framework
 from .refusals import REDUNDANT, RefusedError, most_specific
 from .torch_trace import capture_trace
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def capture_script(job: Job) -> ScriptCapture:
-    """The user's own module through `torch.jit.script`: branches and loops are kept."""
+    """Capture the user's module with `torch.jit.script`, which keeps branches and loops."""
     return ScriptCapture(module=compile_script(model_of(job).module), call="native")
 
 
 def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
-    """The module compiled; as it is, where it is a script already.
+    """Compile the module; a ScriptModule is returned unchanged.
 
     Raises:
         RefusedError: it is not within TorchScript's Python.
@@ -41,7 +42,7 @@ def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
         made = call_framework("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
-            f"torch.jit.script made a {type(made).__name__} of {type(module).__name__}",
+            f"torch.jit.script returned a {type(made).__name__} for {type(module).__name__}",
             hint=Hint("try ", Option("capture", "trace"), " or ", Option("capture", "export")),
             option="capture",
         )
@@ -50,15 +51,17 @@ def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
 
 @contextmanager
 def _annotations_as_types(module: nn.Module) -> Iterator[None]:
-    """While in the block, classes say types of attributes as types, not as texts.
+    """Evaluate string annotations of classes within the context.
 
-    `from __future__ import annotations` makes texts of them, which the compiler does not read; what
-    names nothing here, as a name imported for type checkers alone, is left to it to infer.
+    The compiler does not read the strings of `from __future__ import annotations`. Names that only
+    type checkers know are left for it to infer.
     """
     classes = {one for part in module.modules() for one in type(part).__mro__}
-    said = {one: vars(one).get("__annotations__", {}) for one in classes}
+    annotated = {one: vars(one).get("__annotations__", {}) for one in classes}
     texts = {
-        one: held for one, held in said.items() if any(isinstance(x, str) for x in held.values())
+        one: held
+        for one, held in annotated.items()
+        if any(isinstance(x, str) for x in held.values())
     }
     try:
         for one, held in texts.items():
@@ -72,19 +75,19 @@ def _annotations_as_types(module: nn.Module) -> Iterator[None]:
 def _evaluate_annotations(
     owner: type, annotations: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
-    """Annotations whose texts are read where the class was written."""
+    """Yield annotations evaluated in the module of the class."""
     names = vars(sys.modules.get(owner.__module__, builtins))
-    for name, said in annotations.items():
+    for name, annotated in annotations.items():
         try:
-            # as typing.get_type_hints reads them: the user's own code
-            yield name, eval(said, dict(names)) if isinstance(said, str) else said
-        except Exception:  # noqa: BLE001 - whatever reading it raises, it names no type
+            # as typing.get_type_hints does: the user's own code
+            yield name, eval(annotated, dict(names)) if isinstance(annotated, str) else annotated
+        except Exception:  # noqa: BLE001 - it is not a type
             continue
 
 
 @contextmanager
 def _fresh_type_store() -> Iterator[None]:
-    """Compile without the types of earlier tries: torch keeps those that it gave up half-made."""
+    """Compile without cached types: torch keeps incomplete types of failed compilations."""
     from torch.jit import _recursive
 
     kept = _recursive.concrete_type_store
@@ -95,23 +98,23 @@ def _fresh_type_store() -> Iterator[None]:
         _recursive.concrete_type_store = kept
 
 
-_TOLD = 3  # submodules that would not script, by name
+_LISTED = 3  # failed submodules in a message
 
 
 def capture_hybrid(job: Job) -> ScriptCapture:
-    """The flat model traced, with the smallest submodules scripted that turn tensors into values.
+    """Trace the flat model with scripted submodules, the smallest that convert tensors to values.
 
-    A trace says which these are. One that will not script gives way to the module that holds it.
+    A trace finds these. If one fails to script, its parent is tried.
 
     Raises:
-        RefusedError: the tracer met no such submodule, or none will script.
+        RefusedError: there is no such submodule, or none can be scripted.
     """
     first = capture_once(job, Capture.TRACE, lambda: capture_trace(job))
     if not isinstance(first, ScriptCapture):
-        raise TypeError("a trace gave no TorchScript")
+        raise TypeError("a trace did not produce TorchScript")
     if not first.within:
         raise RefusedError(
-            "no submodule is worth scripting: the tracer saw no tensor become a Python value",
+            "nothing to script: no tensor becomes a Python value",
             hint=Hint("use ", Option("capture", "trace")),
             cause=REDUNDANT,
             option="capture",
@@ -126,7 +129,7 @@ def capture_hybrid(job: Job) -> ScriptCapture:
 
 
 def _script_submodules(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:
-    """By path, the scripts of these submodules, or of what holds them; none within another."""
+    """Return scripts of these submodules or their parents by path; none within another."""
     made: dict[str, torch.jit.ScriptModule] = {}
     refusals: dict[str, RefusedError] = {}
     for path in paths:
@@ -148,23 +151,24 @@ def _script_submodules(root: nn.Module, paths: Iterable[str]) -> dict[str, torch
 
 
 def _no_script_error(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError:
-    """That nothing will script: the smallest and what holds it, each with its reason."""
-    told = [
+    """Return the error if nothing can be scripted, with the reason for each module."""
+    listed = [
         f"{path or type(root).__name__}: {error.message}"
-        for path, error in list(refusals.items())[:_TOLD]
+        for path, error in list(refusals.items())[:_LISTED]
     ]
     errors: list[ModelcError] = list(refusals.values())
     most = most_specific(errors)
     cause = most.cause if isinstance(most, RefusedError) else None
     return RefusedError(
-        f"no submodule with a branch on data will script: {'; '.join(told)}",
+        f"no submodule with a branch on data can be scripted: {'; '.join(listed)}",
         hint=most.advice,
         cause=cause,
+        evidence=join_evidence(map(evidence_in_error, errors[:_LISTED])),
     )
 
 
 def _ancestors(path: str) -> Iterator[str]:
-    """`a.b.c`, `a.b`, `a` and the model itself."""
+    """Yield `a.b.c`, `a.b`, `a` and the model itself."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -175,7 +179,7 @@ def _ancestors(path: str) -> Iterator[str]:
 def _substitute_scripts(
     flat: nn.Module, made: Mapping[str, torch.jit.ScriptModule]
 ) -> Iterator[None]:
-    """While in the block, the scripts stand where their modules stood, wherever these are used."""
+    """Replace submodules by their scripts within the context."""
     import torch
 
     (scope,) = dict(flat.named_children())

@@ -14,6 +14,7 @@ from ..core.contract import Branch, Job
 from ..core.errors import Hint, Option
 from ..core.findings import Warned
 from .captured_program import ScriptCapture, example_tensors, model_of
+from .evidence import Symptom
 from .framework_errors import call_framework
 from .refusals import RefusedError
 from .size_branches import find_right_interval, find_wrong_size
@@ -22,14 +23,13 @@ from .size_constraints import NarrowError
 if TYPE_CHECKING:
     from torch import nn
 
-_LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
+_LOG = logging.getLogger(__name__)  # goes to the step's log
 
 
 def capture_trace(job: Job) -> ScriptCapture:
-    """The flat model through `torch.jit.trace`, with what the tracer said of the user's lines.
+    """Capture the flat model with `torch.jit.trace`, with the tracer's warnings.
 
-    The inputs carry the signature's names. Nothing is checked here: the verdict does that on
-    feeds other than the one traced.
+    The inputs have the signature's names. The verdict checks the trace on other feeds.
     """
     import torch
 
@@ -63,7 +63,7 @@ def capture_trace(job: Job) -> ScriptCapture:
 
 
 def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
-    """Look at the sizes at which forward goes another way; notes on what could not be seen.
+    """Check sizes at which forward takes other branches; return notes.
 
     Raises:
         NarrowError: the trace is wrong there; feeds of other sizes would not show it.
@@ -80,6 +80,7 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
             hint=Hint("leave that size out of the range in ", Option("input"), f"{smaller}"),
             interval=interval,
             option="input",
+            symptoms=frozenset((Symptom.SIZE_BRANCH,)),
         )
     return notes
 
@@ -87,11 +88,11 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
 def _data_warnings(
     caught: list[warnings.WarningMessage], trace: Callable[[], object]
 ) -> list[warnings.WarningMessage]:
-    """The warnings of values that were made of data: the tracer warns of sizes alike."""
+    """Return warnings about values of data; the tracer warns about sizes as well."""
     import torch
 
-    asked = {(one.filename, one.lineno) for one in _value_conversions(caught)}
-    if not asked:
+    warned_lines = {(one.filename, one.lineno) for one in _value_conversions(caught)}
+    if not warned_lines:
         return []
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -100,16 +101,16 @@ def _data_warnings(
 
 
 def _module_paths(root: nn.Module, caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
-    """The paths of the modules whose code made Python values of tensors, each once."""
+    """Return the paths of the modules whose code converted tensors to Python values."""
     known = {id(module): path for path, module in root.named_modules()}
-    asking = (id(warning.source) for warning in _value_conversions(caught))
-    return tuple(dict.fromkeys(known[one] for one in asking if one in known))
+    sources = (id(warning.source) for warning in _value_conversions(caught))
+    return tuple(dict.fromkeys(known[one] for one in sources if one in known))
 
 
 def _collect_warnings(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
-    """Keeps warnings; those of torch's Tensor class at the line that used the tensor.
+    """Return a collector of warnings; those of torch's Tensor class get the user's line.
 
-    `np.asarray(x)` and `3 in x` are the user's lines, but it is the class that warns.
+    For `np.asarray(x)` and `3 in x`, the class warns instead of the user's line.
     """
     import torch
 
@@ -133,7 +134,7 @@ def _collect_warnings(kept: list[warnings.WarningMessage]) -> Callable[..., None
 
 
 def _module_of(frame: FrameType | None) -> object:
-    """The innermost module whose method is being run."""
+    """Return the innermost module whose method is running."""
     from torch import nn
 
     while frame is not None:
@@ -146,9 +147,9 @@ def _module_of(frame: FrameType | None) -> object:
 
 
 def find_frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
-    """The user's lines where a tensor became a Python value: what is done with it is frozen.
+    """Return the user's lines where a tensor became a Python value, which the trace freezes.
 
-    Torch's own lines are left out: they check shapes, which the verdict does better.
+    Torch's own lines, which check shapes, are omitted.
     """
     return tuple(
         dict.fromkeys(
@@ -159,7 +160,7 @@ def find_frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch,
 
 
 def _value_conversions(caught: list[warnings.WarningMessage]) -> Iterator[warnings.WarningMessage]:
-    """What says that a tensor became a Python value on a line of the user's."""
+    """Yield warnings about conversions of tensors on the user's lines."""
     import torch
 
     return (
@@ -171,7 +172,7 @@ def _value_conversions(caught: list[warnings.WarningMessage]) -> Iterator[warnin
 
 
 def user_warnings(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
-    """Each warning on a line of the user's once, its first sentence only."""
+    """Return the first sentence of each warning on the user's lines, once."""
     return tuple(
         dict.fromkeys(
             Warned(
@@ -196,7 +197,7 @@ def _user_line_warnings(
 
 SourceLine: TypeAlias = tuple[str, int]  # file and line
 
-# Operators whose results have sizes that depend on data; those of no library of torch's may, too.
+# Operators whose output sizes depend on data; those of other libraries may, too.
 _OF_DATA = (
     "aten::nonzero", "aten::argwhere", "aten::masked_select", "aten::unique", "aten::_unique",
     "aten::index", "aten::repeat_interleave", "aten::bincount", "aten::_pack_padded_sequence",
@@ -206,17 +207,17 @@ _KNOWN = ("aten::", "prim::")
 
 
 def size_only_lines(trace: Callable[[], object]) -> frozenset[SourceLine]:
-    """Trace once more and say at which lines tensors became Python values of sizes alone.
+    """Trace again, and return lines at which tensors became Python values of sizes only.
 
-    Each value is followed back in the graph so far. Where it comes from an input's data, or the
-    sizes do, its line is none of them. What cannot be traced again shows none.
+    Each value is followed back in the graph, to data of an input or to sizes. Empty if the model
+    cannot be traced again.
     """
     from torch.overrides import TorchFunctionMode
 
     seen: dict[SourceLine, bool] = {}
 
     class Values(TorchFunctionMode):
-        """Sees each call that leaves the tensors."""
+        """Sees each conversion to a Python value."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -237,7 +238,7 @@ def size_only_lines(trace: Callable[[], object]) -> frozenset[SourceLine]:
 
 
 def _is_tensors(answer: object) -> bool:
-    """Whether a call gave tensors, or nothing, and so no Python value of them."""
+    """Whether a call returned only tensors or None."""
     import torch
 
     parts = answer if isinstance(answer, (tuple, list)) else [answer]
@@ -245,7 +246,7 @@ def _is_tensors(answer: object) -> bool:
 
 
 def _graph_values(args: Any) -> Iterator[Any]:
-    """The values in the graph of the tensors that a call took; a constant's has no producer."""
+    """Yield the graph values of a call's tensor arguments."""
     import torch
 
     if torch._C._get_tracing_state() is None:
@@ -256,7 +257,7 @@ def _graph_values(args: Any) -> Iterator[Any]:
 
 
 def _user_line() -> SourceLine:
-    """The line that asked: the innermost that is neither torch's nor of this file."""
+    """Return the innermost line outside torch and this file."""
     import torch
 
     library = f"{Path(torch.__file__).parent}/"
@@ -267,7 +268,7 @@ def _user_line() -> SourceLine:
 
 
 def _is_of_sizes_only(value: Any) -> bool:
-    """Whether all that a value is computed from is sizes, parameters and constants."""
+    """Whether a value depends only on sizes, parameters and constants."""
     left, seen = [value.node()], set()
     while left:
         node = left.pop()
@@ -286,7 +287,7 @@ def _is_of_sizes_only(value: Any) -> bool:
 
 
 def _depends_on_data(start: Any) -> bool:
-    """Whether the sizes of what a node gives may depend on data."""
+    """Whether the output sizes of a node may depend on data."""
     left, seen = [start], set()
     while left:
         node = left.pop()

@@ -1,33 +1,34 @@
-"""Remove what only training needs: hooks, `if self.training`, autograd functions and the like."""
+"""Remove training code: hooks, `if self.training`, autograd functions and the like."""
 
 from __future__ import annotations
 
 import dis
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
+from .evidence import Symptom
 from .rewrite import Module, Rewrite, give_own_class, replace_parts, swap_attribute, swap_functions
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _NAME_INSTRUCTIONS = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
-_LIBRARY_PREFIXES = ("torch.", "transformers.")  # whose own code torch.jit and torch.export know
+_LIBRARY_PREFIXES = ("torch.", "transformers.")  # whose code torch.jit and torch.export support
 
 
 def _user_methods(part: Module) -> Iterator[FunctionType]:
-    """The methods of the user's classes that a module has."""
+    """Yield a module's methods from the user's classes."""
     for kind in type(part).__mro__:
         if not kind.__module__.startswith(_LIBRARY_PREFIXES):
             yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
 
 
 def _is_observer(hook: object) -> bool:
-    """Whether a hook is a function that gives None in every way out and writes nowhere in place.
+    """Whether a hook always returns None and writes nothing in place.
 
-    Into a tensor, by `out.add_(1)` or `out[0] = 1`, would change an output all the same. A return
-    that is jumped to (`return out * 2 if wide else None`) may give something else.
+    In-place writes (`out.add_(1)`, `out[0] = 1`) would change an output. A return that is a jump
+    target (`return out * 2 if wide else None`) may return something else.
     """
     function = hook.__func__ if isinstance(hook, MethodType) else hook
     if not isinstance(function, FunctionType):
@@ -46,9 +47,9 @@ def _is_observer(hook: object) -> bool:
 
 
 def _may_write(instruction: dis.Instruction, container: dis.Instruction) -> bool:
-    """Whether it may write into a tensor: an item, `+=`, a method or function called `..._`.
+    """Whether it may write into a tensor: an item, `+=`, a function named `..._`.
 
-    An entry of what the hook keeps outside itself, as `features[name] = output`, is none.
+    Items of the hook's outer variables, such as `features[name] = output`, are allowed.
     """
     kept = container.opname in ("LOAD_DEREF", "LOAD_GLOBAL")
     name = str(instruction.argval)
@@ -61,7 +62,7 @@ def _may_write(instruction: dis.Instruction, container: dis.Instruction) -> bool
     )
 
 
-def _has_observers(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_observers(module: Module) -> bool:
     return any(
         _is_observer(hook)
         for part in module.modules()
@@ -79,7 +80,7 @@ def _remove_observers(module: Module) -> Module:
     return module
 
 
-def _has_training_flag(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_training_flag(module: Module) -> bool:
     return any(_branches_on_training(part) for part in module.modules())
 
 
@@ -89,7 +90,7 @@ def _branches_on_training(part: Module) -> bool:
 
 
 def _fix_training_flag(module: Module) -> Module:
-    """`training` as a constant: torch.jit.script leaves out what is under `if self.training`."""
+    """Make `training` a constant, so that torch.jit.script omits `if self.training`."""
     for part in module.modules():
         if not part.training and _branches_on_training(part):
             constants = [*getattr(part, "__constants__", ()), "training"]
@@ -97,7 +98,7 @@ def _fix_training_flag(module: Module) -> Module:
     return module
 
 
-def _is_compiled(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _is_compiled(module: Module) -> bool:
     return any(
         hasattr(part, "_orig_mod") or part._compiled_call_impl is not None or _find_compiled(part)
         for part in module.modules()
@@ -105,7 +106,7 @@ def _is_compiled(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG00
 
 
 def _find_compiled(part: Module) -> dict[str, Callable[..., Any]]:
-    """The functions behind the methods that torch.compile has taken over, by name."""
+    """Return the original functions of compiled methods by name."""
     found: dict[str, Callable[..., Any]] = {}
     for kind in reversed(type(part).__mro__):
         for name, member in vars(kind).items():
@@ -125,13 +126,13 @@ def _undo_compile(module: Module) -> Module:
     module = replace_parts(module, inner)
     for part in module.modules():
         vars(part).pop("_compiled_call_impl", None)
-        taken = _find_compiled(part)
-        if taken:
-            give_own_class(part, taken)
+        originals = _find_compiled(part)
+        if originals:
+            give_own_class(part, originals)
     return module
 
 
-def _uses_checkpoint(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _uses_checkpoint(module: Module) -> bool:
     return any(
         "checkpoint" in method.__code__.co_names
         for part in module.modules()
@@ -170,7 +171,7 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         name="no-training-code",
-        summary="the code under `if self.training` left out",
+        summary="the code under `if self.training` removed",
         suits=_has_training_flag,
         change=_fix_training_flag,
     ),
@@ -189,30 +190,19 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-# Custom autograd functions by their forward alone: what a capture would keep as a Python call.
-
-
-_FUNCTION_SIGNS = (
-    "autograd/function.py",
-    "PythonOp",
-    "autograd.Function",
-)  # what refusals say of it
+# Custom autograd functions, which a capture would keep as Python calls.
 
 
 class _ForwardContext:
-    """Stands in for `ctx`: it takes what forward keeps for a backward that no artifact has."""
+    """Replaces `ctx`, and ignores what forward saves for backward."""
 
     def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
 
     def _nothing(self, *given: object) -> None:
-        """What backward alone would need."""
+        """Ignore an argument for backward."""
 
     save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = _nothing
-
-
-def _has_autograd_functions(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(sign in reason for reason in reasons for sign in _FUNCTION_SIGNS)
 
 
 @contextmanager
@@ -236,18 +226,19 @@ def _run_forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
 FUNCTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="plain-functions",
-        summary="torch.autograd.Function by its forward alone",
-        suits=_has_autograd_functions,
+        summary="only the forward of torch.autograd.Function",
+        suits=lambda _: True,  # unknown from the classes
         during=_call_forward_only,
-        signs=_FUNCTION_SIGNS,
+        answers=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
+        needs=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
     ),
 )
 
 
-# Parametrized weights as plain ones: what the parametrization computes, computed once.
+# Parametrized weights, computed once.
 
 
-def _has_parametrizations(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_parametrizations(module: Module) -> bool:
     return any(_is_parametrized(part) or _weight_norms(part) for part in module.modules())
 
 
@@ -258,7 +249,7 @@ def _is_parametrized(part: Module) -> bool:
 
 
 def _weight_norms(part: Any) -> list[tuple[str, Any]]:
-    """The older weight_norm and spectral_norm of a module: a weight's name, and what undoes it."""
+    """Return the names of weights with older weight_norm or spectral_norm, and their removers."""
     from torch.nn.utils import remove_spectral_norm, remove_weight_norm
     from torch.nn.utils.spectral_norm import SpectralNorm
     from torch.nn.utils.weight_norm import WeightNorm
@@ -278,7 +269,7 @@ def _bake_parametrizations(module: Module) -> Module:
             for name in list(part.parametrizations):  # type: ignore[arg-type]  # a ModuleDict
                 parametrize.remove_parametrizations(part, name, leave_parametrized=True)
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # the older norms are deprecated, and in use
+            warnings.simplefilter("ignore")  # the older norms are deprecated
             for name, undo in _weight_norms(part):
                 undo(part, name)
     for parameter in module.parameters():
@@ -287,7 +278,7 @@ def _bake_parametrizations(module: Module) -> Module:
 
 
 def _give_parametrized_class(part: Module) -> None:
-    """Removal deletes properties from the class, which the copy shares with the reference."""
+    """Give a separate class: removal deletes properties from it."""
     made = type(part)
     give_own_class(part, {})
     part.__class__.__bases__ = made.__bases__

@@ -1,33 +1,35 @@
-"""Attention and experts in plain operators, and what transformers changes before an export."""
+"""Attention and experts in plain operators, and transformers' patches for export."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import MissingError
-from .rewrite import Module, Rewrite, give_own_class, swap_functions
+from .evidence import Symptom
+from .rewrite import Module, Rewrite, give_own_class, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_MASK_SIGN = "Attention mask should be of size"  # what a model says of one that it did not expect
-_MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # what else a mask is made of
+
+_MASK_COMBINERS = ("or_mask_function", "and_mask_function")  # further sources of a mask
 _EXPORTERS = "transformers.exporters"
 
 
 def _transformers_models(
     module: Module,
-) -> list[Any]:  # PreTrainedModel, which need not be installed
-    """The transformers models in a module: itself, or those that a user's own model holds."""
+) -> list[Any]:  # of PreTrainedModel, which may not be installed
+    """Return the transformers models in a module, including itself."""
     return [part for part in module.modules() if hasattr(part, "set_attn_implementation")]
 
 
-def _has_sdpa(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_sdpa(module: Module) -> bool:
     return any(one.config._attn_implementation == "sdpa" for one in _transformers_models(module))
 
 
@@ -37,7 +39,7 @@ def _use_eager_attention(module: Module) -> Module:
     return module
 
 
-def _has_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_experts(module: Module) -> bool:
     return any(
         one._can_set_experts_implementation()
         and "grouped_mm" in str(one.get_experts_implementation())
@@ -53,7 +55,7 @@ def _batch_experts(module: Module) -> Module:
     return module
 
 
-def _has_patches(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_patches(module: Module) -> bool:
     return bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
 
 
@@ -70,8 +72,8 @@ def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - a
         yield
 
 
-def _needs_no_mask(module: Module, reasons: Sequence[str]) -> bool:
-    return bool(_transformers_models(module)) and any(_MASK_SIGN in reason for reason in reasons)
+def _needs_no_mask(module: Module) -> bool:
+    return bool(_transformers_models(module))
 
 
 @contextmanager
@@ -91,10 +93,11 @@ def _drop_empty_masks(module: Module) -> Iterator[None]:  # noqa: ARG001 - as ev
 TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-empty-masks",
-        summary="no attention mask where the model is given none, as in eager",
+        summary="no attention mask if the model gets none, as in eager",
         suits=_needs_no_mask,
         during=_drop_empty_masks,
-        signs=(_MASK_SIGN,),
+        answers=frozenset((Symptom.ATTENTION_MASK,)),
+        needs=frozenset((Symptom.ATTENTION_MASK,)),
     ),
     Rewrite(
         name="batched-experts",
@@ -108,7 +111,7 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
         suits=_has_sdpa,
         change=_use_eager_attention,
         alone=True,
-        signs=("masking_utils.py", "sdpa_attention.py"),
+        files=frozenset(("masking_utils.py", "sdpa_attention.py")),
     ),
     Rewrite(
         name="transformers-patches",
@@ -119,15 +122,7 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-# Attention in plain operators, where a capture cannot take torch's fused one.
-
-
-_ATTENTION_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
-_DATA_SIGN = "depends on tensor data"
-
-
-def _needs_plain_attention(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(sign in reason for reason in reasons for sign in _ATTENTION_SIGNS)
+# Attention in plain operators, for captures without torch's fused operator.
 
 
 @contextmanager
@@ -148,7 +143,7 @@ def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Softmax of the scaled products, as torch documents it; `is_causal` may be a symbol."""
+    """Compute attention as documented by torch; `is_causal` may be symbolic."""
     import torch
 
     if enable_gqa:
@@ -164,13 +159,13 @@ def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     elif attn_mask is not None:
         scores = scores + attn_mask
     shares = torch.softmax(scores, dim=-1)
-    if attn_mask is not None:  # torch gives 0 to a query that sees no key, softmax would give NaN
+    if attn_mask is not None:  # torch returns 0 for fully masked queries, softmax NaN
         shares = shares.masked_fill(torch.isneginf(scores).all(dim=-1, keepdim=True), 0.0)
     return shares @ value
 
 
 def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
-    """Which keys each query sees; all, where what stood for `is_causal` turns out false."""
+    """Return which keys each query sees; all if `is_causal` is false at run time."""
     import torch
 
     ahead = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
@@ -183,13 +178,12 @@ def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
     return seen
 
 
-def _compares_masks(module: Module, reasons: Sequence[str]) -> bool:
-    """Whether it has a stock transformer, and a refusal says that values of tensors decide."""
+def _compares_masks(module: Module) -> bool:
+    """Whether it contains one of torch's own transformers."""
     from torch import nn
 
     stock = (nn.TransformerEncoder, nn.TransformerDecoder)
-    asked = any(_DATA_SIGN in reason for reason in reasons)
-    return asked and any(isinstance(one, stock) for one in module.modules())
+    return any(isinstance(one, stock) for one in module.modules())
 
 
 @contextmanager
@@ -205,32 +199,34 @@ def _causality_from_caller(
     is_causal: bool | None = None,
     size: int | None = None,  # noqa: ARG001 - torch's signature
 ) -> bool:
-    """Only what the caller said: a mask that happens to be the causal one is added as any other."""
+    """Return the caller's flag: a mask that equals the causal one is added like any other."""
     return bool(is_causal)
 
 
 ATTENTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="masks-as-given",
-        summary="masks of nn.Transformer are added, and not compared with the causal one before",
+        summary="masks of nn.Transformer added without comparison to the causal one",
         suits=_compares_masks,
         during=_skip_mask_detection,
-        signs=(_DATA_SIGN,),
+        answers=frozenset((Symptom.DATA_BRANCH,)),
+        needs=frozenset((Symptom.DATA_BRANCH,)),
     ),
     Rewrite(
         name="plain-attention",
         summary="scaled_dot_product_attention in plain operators",
-        suits=_needs_plain_attention,
+        suits=lambda _: True,  # code of other packages may call it
         during=_use_plain_attention,
-        signs=_ATTENTION_SIGNS,
+        answers=frozenset((Symptom.FUSED_ATTENTION,)),
+        needs=frozenset((Symptom.FUSED_ATTENTION,)),
     ),
 )
 
 
-# Experts that transformers calls for the tokens that chose them: each for all tokens, weighted.
+# Experts called for all tokens, weighted.
 #
-# Which experts are called, and with how many tokens, is tensor data: a trace freezes it. Where a
-# token did not choose an expert, that expert's answer is left out, so the sum is the same.
+# transformers calls experts only for the tokens that chose them, which is tensor data that a trace
+# freezes. Results of experts that a token did not choose are omitted, so the sum is the same.
 
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
@@ -240,7 +236,7 @@ def _is_switch_part(part: Module, name: str) -> bool:
     return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
 
 
-def _has_switch_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_switch_experts(module: Module) -> bool:
     return any(_is_switch_part(part, "SwitchTransformersExperts") for part in module.modules())
 
 
@@ -254,13 +250,13 @@ def _call_every_expert(module: Module) -> Module:
 
 
 def _keep_router_dtype(router: Any) -> None:
-    """`self.classifier = self.classifier.to(dtype)` in forward: where it is so, nothing moves."""
+    """Skip `self.classifier = self.classifier.to(dtype)` in forward if the dtype is right."""
     if all(one.dtype == router.dtype for one in router.classifier.parameters()):
         give_own_class(router.classifier, {"to": lambda self, *_: self})
 
 
 def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
-    """The sum over experts; `selected_experts` (tokens, 1, experts) is 1 where a token chose."""
+    """Sum over experts; `selected_experts` (tokens, 1, experts) is 1 for chosen experts."""
     import torch
 
     total = torch.zeros_like(hidden_states)
@@ -274,9 +270,94 @@ def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_w
 EXPERT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="every-expert",
-        summary="every expert called for all tokens, and left out where it was not chosen",
+        summary="every expert called for all tokens, masked where not chosen",
         suits=_has_switch_experts,
         change=_call_every_expert,
-        signs=("modeling_switch_transformers.py",),
+        files=frozenset(("modeling_switch_transformers.py",)),
+    ),
+)
+
+
+# Padding to a multiple of a size in models of transformers, computed instead of a Python branch.
+
+_SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
+_PATCH_PADDING = "maybe_pad"  # of images to whole patches, in FocalNet
+_MODELS_PREFIX = "transformers.models."
+
+
+def _has_padding(module: Module) -> bool:
+    return bool(_find_same_paddings(module) or _find_patch_embeddings(module))
+
+
+def _find_same_paddings(module: Module) -> list[Any]:
+    """Return the functions of that name in the files of the submodules' classes."""
+    files = {type(part).__module__ for part in module.modules()}
+    found = [
+        getattr(sys.modules.get(name), _SAME_PADDING, None)
+        for name in files
+        if name.startswith(_MODELS_PREFIX)
+    ]
+    return [one for one in found if one is not None]
+
+
+def _find_patch_embeddings(module: Module) -> list[type]:
+    """Return the classes of submodules that pad images to whole patches."""
+    return list(
+        dict.fromkeys(
+            type(part)
+            for part in module.modules()
+            if type(part).__module__.startswith(_MODELS_PREFIX)
+            and _PATCH_PADDING in vars(type(part))
+            and isinstance(getattr(part, "patch_size", None), list | tuple)
+        )
+    )
+
+
+@contextmanager
+def _use_size_padding(module: Module) -> Iterator[None]:
+    with ExitStack() as held:
+        held.enter_context(
+            swap_functions(dict.fromkeys(_find_same_paddings(module), _pad_as_tensorflow))
+        )
+        for kind in _find_patch_embeddings(module):
+            held.enter_context(swap_attribute(kind, _PATCH_PADDING, _pad_to_patches))
+        yield
+
+
+def _pad_as_tensorflow(features: Any, conv_layer: Any) -> Any:
+    """Pad like TensorFlow's SAME."""
+    from torch.nn import functional
+
+    amounts: list[Any] = []
+    for axis in (-1, -2):
+        kernel, stride = conv_layer.kernel_size[axis], conv_layer.stride[axis]
+        size = features.shape[axis]
+        total = (size + stride - 1) // stride * stride - stride + kernel - size
+        if kernel < stride:
+            total = (total + abs(total)) // 2  # max(total, 0), which Python would decide
+        before = total // 2
+        dilation = conv_layer.dilation[axis]
+        amounts += [before * dilation, (total - before) * dilation]
+    return functional.pad(features, amounts, "constant", 0.0)
+
+
+def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> Any:
+    from torch.nn import functional
+
+    rows, columns = self.patch_size
+    wide, high = (
+        (size + step - 1) // step * step for size, step in ((width, columns), (height, rows))
+    )
+    return functional.pad(pixel_values, (0, wide - width, 0, high - height))
+
+
+PADDING_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="computed-padding",
+        summary="padding computed from the sizes, without a branch",
+        suits=_has_padding,
+        during=_use_size_padding,
+        answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
+        files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),
     ),
 )

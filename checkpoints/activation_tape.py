@@ -1,4 +1,4 @@
-"""What happens inside eager on one feed: every module call and tensor operation, in order."""
+"""Record every module call and tensor operation of eager on one feed, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .eager_model import Eager
 
 _THIS_FILE = str(Path(__file__))
-_BOUNDARY_FILES = (  # what calls the user's module: no frame beyond is the model's
+_BOUNDARY_FILES = (  # files that call the user's module: frames beyond are not the model's
     str(Path(__file__).with_name("eager_model.py")),
     str(Path(__file__).parent.parent / "core" / "call.py"),
 )
@@ -32,12 +32,12 @@ _BOUNDARY_FILES = (  # what calls the user's module: no frame beyond is the mode
 
 @dataclass(frozen=True, kw_only=True)
 class TracedTensor:
-    """One tensor that eager computed: what a module call or an operation gave.
+    """One tensor that eager computed: the output of a module call or an operation.
 
-    `order` is its place in the run and the same in every run of the same feed. `operation` is the
-    function of torch, empty for a module's output. `call` numbers the module's calls from 0,
-    `leaf` the tensors of one result. `file` and `line` are in the user's code. `same` is the order
-    of an earlier module output that is this very tensor, handed on.
+    `order` is its place in the run, the same in every run of the feed. `operation` is the torch
+    function, empty for a module's output. `call` numbers the module's calls from 0, `leaf` the
+    tensors of one result. `file` and `line` are in the user's code. `same` is the order of an
+    earlier module output that is the same tensor object.
     """
 
     order: int
@@ -60,13 +60,13 @@ class TracedTensor:
 
     @property
     def discrete(self) -> bool:
-        """Whether it holds integers or bools, which are equal or not."""
+        """Whether it holds integers or bools."""
         return is_discrete_dtype(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCall:
-    """One call of a torch function as eager made it, to be made again otherwise."""
+    """One call of a torch function by eager, to be repeated with changes."""
 
     name: str
     function: Any
@@ -76,7 +76,7 @@ class TracedCall:
 
 @dataclass(kw_only=True)
 class ActivationTape:
-    """What one run of eager left: its values, and the arrays and operations asked for."""
+    """The record of one run of eager: its values, and the requested arrays and operations."""
 
     values: list[TracedTensor] = field(default_factory=list)
     arrays: dict[int, Array] = field(default_factory=dict)
@@ -91,13 +91,13 @@ def record_activations(
     arrays: Collection[int] = (),
     operations: Collection[int] = (),
 ) -> ActivationTape:
-    """Run eager once, and note every tensor that it computes.
+    """Run eager once, and record every tensor that it computes.
 
     Args:
         eager: the model.
         feed: one feed.
-        arrays: the orders of the values whose arrays are kept.
-        operations: the orders of the values whose operations are kept with their arguments.
+        arrays: the orders of the values whose arrays to keep.
+        operations: the orders of the values whose operations to keep, with their arguments.
 
     Raises:
         CheckpointError: eager rejects the feed.
@@ -105,15 +105,15 @@ def record_activations(
     recorder = _ActivationRecorder(frozenset(arrays), frozenset(operations))
     with recorder.record_module(eager.module):
         recorder.tape.outputs = eager.run(feed)
-    if not recorder.tape.values:  # a script takes no hooks: what is known are its outputs
+    if not recorder.tape.values:  # scripts take no hooks: only the outputs are known
         recorder.note_outputs(eager.module)
     return recorder.tape
 
 
-def record_off(
+def record_perturbed(
     eager: Eager, feed: Feed, share: float, seed: int, arrays: Collection[int]
 ) -> ActivationTape:
-    """As `record`, with every float weight and input off by a share of itself, at random.
+    """Record a run with every float weight and input perturbed by a random share of itself.
 
     Raises:
         CheckpointError: eager rejects the feed.
@@ -123,18 +123,18 @@ def record_off(
 
 
 def state_of(eager: Eager) -> Mapping[str, Array]:
-    """Parameters and buffers by name, aliases included."""
+    """Return parameters and buffers by name, aliases included."""
     state = eager.module.state_dict(keep_vars=False)
     return {name: to_array(tensor) for name, tensor in state.items() if hasattr(tensor, "dtype")}
 
 
 def paths_of(eager: Eager) -> list[str]:
-    """The paths of its modules, the model's own being empty."""
+    """Return the paths of the model's modules; the root's path is empty."""
     return [path for path, _ in eager.module.named_modules(remove_duplicate=False)]
 
 
 def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
-    """The module at a path; None where there is none."""
+    """Return the module at a path; None if there is none."""
     try:
         return eager.module.get_submodule(path)
     except AttributeError:
@@ -142,13 +142,13 @@ def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
 
 
 class _ActivationRecorder:
-    """Hooks on modules, and a mode that sees each torch function that the user's code calls."""
+    """Records with hooks on modules, and a mode that sees each torch function call."""
 
     def __init__(self, arrays: frozenset[int], operations: frozenset[int]) -> None:
         self.tape = ActivationTape()
         self._arrays, self._operations = arrays, operations
         self._order = 0
-        self._busy = False  # what the recorder itself computes is no part of the model
+        self._busy = False  # the recorder's own computations are not recorded
         self._given: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._stack: list[tuple[str, str, int, tuple[str, int]]] = []
         self._calls: dict[str, int] = {}
@@ -184,7 +184,7 @@ class _ActivationRecorder:
             self._note(tensor, (path, kind, number), ("", leaf), place)
 
     def note_outputs(self, module: torch.nn.Module) -> None:
-        """Note the outputs as what the model itself gave, where nothing in it was seen."""
+        """Record the outputs as those of the model, if nothing in it was recorded."""
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         for order, array in enumerate(self.tape.outputs.values()):
             value = TracedTensor(
@@ -196,7 +196,7 @@ class _ActivationRecorder:
                 self.tape.arrays[order] = array
 
     def record_call(self, name: str, operation: TracedCall, result: object) -> None:
-        """An operation of the user's code, or of a module of torch's, gave a result."""
+        """Record the result of an operation."""
         path, kind, number, _ = self._stack[-1]
         tensors = list(_dense_tensors(result))
         if not tensors:
@@ -232,14 +232,14 @@ class _ActivationRecorder:
             )
         )
         if order in self._arrays:
-            with self.aside():
+            with self.pause():
                 self.tape.arrays[order] = to_array(tensor)
 
     def _earlier(self, tensor: torch.Tensor, order: int) -> int | None:
-        """The first module output that is this tensor; None where this is it.
+        """Return the order of the first module output that is this tensor; None if this is it.
 
-        A tensor that was written to in between, as `out += x` and `ReLU(inplace=True)` do, is
-        another value: torch counts the writes, but not of tensors of inference mode.
+        A tensor that was written to in between (`out += x`, `ReLU(inplace=True)`) is another
+        value: torch counts writes, except to inference tensors.
         """
         if tensor.is_inference():
             return None
@@ -250,8 +250,8 @@ class _ActivationRecorder:
         return None
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """While the recorder computes for itself."""
+    def pause(self) -> Iterator[None]:
+        """Pause recording within the context."""
         self._busy = True
         try:
             yield
@@ -260,11 +260,11 @@ class _ActivationRecorder:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what is computed now is the model's."""
+        """Whether the model is running and recording is not paused."""
         return bool(self._stack) and not self._busy
 
     def wants(self) -> bool:
-        """Whether the next value's operation is to be kept."""
+        """Whether to keep the next value's operation."""
         return self._order in self._operations
 
 
@@ -272,7 +272,7 @@ def _make_function_mode(recorder: _ActivationRecorder) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Watcher(TorchFunctionMode):
-        """Tells the recorder of each function; arguments are kept as they were before it."""
+        """Records each function; arguments are copied before the call."""
 
         def __torch_function__(
             self,
@@ -283,11 +283,11 @@ def _make_function_mode(recorder: _ActivationRecorder) -> Any:
         ) -> object:
             given = kwargs or {}
             name = str(getattr(func, "__name__", "")).strip("_")
-            if not recorder.is_recording or name == "get":  # a property is no operation
+            if not recorder.is_recording or name == "get":  # a property, not an operation
                 return func(*args, **given)
             kept = (args, given)
             if recorder.wants():
-                with recorder.aside():
+                with recorder.pause():
                     kept = (_copy_arguments(args), _copy_arguments(given))
             result = func(*args, **given)
             recorder.record_call(
@@ -311,7 +311,7 @@ def _copy_arguments(value: Any) -> Any:
 
 
 def _dense_tensors(value: object) -> Iterator[torch.Tensor]:
-    """The dense tensors of a result, in order."""
+    """Yield the dense tensors of a result, in order."""
     import torch
 
     from ..core.nested_values import iterate_leaves
@@ -322,7 +322,7 @@ def _dense_tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _find_user_frame() -> tuple[str, int]:
-    """The innermost frame that is neither torch's nor ours."""
+    """Return the innermost frame outside torch and modelc."""
     import torch
 
     skipped = (str(Path(torch.__file__).parent), _THIS_FILE, contextlib.__file__, "<")

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself before anything of it is run: kind, tensors, likely inputs."""
+"""Describe a checkpoint without running it: kind, tensors, likely inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .loaded_module import LoadedModule
 
 _EMBEDDING_NAME = re.compile(r"(?:^|\.)(?:wte|[^.]*emb[^.]*)\.weight$", re.I)
-# Dims of the weights of convolutions over images and over series, and of matrices.
+# Ranks of the weights of 2-d and 1-d convolutions, and of matrices.
 _IMAGE, _SERIES, _MATRIX = 4, 3, 2
 
 
@@ -40,7 +40,7 @@ _IMAGE, _SERIES, _MATRIX = 4, 3, 2
 class TensorSummary:
     """One tensor of a checkpoint; `dtype` by torch's name.
 
-    `takes_ids` says whether it is an embedding that meets the input; None where no module tells.
+    `takes_ids` says whether it is an embedding of an input; None without a module.
     """
 
     name: str
@@ -54,11 +54,11 @@ class TensorSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDescription:
-    """What can be said of a checkpoint.
+    """The description of a checkpoint.
 
-    `refused` is why its weights were not read. `inputs` are likely ones in the `--input` language,
-    with words in EDIT_ where nothing says a size; `certain` says that the model told them.
-    `brings_code` says that no factory is needed, `whole` is the class of a pickled module.
+    `refused` is why its weights were not read. `inputs` are likely inputs for `--input`, with
+    EDIT_ words for unknown sizes; they are `certain` if they come from the model. `brings_code`
+    says that no factory is needed; `whole` is the class of a pickled module.
     """
 
     path: Path
@@ -72,21 +72,21 @@ class CheckpointDescription:
 
     @property
     def parameters(self) -> int:
-        """How many numbers its tensors hold."""
+        """The number of elements of its tensors."""
         return sum(prod(one.shape) for one in self.tensors)
 
 
 def describe_checkpoint(
     path: Path, model: str | None = None, arguments: Mapping[str, str] | None = None
 ) -> CheckpointDescription:
-    """Look into a checkpoint; a factory is imported and called only where one is named.
+    """Describe a checkpoint; a factory is called only if one is named.
 
     Raises:
-        UsageError: there is nothing at `path`, or there is no such factory.
-        CheckpointError: it is no checkpoint, or it is damaged; the factory raised.
+        UsageError: `path` or the factory does not exist.
+        CheckpointError: it is not a checkpoint, or corrupt; the factory raised.
     """
     if not path.exists():
-        raise UsageError(f"no such checkpoint: {path}", hint=f"look with ls {path.parent}")
+        raise UsageError(f"no such checkpoint: {path}", hint=f"list the folder: ls {path.parent}")
     kind, files = find_contents(path, with_factory=model is not None)
     tensors, recorded, refused = _list_tensors(files)
     alone = kind in (STATE_DICT, SAFETENSORS)
@@ -108,7 +108,7 @@ def describe_checkpoint(
 
 
 def _list_tensors(files: Sequence[Path]) -> tuple[tuple[TensorSummary, ...], HyperParameters, str]:
-    """Names and shapes; archives that bring code are not opened."""
+    """List names and shapes; archives with code are not opened."""
     found: list[TensorSummary] = []
     recorded = HyperParameters()
     for file in files:
@@ -127,7 +127,7 @@ def _list_tensors(files: Sequence[Path]) -> tuple[tuple[TensorSummary, ...], Hyp
 
 
 def _header_tensors(path: Path) -> Iterator[TensorSummary]:
-    """The tensors of a safetensors file, in the order of their bytes; its sizes were checked."""
+    """Yield the tensors of a safetensors file in the order of their bytes."""
     with path.open("rb") as file:
         entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     entries.pop("__metadata__", None)
@@ -138,7 +138,7 @@ def _header_tensors(path: Path) -> Iterator[TensorSummary]:
 
 
 def _torch_dtype_name(text: str) -> str:
-    """`F32` as torch calls it."""
+    """Return torch's name for a dtype such as `F32`."""
     kinds = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
     parts = re.fullmatch(r"([A-Z]+)(\d+)", str(text))
     return f"{kinds[parts[1]]}{parts[2]}" if parts and parts[1] in kinds else str(text).lower()
@@ -157,7 +157,7 @@ def _state_dict_tensors(held: object) -> Iterator[TensorSummary]:
 def _describe_inputs(
     loaded: LoadedModule | None, tensors: Sequence[TensorSummary]
 ) -> tuple[tuple[str, ...], bool]:
-    """What the model says of its inputs, or a guess from its first layer."""
+    """Return the model's inputs and True, or a guess from its first layer and False."""
     if loaded is None:
         return (_guess_input("x", find_first_layer(tensors)),), False
     if loaded.known:
@@ -169,7 +169,7 @@ def _describe_inputs(
 
 
 def _module_tensors(module: torch.nn.Module) -> list[TensorSummary]:
-    """The tensors of a module; an embedding takes ids that is its first layer, or named so."""
+    """List the tensors of a module; an embedding takes ids if it is first or named so."""
     from torch import nn
 
     parts = [(name, part) for name, part in module.named_modules() if part._parameters]
@@ -188,10 +188,10 @@ def _module_tensors(module: torch.nn.Module) -> list[TensorSummary]:
 
 
 def find_first_layer(tensors: Sequence[TensorSummary]) -> TensorSummary | None:
-    """The weight that most likely meets the input; files need not hold them in order.
+    """Return the weight that most likely consumes the input; files may have any order.
 
-    An embedding; else a convolution, else a matrix, that takes what no other weight gives. Of
-    those, depthwise convolutions take one channel.
+    An embedding; else a convolution, else a matrix, whose input size is no other weight's output
+    size.
     """
     weights = [one for one in tensors if len(one.shape) > 1]
     tokens = [one for one in weights if _is_embedding(one)]
@@ -207,17 +207,17 @@ def find_first_layer(tensors: Sequence[TensorSummary]) -> TensorSummary | None:
 
 
 def _is_embedding(weight: TensorSummary) -> bool:
-    """Whether it is an embedding that meets the input, by its module or by its name."""
+    """Whether it is an embedding of an input, by its module or its name."""
     if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
         return bool(weight.takes_ids)
     return bool(_EMBEDDING_NAME.search(weight.name))
 
 
 def _is_embedding_shape(weight: TensorSummary, tensors: Sequence[TensorSummary]) -> bool:
-    """Whether a first weight without a telling name has the shape of an embedding.
+    """Whether the first weight has the shape of an embedding.
 
-    It has no bias, more rows than columns, and others take as many numbers as it has columns,
-    none as many as it has rows.
+    It has no bias and more rows than columns; its columns are the input size of other weights,
+    its rows are not.
     """
     if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
         return False
@@ -229,7 +229,7 @@ def _is_embedding_shape(weight: TensorSummary, tensors: Sequence[TensorSummary])
 
 
 def _guess_input(name: str, first: TensorSummary | None) -> str:
-    """An input that the first layer would take, as far as its weight says."""
+    """Guess an input from the weight of the first layer."""
     if first is None:
         return f"{name}:float32[batch=1..8,EDIT_SIZES]"
     if _is_embedding(first):

@@ -1,4 +1,4 @@
-"""From a path to a Checkpoint: kind, files, digest, guard against changes. No framework."""
+"""Identify a checkpoint at a path: kind, files, digest, change guard. Loads no framework."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import (
     CheckpointError,
     ConsentError,
+    ErrorCode,
     Hint,
     Option,
     UsageError,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 INDEX_SUFFIXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
-_WEIGHT_PATTERNS = (  # in a folder, the first pattern that one file alone has
+_WEIGHT_PATTERNS = (  # in a folder, the first pattern that exactly one file matches
     "*.safetensors.index.json",
     "model.safetensors",
     "*.safetensors",
@@ -47,12 +48,12 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     drop_outputs: Sequence[str] = (),
     weights_key: str | None = None,
 ) -> Checkpoint:
-    """Say what the checkpoint at `path` is, and hash its files.
+    """Identify the checkpoint at `path`, and hash its files.
 
     Raises:
-        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
-        ConsentError: it is a pickled module, which is not allowed.
-        CheckpointError: it is no checkpoint, or it is damaged.
+        UsageError: `path` does not exist, or the kind requires a factory.
+        ConsentError: it is a pickled module, without consent.
+        CheckpointError: it is not a checkpoint, or corrupt.
     """
     kind, files = check_openable(path, factory, allow_pickle=allow_pickle)
     root = path if path.is_dir() else path.parent
@@ -75,34 +76,34 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
 def check_openable(
     path: Path, factory: str | None, *, allow_pickle: bool = False
 ) -> tuple[str, list[Path]]:
-    """The kind and the files of what can be opened with such a factory; nothing is hashed.
+    """Return the kind and the files of a checkpoint, without hashing.
 
     Raises:
-        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
-        ConsentError: it is a pickled module, which is not allowed.
-        CheckpointError: it is no checkpoint, or it is damaged.
+        UsageError: `path` does not exist, or the kind requires a factory.
+        ConsentError: it is a pickled module, without consent.
+        CheckpointError: it is not a checkpoint, or corrupt.
     """
     if not path.exists():
         raise _no_such_file_error(path)
     refuse_pipe(path)
     kind, files = find_contents(path, with_factory=factory is not None)
     if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
-        raise _needs_factory_error(path, kind)
+        raise needs_factory_error(path, kind)
     return kind, files
 
 
 def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
-    """The files of a checkpoint that hold weights."""
+    """Return the files with weights of a checkpoint."""
     path = Path(checkpoint.path)
     root = path if path.is_dir() else path.parent
     return tuple(root / file.name for file in checkpoint.files if file.role == WEIGHTS)
 
 
 def find_contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
-    """The kind and the files; a user's own factory goes before a folder's config.json.
+    """Return the kind and the files; a factory takes precedence over a folder's config.json.
 
     Raises:
-        CheckpointError: it is no checkpoint, or it is damaged.
+        CheckpointError: it is not a checkpoint, or corrupt.
     """
     if path.is_dir():
         kind, files = _find_weights(path)
@@ -117,15 +118,16 @@ def find_contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
 
 
 def _find_weights(folder: Path) -> tuple[str, list[Path]]:
-    """The weights of a folder: one index and its shards, or one file."""
+    """Find the weights of a folder: one index and its shards, or one file."""
     for pattern in _WEIGHT_PATTERNS:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
             return find_contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
-        f"{folder} holds neither config.json with weights nor an index of shards (holds {held})",
-        hint="give the weights file itself",
+        f"{folder} has neither config.json with weights nor an index of shards, but {held}",
+        hint="use the path of the weights file",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )
 
 
@@ -135,26 +137,29 @@ def _list_shards(index: Path, kind: str) -> list[Path]:
         shards = [index.parent / name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{index} is no index of shards: it has no weight_map",
+            f"{index} is not an index of shards: it has no weight_map",
             hint="download the index again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     for name, shard in zip(names, shards, strict=True):
         inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
         if not inside or not name or not _file_exists(shard):
             raise CheckpointError(
-                f"{index} names the shard {name!r}, which is not beside it",
+                f"{index} lists the shard {name!r}, which is not in its folder",
                 hint="download every shard into the index's folder",
+                code=ErrorCode.NOT_FOUND,
             )
         if sniff_kind(shard) != kind:
             raise CheckpointError(
-                f"{index} names the shard {name!r}, which is {sniff_kind(shard)} and not {kind}",
+                f"{index} lists the shard {name!r}, which is {sniff_kind(shard)}, not {kind}",
                 hint="download every shard again",
+                code=ErrorCode.CORRUPT_FILE,
             )
     return shards
 
 
 def _file_exists(path: Path) -> bool:
-    """Whether there is a file of that name, which may be none that a file can have."""
+    """Whether the file exists; its name may be invalid."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -169,8 +174,8 @@ def _file_record(path: Path, root: Path) -> FileRecord:
 def _no_such_file_error(path: Path) -> UsageError:
     if _is_hub_name(path):
         return UsageError(
-            f"there is no file or folder {path}, and modelc downloads nothing",
-            hint=f"of a model hub: hf download {path} --local-dir {path.name}, and give that",
+            f"no file or folder {path}; modelc does not download models",
+            hint=f"to download it from the hub: hf download {path} --local-dir {path.name}",
         )
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -178,32 +183,35 @@ def _no_such_file_error(path: Path) -> UsageError:
     if near:
         hint = f"did you mean {' or '.join(str(folder / name) for name in near)}?"
     elif folder.is_dir():
-        hint = f"look into the folder with ls {folder}"
+        hint = f"list the folder: ls {folder}"
     else:
-        hint = f"the folder {folder} does not exist either"
-    return UsageError(f"no such checkpoint: {path}", hint=hint)
+        hint = f"the folder {folder} does not exist"
+    return UsageError(f"no such checkpoint: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
 
 
 def _is_hub_name(path: Path) -> bool:
-    """Whether it looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
+    """Whether the path looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
     if len(path.parts) == 1:
         near = nearest_names(path.name, (entry.name for entry in path.parent.iterdir()))
         return not path.suffix and not near
     return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
 
 
-def _needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
+def needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
+    """Return the error for weights without a factory."""
     whole = find_pickled_class(path) if kind == STATE_DICT and path.is_file() else None
     if whole is not None:
         return ConsentError(
-            f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
-            hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
+            f"{path} contains a pickled {whole}; loading it runs code in the file",
+            hint=Hint("add ", Option("allow-pickle"), " if you trust its author"),
             option="allow-pickle",
+            code=ErrorCode.CONSENT_REQUIRED,
         )
     return UsageError(
-        f"{path} holds weights alone ({kind}): --model PKG.MOD:FACTORY is needed",
+        f"{path} contains only weights ({kind}): --model PKG.MOD:FACTORY is required",
         hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
         option="model",
+        code=ErrorCode.FACTORY_REQUIRED,
     )
 
 
@@ -212,32 +220,32 @@ def _needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeGuard:
-    """What the file system says of each file: device, inode, bytes, time of the last change."""
+    """Detects writes to memory-mapped files by device, inode, size and modification time."""
 
     files: tuple[tuple[Path, tuple[int, int, int, int]], ...]
 
     def check(self) -> None:
-        """Make sure that nothing wrote to the files since.
+        """Check that nothing wrote to the files since.
 
-        A file that another took the place of does no harm: what is mapped is the old one.
+        A replaced file is harmless: the mapping is of the old one.
 
         Raises:
-            CheckpointError: something did; what was made meanwhile may hold any of both.
+            CheckpointError: a file was written to; artifacts may mix both versions.
         """
         for path, before in self.files:
             now = _file_state(path)
             if now is not None and now[:2] == before[:2] and now != before:
                 raise CheckpointError(
-                    f"{path} was written to while the run read it",
-                    hint="run again when nothing writes to it any more, or export a copy of it",
+                    f"{path} changed during the run",
+                    hint="run again without writing to the file, or export a copy of it",
                 )
 
 
-NO_GUARD = ChangeGuard(files=())  # of no files: nothing is checked
+NO_GUARD = ChangeGuard(files=())  # checks nothing
 
 
 def make_change_guard(checkpoint: Checkpoint) -> ChangeGuard:
-    """The files of a checkpoint as they are now; what is not there any more is left out."""
+    """Return a guard of the existing files of a checkpoint."""
     path = Path(checkpoint.path)
     root = path if path.is_dir() else path.parent
     states = ((root / file.name, _file_state(root / file.name)) for file in checkpoint.files)

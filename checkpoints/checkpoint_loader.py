@@ -1,4 +1,4 @@
-"""Open a checkpoint: one file per kind reads it, and what holds for every module is done here."""
+"""Load a checkpoint of any kind, and prepare its module: eval mode, float32, checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
-from . import huggingface_folder, safetensors_checkpoint, state_dict_checkpoint, torch_archives
+from . import huggingface_folder, state_dict_checkpoint, torch_archives
 from .loaded_module import LoadedModule
 from .method_wrapper import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
@@ -26,7 +26,7 @@ __all__ = ["LoadedModule", "load_checkpoint", "modules_in_training"]
 
 _OPENERS: dict[str, Callable[[Checkpoint], LoadedModule]] = {
     STATE_DICT: state_dict_checkpoint.load_state_dict_file,
-    SAFETENSORS: safetensors_checkpoint.load_safetensors,
+    SAFETENSORS: state_dict_checkpoint.load_safetensors,
     TORCHSCRIPT: torch_archives.load_torchscript,
     PT2: torch_archives.load_exported_program,
     HUGGINGFACE: huggingface_folder.load_huggingface,
@@ -34,18 +34,18 @@ _OPENERS: dict[str, Callable[[Checkpoint], LoadedModule]] = {
 
 
 def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
-    """Open a checkpoint: its module in eval mode, in float32 where it was in half precision.
+    """Load a checkpoint's module in eval mode; half precision becomes float32.
 
     Raises:
-        CheckpointError: it cannot be read, is refused, or does not fit its module.
-        UsageError: the factory is not what was asked for.
-        MissingError: the kind needs a package that is not here.
+        CheckpointError: it cannot be read, is rejected, or does not fit its module.
+        UsageError: the factory does not exist or does not fit.
+        MissingError: a required package is not installed.
     """
     from torch.nn.parameter import is_lazy
 
     if checkpoint.kind not in _OPENERS:
         raise CheckpointError(
-            f"{checkpoint.path} is of the unknown kind {checkpoint.kind!r}",
+            f"{checkpoint.path} has the unknown kind {checkpoint.kind!r}",
             hint=f"kinds are {', '.join(_OPENERS)}",
         )
     _check_arguments(checkpoint)
@@ -53,30 +53,32 @@ def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
     for name, tensor in (*loaded.module.named_parameters(), *loaded.module.named_buffers()):
         if is_lazy(tensor):
             raise CheckpointError(
-                f"{name} is lazy: it has no size before the module has run, and no weights here",
+                f"{name} is lazy: it has no size until the module runs, and no weights",
                 hint="run the module once on an example before its factory returns it",
             )
-        check_form(name, tensor, tensor_form(tensor))  # whatever the factory built
+        check_form(name, tensor, tensor_form(tensor))  # factories may build anything
     _materialize_lazy_modules(loaded.module)
     if checkpoint.method is not None:
         loaded = with_method(loaded, checkpoint.method)
     notes = list(loaded.notes)
     if checkpoint.factory and loaded.kind in (TORCHSCRIPT, PT2):
-        notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
-    if loaded.kind != PT2:  # its graph has the precision written into it
+        notes.append(f"--model {checkpoint.factory} is not used: the file contains its own code")
+    if loaded.kind != PT2:  # its graph fixes the precision
         notes.extend(_to_float32(loaded.module))
     unshare_elements(loaded.module.parameters())
-    for parameter in loaded.module.parameters():  # not at once: ScriptModules refuse that
+    for parameter in (
+        loaded.module.parameters()
+    ):  # one by one: ScriptModules have no requires_grad_ of their own
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
     return replace(loaded, notes=tuple(notes), drop=checkpoint.drop_outputs)
 
 
 def _check_arguments(checkpoint: Checkpoint) -> None:
-    """That no argument is without effect in silence.
+    """Reject arguments without effect.
 
     Raises:
-        UsageError: there is nothing that takes it.
+        UsageError: an argument has no effect.
     """
     arguments, kind = checkpoint.factory_args, checkpoint.kind
     if arguments and checkpoint.factory is None and kind != HUGGINGFACE:
@@ -93,7 +95,7 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
         )
     if checkpoint.weights_key is not None and kind not in (STATE_DICT, SAFETENSORS):
         raise UsageError(
-            f"--weights-key has no effect: {checkpoint.path} brings its own code and weights",
+            f"--weights-key has no effect: {checkpoint.path} contains its own code and weights",
             hint="leave it out",
             option="weights-key",
             code=ErrorCode.NO_EFFECT,
@@ -101,12 +103,12 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
 
 
 def modules_in_training(module: torch.nn.Module) -> tuple[str, ...]:
-    """The names of the modules in training mode; the outermost is '(the model)'."""
+    """Return the names of the modules in training mode; the root is '(the model)'."""
     return tuple(name or "(the model)" for name, part in module.named_modules() if part.training)
 
 
 def _materialize_lazy_modules(module: torch.nn.Module) -> None:
-    """Make lazy modules what they become in their first run: their weights are filled already."""
+    """Turn lazy modules with loaded weights into their final classes."""
     from torch.nn.modules.lazy import LazyModuleMixin
 
     for part in module.modules():
@@ -122,17 +124,17 @@ def _materialize_lazy_modules(module: torch.nn.Module) -> None:
 def _to_eval(module: torch.nn.Module) -> list[str]:
     try:
         module.eval()
-    except NotImplementedError:  # an exported program's module has no modes to change
+    except NotImplementedError:  # an exported program's module rejects eval()
         for part in module.modules():
             part.training = False
     still = modules_in_training(module)
-    return [f"still in training mode after eval(): {', '.join(still)}"] if still else []
+    return [f"in training mode after eval(): {', '.join(still)}"] if still else []
 
 
 def _to_float32(module: torch.nn.Module) -> list[str]:
-    """Bring half-precision parameters and buffers to float32, one at a time.
+    """Cast half-precision parameters and buffers to float32, one at a time.
 
-    A model that casts to half precision itself computes in both, and is left as it is.
+    A model that itself casts to half precision stays as it is.
     """
     import torch
 
@@ -145,26 +147,28 @@ def _to_float32(module: torch.nn.Module) -> list[str]:
     names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.values()})
     place = find_half_cast(module) if found else None
     if place is not None:
-        kept = f"{len(found)} {' and '.join(names)} tensors of the module were kept so"
-        return [f"{kept}, as {place} casts to half precision"]
+        kept = f"{len(found)} {' and '.join(names)} tensors of the module were not cast"
+        return [f"{kept} to float32: {place} casts to half precision"]
     for tensor in found.values():
         tensor.data = tensor.data.to(torch.float32)
     if not found:
         return []
-    return [f"{len(found)} {' and '.join(names)} tensors of the module were brought to float32"]
+    return [f"{len(found)} {' and '.join(names)} tensors of the module were cast to float32"]
 
 
 # Models that cast to half precision in their own code: what they then meet must be half too.
 
 
 _HALVES = frozenset({"half", "float16", "bfloat16"})
-_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "timm"})  # follow their weights
+_LIBRARIES = frozenset(
+    {"torch", "torchvision", "transformers", "timm"}
+)  # their code follows the dtype of weights
 
 
 def find_half_cast(module: torch.nn.Module) -> str | None:
-    """Where forward of a module of the user's casts to half: `file.py:12`; None where none does.
+    """Return where a user module's forward casts to half, as `file.py:12`; None if none does.
 
-    Casts to the dtype of something else (`x.to(self.weight.dtype)`) are none.
+    Casts to the dtype of another tensor (`x.to(self.weight.dtype)`) do not count.
     """
     for kind in dict.fromkeys(type(part) for part in module.modules()):
         forward = getattr(kind, "forward", None)
@@ -177,7 +181,7 @@ def find_half_cast(module: torch.nn.Module) -> str | None:
 
 
 def _first_cast_line(function: object) -> int | None:
-    """The line of a function's source that casts; None also where there is no source."""
+    """Return the first line of a function that casts; None if there is none or no source."""
     try:
         lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]  # a function
         tree = ast.parse(textwrap.dedent("".join(lines)))

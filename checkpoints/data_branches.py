@@ -1,4 +1,4 @@
-"""Find branches on tensor data in the user's forward, and the outcome that each feed takes."""
+"""Find branches on tensor data in the user's forward, and their outcome on each feed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Feed
 from ..core.errors import first_line
 from ..core.findings import BranchRecord
-from .branch_coverage import Place, trace_branch_outcomes
+from .branch_tracer import Place, trace_branch_outcomes
 from .float64_eager import has_script
 from .source_decisions import BranchTest, KeptValue, ValueUse
 from .source_positions import is_within
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from ..core.contract import Outputs
 
-EXAMPLE = "example"  # what the feed that is captured is called
+EXAMPLE = "example"  # the name of the captured feed
 _OUTCOMES = {"T": "true", "F": "false"}
 
 RunFeed = Callable[[Feed], object]
-WatchFeed = Callable[[Feed], ConversionLog]  # runs a feed, and gives what it saw
+WatchFeed = Callable[[Feed], ConversionLog]  # runs a feed, and returns its conversions
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataBranch:
-    """A branch or a kept value that depends on tensor data, and where it comes from.
+    """A branch or a stored value that depends on tensor data, and its origin.
 
     `places` are the lines at which tensors become the Python values that decide it. `others` are
-    the feeds that went another way than the one that is captured.
+    the feeds with another outcome than the captured one.
     """
 
     record: BranchRecord
@@ -47,11 +47,11 @@ class DataBranch:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchReport:
-    """What watching eager on every feed showed.
+    """The branches of eager on every feed.
 
-    `idle` are lines that convert tensor data and change nothing that is computed: checks,
-    messages. `within` are lines of the user's under which torch's own code asks for data.
-    `incomplete` is why not everything could be watched; empty where it could.
+    `idle` are lines that convert tensor data for checks and messages only. `within` are the
+    user's lines under which torch's own code converts data. `incomplete` is why branches could
+    not be observed; empty otherwise.
     """
 
     found: tuple[DataBranch, ...] = ()
@@ -62,17 +62,17 @@ class BranchReport:
 
     @property
     def records(self) -> tuple[BranchRecord, ...]:
-        """The branches alone."""
+        """The records of the branches."""
         return tuple(one.record for one in self.found)
 
     def at(self, place: Place) -> tuple[DataBranch, ...]:
-        """What the Python value made at a line decides."""
+        """Return the branches that depend on a conversion at a line."""
         return tuple(one for one in self.found if place in one.places)
 
 
 @dataclass
 class _DecisionCollector:
-    """Collects, over feeds, what is decided by tensor data, and by which conversions."""
+    """Collects uses of tensor data over feeds, with their conversions."""
 
     modules: dict[ValueUse, str] = field(default_factory=dict)
     places: dict[ValueUse, set[Place]] = field(default_factory=dict)
@@ -81,17 +81,17 @@ class _DecisionCollector:
     read: dict[Conversion, tuple[ValueUse, ...]] = field(default_factory=dict)
 
     def add(self, feed: str, seen: ConversionLog) -> None:
-        """Take in what one feed showed."""
+        """Add the conversions of one feed."""
         for conversion, values in seen.items():
             if conversion not in self.read:
                 self.read[conversion] = self._read(conversion)
-            for meaning in self.read[conversion]:
-                self.modules.setdefault(meaning, conversion.module)
-                self.places.setdefault(meaning, set()).add(_conversion_place(conversion))
-                self.values.setdefault(meaning, {}).setdefault(feed, []).extend(values)
+            for use in self.read[conversion]:
+                self.modules.setdefault(use, conversion.module)
+                self.places.setdefault(use, set()).add(_conversion_place(conversion))
+                self.values.setdefault(use, {}).setdefault(feed, []).extend(values)
 
     def _read(self, conversion: Conversion) -> tuple[ValueUse, ...]:
-        """Sizes are kept by captures, so only branches on them count; of torch's own, likewise."""
+        """Return the uses; of sizes and of torch's own conversions, only branches count."""
         found = find_value_uses(conversion.sites, array=conversion.array)
         site = conversion.sites[0]
         if conversion.within:
@@ -103,16 +103,16 @@ class _DecisionCollector:
 
     @property
     def tests(self) -> list[BranchTest]:
-        """The branches, in the order in which they were met."""
-        return [meaning for meaning in self.places if isinstance(meaning, BranchTest)]
+        """The branches, in order of execution."""
+        return [use for use in self.places if isinstance(use, BranchTest)]
 
     def list_kept_values(self, reached: Collection[ValueUse]) -> list[KeptValue]:
-        """The statements that keep a value which decides no branch that was reached."""
+        """Return stored values on which no executed branch depends."""
         decided = {
-            meaning
+            use
             for found in self.read.values()
-            if any(meaning in reached for meaning in found)
-            for meaning in found
+            if any(use in reached for use in found)
+            for use in found
         }
         return [m for m in self.places if isinstance(m, KeptValue) and m not in decided]
 
@@ -125,23 +125,23 @@ def watch_branches(
     *,
     quiet: frozenset[FeedShapes] = frozenset(),
 ) -> BranchReport:
-    """Watch eager on the feeds that artifacts are judged on, and on the one that is captured.
+    """Find branches of eager on the feeds for judging, and on the captured one.
 
-    Without any value of tensor data in Python, feeds of the same form run the same code: one of
-    each form is watched then. Else all are, and once more for the arms where there are branches.
+    Without Python values of tensor data, feeds of the same shapes run the same code: one feed of
+    each shape is run. Otherwise all are, and again to trace outcomes if there are branches.
 
     Args:
-        feeds: by name, each of which eager takes.
-        example: the feed that was captured; None where that is not known: the first stands for it.
-        watch: runs one feed and gives the conversions that it saw.
-        run: runs one feed plainly.
-        quiet: forms of which a feed was watched before, and had no such value.
+        feeds: feeds that eager accepts, by name.
+        example: the captured feed; if None, the first feed stands for it.
+        watch: runs one feed and returns its conversions.
+        run: runs one feed.
+        quiet: shapes known to have no conversions.
     """
     named = [*feeds] if example is None else [(EXAMPLE, example), *feeds]
     sources = _DecisionCollector()
     try:
         runs = _collect_decisions(named, watch, sources, set(quiet))
-        ways = {
+        outcomes = {
             name: _trace_outcomes(run, feed, sources.tests) for name, feed in named if sources.tests
         }
     except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
@@ -150,23 +150,23 @@ def watch_branches(
     reached = {
         test: index
         for index, test in enumerate(sources.tests)
-        if any(way[index] for way in ways.values())
+        if any(one[index] for one in outcomes.values())
     }
     found = [
-        *(_make_branch(test, index, ways, order, sources) for test, index in reached.items()),
+        *(_make_branch(test, index, outcomes, order, sources) for test, index in reached.items()),
         *(_make_kept_branch(held, order, sources) for held in sources.list_kept_values(reached)),
     ]
     idle = {
         place
-        for meaning, places in sources.places.items()
-        if not isinstance(meaning, (BranchTest, KeptValue))
-        for place in (*places, (meaning.file, meaning.line))
+        for use, places in sources.places.items()
+        if not isinstance(use, (BranchTest, KeptValue))
+        for place in (*places, (use.file, use.line))
     }
     return BranchReport(
         found=tuple(found),
         idle=frozenset(idle),
         within=frozenset(sources.within),
-        runs=runs + len(ways),
+        runs=runs + len(outcomes),
     )
 
 
@@ -180,7 +180,7 @@ def _collect_decisions(
     sources: _DecisionCollector,
     forms: set[FeedShapes],
 ) -> int:
-    """Watch feed after feed, of known forms only where others had values; says how many were."""
+    """Observe the feeds, those of known shapes only if others convert data; return the count."""
     runs = 0
     left = list(named)
     while left:
@@ -200,22 +200,22 @@ def _collect_decisions(
 def _make_branch(
     test: BranchTest,
     index: int,
-    ways: dict[str, tuple[str, ...]],
+    outcomes: dict[str, tuple[str, ...]],
     order: list[str],
     sources: _DecisionCollector,
 ) -> DataBranch:
-    arms: dict[str, str] = {}
+    outcome_feeds: dict[str, str] = {}
     for name in order:
-        for way in dict.fromkeys(ways[name][index]):
-            arms.setdefault(_OUTCOMES[way], name)
-    captured = ways[_name_example(order)][index]
-    others = tuple(name for name in order if ways[name][index] != captured)
+        for letter in dict.fromkeys(outcomes[name][index]):
+            outcome_feeds.setdefault(_OUTCOMES[letter], name)
+    captured = outcomes[_name_example(order)][index]
+    others = tuple(name for name in order if outcomes[name][index] != captured)
     record = BranchRecord(
         file=shorten_path(test.file),
         line=test.line,
         condition=test.condition,
         module=sources.modules[test],
-        arms=arms,
+        arms=outcome_feeds,
         data=True,
         kind=test.kind,
         same=not others,
@@ -242,28 +242,28 @@ def _make_kept_branch(held: KeptValue, order: list[str], sources: _DecisionColle
 
 
 def _name_example(order: list[str]) -> str:
-    """The feed that was captured, or the one that stands for it."""
+    """Return the captured feed, or the first."""
     return EXAMPLE if EXAMPLE in order else order[0]
 
 
 def _conversion_place(conversion: Conversion) -> Place:
-    """The line at which the tensor became a Python value."""
+    """Return the line of a conversion."""
     return conversion.sites[0].file, conversion.sites[0].line
 
 
 def conversion_places(seen: Iterable[Conversion]) -> frozenset[Place]:
-    """The lines of the user's code at which tensors became Python values."""
+    """Return the user's lines at which tensors became Python values."""
     return frozenset(_conversion_place(conversion) for conversion in seen if not conversion.symbol)
 
 
 def symbol_places(seen: Iterable[Conversion]) -> frozenset[Place]:
-    """The lines at which a capture made symbols of them, and no plain values."""
+    """Return the lines at which a capture created only symbols of tensors."""
     symbols = frozenset(_conversion_place(conversion) for conversion in seen if conversion.symbol)
     return symbols - conversion_places(seen)
 
 
 def shorten_path(file: str) -> str:
-    """A file relative to the current folder or to where it is imported from, if it lies there."""
+    """Return a file's path relative to the current folder or its import root, if possible."""
     path = Path(file)
     for root in map(Path, (*code_folders(), *sys.path)):
         if root.is_absolute() and path.is_relative_to(root):
@@ -279,21 +279,21 @@ def shorten_path(file: str) -> str:
 # becomes a Python value: then all feeds are watched apart.
 
 
-FeedShapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # each input with its shape
+FeedShapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # the shape of each input
 
-# Modules that take another path where a mode sees their calls, by the name of a class or a base.
+# Classes (or bases) of modules that behave differently under modes.
 _UNWATCHABLE_CLASSES = frozenset(
     ("MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer", "OptimizedModule")
 )
 
 
 def shapes_of_feed(feed: Feed) -> FeedShapes:
-    """The shapes that Python code can tell feeds apart by, data aside."""
+    """Return the shapes of a feed's inputs."""
     return tuple((name, tuple(array.shape)) for name, array in feed.items())
 
 
 def is_watchable(module: torch.nn.Module) -> bool:
-    """Whether no part is known to compute otherwise where it is watched, or not to be seen."""
+    """Whether no submodule is known to behave differently under modes, or to bypass them."""
     if has_script(module):
         return False
     kinds = {type(part) for part in module.modules()}
@@ -311,10 +311,9 @@ def is_bitwise_equal(one: Outputs, other: Outputs) -> bool:
 
 
 class QuietShapes:
-    """The forms of feeds on which a watched run turned no tensor data into Python values.
+    """The shapes of feeds without conversions of tensor data.
 
-    Closed until a run was shown to be the same when it is watched, and from the first on that
-    was not quiet.
+    Closed until a run is known to be the same under observation, and after the first conversion.
     """
 
     def __init__(self) -> None:
@@ -323,20 +322,20 @@ class QuietShapes:
 
     @property
     def forms(self) -> frozenset[FeedShapes]:
-        """The forms so far; none where one was not quiet."""
+        """The shapes so far; empty after a conversion."""
         return frozenset(self._forms)
 
     def is_open(self, feed: Feed) -> bool:
-        """Whether the feed may be watched while it is run, and is of a form not seen yet."""
+        """Whether the feed may be observed in its reference run, and has new shapes."""
         return self._is_open and shapes_of_feed(feed) not in self._forms
 
     def open(self, feed: Feed, seen: ConversionLog) -> None:
-        """A watched run gave the same bits as a plain one."""
+        """Record that an observed run is bitwise equal to a plain one."""
         self._is_open = True
         self.add(feed, seen)
 
     def add(self, feed: Feed, seen: ConversionLog) -> bool:
-        """Take in a watched run; whether it was quiet."""
+        """Add an observed run; return whether it had no conversions."""
         if seen:
             self._is_open = False
             self._forms.clear()
@@ -350,15 +349,16 @@ class QuietShapes:
 # Such a branch on tensor data has an arm that no feed need take: either arm computes the same.
 
 
-# transformers asks of a padding mask whether it hides anything; where it does not, sdpa gets none,
-# or `is_causal` in its place. While a model is traced or exported these give False at once.
+# transformers tests whether a padding mask hides anything; if not, sdpa gets no mask or
+# `is_causal`.
+# While a model is traced or exported, these return False.
 _SHORTCUTS = {
     "transformers.masking_utils": ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"),
 }
 
 
 def are_library_shortcuts(places: Collection[Place]) -> bool:
-    """Whether all places lie in such functions, as the libraries that are loaded have them."""
+    """Whether all places are in such functions of loaded libraries."""
     spans = list(_shortcut_spans())
     return bool(places) and all(
         any(file == known and first <= line <= last for known, first, last in spans)
@@ -367,7 +367,7 @@ def are_library_shortcuts(places: Collection[Place]) -> bool:
 
 
 def _shortcut_spans() -> list[tuple[str, int, int]]:
-    """File, first and last line of each."""
+    """Return file, first and last line of each shortcut."""
     found = []
     for name, functions in _SHORTCUTS.items():
         here = vars(sys.modules[name]) if name in sys.modules else {}

@@ -1,4 +1,4 @@
-"""The eager model: the user's module as the first runner, and as what every capture starts from."""
+"""The eager model: the user's module as a runner, and as the source of every capture."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from .loaded_module import LoadedModule
 
 
-# Steps (lines of Python, calls) that a run on values far out may take at least: a minute or so.
+# Least limit of steps (lines of Python, calls) for extreme values: about a minute.
 _MIN_STEP_LIMIT = 5_000_000
-_STEP_FACTOR = 50  # as many as the longest run on usual values: what an early exit saves is less
+_STEP_FACTOR = 50  # times the longest run on usual values: an early exit saves less
 
 
 def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
@@ -59,7 +59,7 @@ def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
 
 
 def _is_called_by_name(module: torch.nn.Module) -> bool:
-    """Whether users call it as `model(**inputs)`: models of transformers, and hooks for names."""
+    """Whether users call it as `model(**inputs)`: transformers' models, and hooks with kwargs."""
     named: dict[int, bool] = getattr(module, "_forward_pre_hooks_with_kwargs", {})
     hooks: dict[int, object] = getattr(module, "_forward_pre_hooks", {})
     all_take_names = bool(hooks) and all(one in named for one in hooks)
@@ -76,19 +76,19 @@ class Eager(EagerWatched):
         binding: Binding,
         *,
         drop: tuple[str, ...] = (),
-        patience: int = _MIN_STEP_LIMIT,
+        step_limit: int = _MIN_STEP_LIMIT,
     ) -> None:
         self.inputs = inputs
         self._module = module
         self._binding = binding
         self._drop = drop
-        self._dropped: set[str] = set()  # those names to drop that outputs had
+        self._dropped: set[str] = set()  # names to drop that were found
         self._flat = make_flat_module(module, binding, drop=drop)
         self._seen: dict[str, None] = {}  # names of outputs
-        self._constants: dict[str, list[object]] = {}  # values of outputs that are no tensors
+        self._constants: dict[str, list[object]] = {}  # values of outputs that are not tensors
         self._written: frozenset[int] = frozenset()
         self._kept: tuple[str, ...] | None = (
-            None  # outputs that are tensors; to a tracer sizes are too
+            None  # outputs that are tensors in eager; in a trace, sizes are too
         )
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Float64Module | None = None
@@ -97,14 +97,14 @@ class Eager(EagerWatched):
         self._quiet = QuietShapes()
         self._asks = None
         self._discrete = None
-        self._patience = patience
-        self._longest = 0  # steps, of the runs without a limit
+        self._step_limit = step_limit
+        self._longest = 0  # steps, of runs without a limit
 
     def with_module(self, module: torch.nn.Module) -> Eager:
-        """The same inputs into another module that is called alike: a copy of this one's."""
+        """Return an Eager for a copy of this module, with the same inputs."""
         other = Eager(module, self.inputs, self._binding, drop=self._drop)
         other._written, other._kept = self._written, self._kept
-        other._flat = other._flat_now()
+        other._flat = other._make_flat()
         return other
 
     @property
@@ -114,7 +114,7 @@ class Eager(EagerWatched):
 
     @property
     def flat(self) -> torch.nn.Module:
-        """The same as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
+        """The module as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
         return self._flat
 
     @property
@@ -124,12 +124,12 @@ class Eager(EagerWatched):
 
     @property
     def no_float64(self) -> str:
-        """Why there is no float64 reference; empty while there is one."""
+        """Why there is no float64 reference; empty if there is one."""
         return self._no_float64
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the runs so far showed that the user should know."""
+        """Notes for the user from the runs so far."""
         return tuple(self._notes)
 
     def __enter__(self) -> Eager:
@@ -141,10 +141,10 @@ class Eager(EagerWatched):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hold nothing: the module lives as long as its user wants it."""
+        """Do nothing: the module needs no cleanup."""
 
     def names(self, feed: Feed) -> tuple[str, ...]:
-        """The output names, learnt by running one feed.
+        """Return the output names by running one feed.
 
         Raises:
             CheckpointError: eager rejects the feed, or returns no tensor.
@@ -152,7 +152,7 @@ class Eager(EagerWatched):
         return tuple(self._tensors(feed))
 
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed without gradients, on copies; arrays by output name.
+        """Run one feed without gradients, on copies; return arrays by output name.
 
         Raises:
             CheckpointError: eager rejects the feed, or returns no tensor.
@@ -164,43 +164,44 @@ class Eager(EagerWatched):
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
 
     def run_with_deadline(self, feed: Feed) -> Outputs:
-        """As `run`, for values far out: on these a loop of the model's own may never end.
+        """Run extreme values, on which a loop of the model may never end, with a step limit.
 
         Raises:
-            CheckpointError: also where it takes many more steps than all runs so far.
+            CheckpointError: as `run`, or it exceeds the limit of steps.
         """
         with self._deadline(feed):
             return self._arrays(feed)
 
     @contextmanager
     def _deadline(self, feed: Feed) -> Iterator[None]:
-        limit = max(self._patience, _STEP_FACTOR * self._longest)
-        watch = StepCounter(limit)
-        script = make_step_mode(watch) if has_script(self._module) else nullcontext()
+        limit = max(self._step_limit, _STEP_FACTOR * self._longest)
+        counter = StepCounter(limit)
+        script = make_step_mode(counter) if has_script(self._module) else nullcontext()
         try:
-            with limit_steps(watch), script:
+            with limit_steps(counter), script:
                 yield
         except (DeadlineExceededError, CheckpointError) as error:
-            if not watch.over:
-                raise  # TorchScript makes an error of its own of what ended it
+            if not counter.over:
+                raise  # TorchScript turns the exception into its own
             form = describe_feed(feed, self.inputs)
             raise CheckpointError(
-                f"eager is not done with {form} after {limit:,} steps",
-                hint="end the loops of forward after a number of steps",
+                f"eager exceeds {limit:,} steps on {form}",
+                hint="bound the loops of forward",
+                code=ErrorCode.STEP_LIMIT,
             ) from error
 
     @contextmanager
     def _count_steps(self) -> Iterator[None]:
-        with count_steps() as watch:
+        with count_steps() as counter:
             yield
-        self._longest = max(self._longest, watch.steps)
+        self._longest = max(self._longest, counter.steps)
 
     def run_metered(self, feed: Feed, most: Work | None = None) -> tuple[Outputs, Work]:
-        """Run one feed and count the work it takes; a run of more than `most` is stopped.
+        """Run one feed and measure its work; stop a run beyond `most`.
 
         Raises:
-            MoreWorkError: it takes more than `most`.
-            CheckpointError: eager rejects the feed, or it takes far more time than others.
+            MoreWorkError: the work exceeds `most`.
+            CheckpointError: eager rejects the feed, or exceeds the limit of steps.
         """
         meter = Meter(most)
         try:
@@ -210,15 +211,15 @@ class Eager(EagerWatched):
             if not meter.exceeded:
                 raise
             raise MoreWorkError(
-                f"{describe_feed(feed, self.inputs)} takes far more work than other values",
-                hint="state the values that the input may have",
+                f"{describe_feed(feed, self.inputs)} takes far more work than other feeds",
+                hint="state the range of the input's values in --input",
             ) from error
         return outputs, meter.work
 
     def run_exact(self, feed: Feed) -> Outputs | None:
-        """Run one feed in float64, weights and all; None where the model cannot be (see above).
+        """Run one feed in float64; None if the model cannot run so.
 
-        Once refused it is not tried again: half a reference would judge feeds by two measures.
+        After the first failure it is not tried again: all feeds are judged by one measure.
         """
         if self._no_float64:
             return None
@@ -235,11 +236,11 @@ class Eager(EagerWatched):
             return None
 
     def release_pages(self) -> None:
-        """Give the memory of weights that lie in mapped files back, until they are used again."""
+        """Release the memory of memory-mapped weights until they are used again."""
         release_pages(self._module)
 
     def weights(self) -> dict[str, Array]:
-        """The float32 parameters by name, read-only, without a copy where they lie on the CPU."""
+        """Return the float32 parameters by name, read-only, without a copy on the CPU."""
         import torch
 
         return {
@@ -249,17 +250,17 @@ class Eager(EagerWatched):
         }
 
     def before(self) -> ModuleSnapshot:
-        """The module's state as it is now, to be put back."""
+        """Return a snapshot of the module's state, for restoring it."""
         return ModuleSnapshot(self._module)
 
     def check_stable(self, feed: Feed) -> Outputs:
-        """Make sure that the same feed gives the same outputs twice; returns them.
+        """Check that two runs of one feed agree, and return the outputs.
 
-        Notes name the modules that are in training mode, or switch themselves to it, the inputs
-        that the model writes into and the outputs that are no tensors.
+        Notes name modules in training mode, inputs that the model writes into, and outputs that are
+        not tensors.
 
         Raises:
-            CheckpointError: outputs differ; the message says which, and what may be the cause.
+            CheckpointError: outputs differ; the message names them and a likely cause.
         """
         first, second = self.run(feed), self.run(feed)
         training = modules_in_training(self._module)
@@ -268,15 +269,16 @@ class Eager(EagerWatched):
         unstable = find_unstable_outputs(first, second)
         if unstable:
             raise CheckpointError(
-                f"eager gives other values for the same feed: {', '.join(unstable)}"
+                f"eager gives different values for the same feed: {', '.join(unstable)}"
                 f" ({explain_instability(training)})",
                 hint="make forward deterministic in eval mode, with dropout only if self.training",
+                code=ErrorCode.UNSTABLE_OUTPUTS,
             )
-        self._look_closely(feed, first)
+        self._observe_run(feed, first)
         return first
 
     def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
-        """Copies, C-contiguous and writable: models may write into their inputs."""
+        """Return C-contiguous copies: models may write into their inputs."""
         import numpy as np
         import torch
 
@@ -306,24 +308,25 @@ class Eager(EagerWatched):
                 code=ErrorCode.FEED_REJECTED,
             ) from error
         self._note_writes(given, versions)
-        parts = split_outputs(value, taken=self.inputs, drop=self._drop)
+        parts = split_outputs(value, reserved=self.inputs, drop=self._drop)
         tensors = parts.tensors
         self._note_parts(parts)
         if self._kept != tuple(tensors):
             self._kept = tuple(tensors)
-            self._flat = self._flat_now()
+            self._flat = self._make_flat()
         if not tensors:
             raise CheckpointError(
-                f"the model returns no tensor but {type(value).__name__}"
+                f"the model returns {type(value).__name__}, without a tensor"
                 if not parts.dropped
                 else f"--drop-output {' '.join(sorted(parts.dropped))} leaves no output",
                 hint="return a tensor, or a tuple, dict or dataclass of tensors",
                 option="drop-output" if parts.dropped else "",
+                code=ErrorCode.NO_TENSOR,
             )
         return tensors
 
     def _note_parts(self, parts: OutputParts) -> None:
-        """Keep what is no tensor in mind.
+        """Record outputs that are not tensors.
 
         Raises:
             CheckpointError: a part cannot be flattened.
@@ -341,17 +344,17 @@ class Eager(EagerWatched):
         self._seen.update(dict.fromkeys((*parts.tensors, *parts.constants)))
         for name, constant in parts.constants.items():
             kind = type(constant).__name__
-            self._notes[f"output {name} is a {kind} and left out"] = None
+            self._notes[f"output {name} is a {kind} and is omitted"] = None
             values = self._constants.setdefault(name, [constant])
             if len(values) == 1 and repr(values[0]) != repr(constant):
                 values.append(constant)
 
     def check_outputs(self) -> None:
-        """That no output is left out that depends on the feed, and that all to drop were there.
+        """Check that omitted outputs are constant, and that all outputs to drop exist.
 
         Raises:
-            CheckpointError: a number or text had two values in the runs so far.
-            UsageError: a name to drop stands for no output.
+            CheckpointError: a number or text differs between runs.
+            UsageError: there is no output of a name to drop.
         """
         for name in self._drop:
             if name not in self._dropped:
@@ -360,7 +363,7 @@ class Eager(EagerWatched):
             if len(values) > 1:
                 raise CheckpointError(
                     f"output {name} is a {type(values[0]).__name__} that depends on the feed"
-                    f" ({values[0]!r}, {values[1]!r}), and no tensor",
+                    f" ({values[0]!r}, {values[1]!r}), not a tensor",
                     hint=Hint(
                         "return it as a tensor; ",
                         Option("drop-output", f"{name}"),
@@ -369,19 +372,19 @@ class Eager(EagerWatched):
                     option="drop-output",
                 )
 
-    def _flat_now(self) -> torch.nn.Module:
-        """The flat module with what the runs so far showed."""
+    def _make_flat(self) -> torch.nn.Module:
+        """Return the flat module, with what the runs so far showed."""
         return make_flat_module(
             self._module,
             self._binding,
             written=self._written,
-            taken=self.inputs,
+            reserved=self.inputs,
             kept=self._kept,
             drop=self._drop,
         )
 
     def _note_writes(self, given: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-        """Have the flat module clone inputs that the model changes in place."""
+        """Make the flat module clone inputs that the model mutates."""
         written = self._written | {
             index
             for index, (tensor, version) in enumerate(zip(given, versions, strict=True))
@@ -390,6 +393,6 @@ class Eager(EagerWatched):
         if written == self._written:
             return
         self._written = written
-        self._flat = self._flat_now()
+        self._flat = self._make_flat()
         names = ", ".join(self.inputs[index] for index in sorted(written))
-        self._notes[f"the model writes into its inputs: {names}; artifacts work on copies"] = None
+        self._notes[f"the model writes into its inputs ({names}); artifacts use copies"] = None

@@ -1,4 +1,4 @@
-"""Modes in which eager gives another valid result: perturbed, summed in sequence, other ties."""
+"""Modes in which eager gives other valid results: perturbations, sequential sums, other ties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def perturb_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[None]:
-    """Every float parameter times 1 + share * N(0, 1), element by element; put back at the end."""
+    """Multiply float parameters by 1 + share * N(0, 1) per element; restore them at the end."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -37,7 +37,7 @@ def perturb_weights(module: torch.nn.Module, share: float, seed: int) -> Iterato
 
 
 def perturb_feed(feed: Feed, share: float, seed: int) -> Feed:
-    """Every float input with noise of `share` of its RMS, so that zeros and ties move too."""
+    """Add noise of `share` of the RMS to every float input, so that zeros and ties move too."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
@@ -52,36 +52,35 @@ def perturb_feed(feed: Feed, share: float, seed: int) -> Feed:
 
 
 def _rms(array: Array) -> float:
-    """The root of the mean square of the finite elements; 1 where all are zero."""
+    """Return the root mean square of the finite elements; 1 if all are zero."""
     import numpy as np
 
     finite = array[np.isfinite(array)].astype(np.float64)
     return float(np.sqrt(np.mean(finite**2))) or 1.0 if finite.size else 1.0
 
 
-# Eager with its long sums and its resizes computed in float32 as some other runtimes do.
+# Long sums and resizes in float32 as in some other runtimes.
 #
-# Torch sums in pairs, so that its roundoff hardly grows with the number of elements; what adds them
-# one by one errs by far more, most where all are alike and each rounding goes the same way. Both
-# are float32, and neither is wrong. A norm divides what its mean errs by by the root of its epsilon
-# where all elements are alike: there torch may be exact by chance, and errors of 300 roundings are
-# right. A resize multiplies places by a scale that torch may hold exactly (255 to 16 is 15.9375),
-# where others divide by its inverse, which is rounded: the last of 255 places is off by so many
-# roundings.
+# Torch uses pairwise summation, whose roundoff hardly grows with the number of elements. Sequential
+# summation has far larger errors, most of all for equal elements, whose roundings go the same way.
+# Both are valid float32. A norm divides the error of its mean by the root of its epsilon if all
+# elements are equal: torch may be exact by chance there, and errors of 300 roundings are valid. A
+# resize multiplies positions by a scale that torch may represent exactly (255 to 16 is 15.9375),
+# where others divide by its rounded inverse: the last of 255 positions is off by 255 roundings.
 
 
-# A pool over an image of 128 x 128: longer sums are cut in pieces by whoever makes them fast.
+# A pool over an image of 128 x 128: fast kernels split longer sums.
 LONGEST_SUM = 1 << 14
 _SUMS = ("sum", "mean")
 _ULP = 2.0**-23  # one unit in the last place of float32
-_LANES = 4  # sums that a norm takes side by side: as many floats as the smallest registers hold
+_LANES = 4  # parallel sums of a norm: the floats in the smallest SIMD registers
 
 
 def sum_sequentially() -> TorchDispatchMode:
-    """A mode in which float32 sums and means of up to `LONGEST_SUM` elements are made one by one.
+    """Return a mode with sequential float32 sums and means of up to `LONGEST_SUM` elements.
 
-    The sums inside of layer, group and instance norms are taken four side by side, as runtimes
-    without wider registers take them. The scale of a resize is one unit in the last place off.
+    Sums within layer, group and instance norms use four lanes, as in runtimes without wider
+    registers. The scale of a resize is off by one unit in the last place.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -96,7 +95,7 @@ def sum_sequentially() -> TorchDispatchMode:
 
 
 def _sum_or_mean(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> torch.Tensor | None:
-    """What a sum or a mean gives; None for forms that are left to torch."""
+    """Return a sequential sum or mean; None for forms left to torch."""
     import torch
 
     if func._overloadname not in ("default", "dim", "dim_IntList"):
@@ -107,14 +106,14 @@ def _sum_or_mean(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> to
     if given.get("dtype") not in (None, torch.float32) or not _is_summable(tensor, count):
         return None
     total = _accumulate(tensor, axes)
-    kept = args[2] if len(args) > 2 else given.get("keepdim", False)  # noqa: PLR2004 - its place
+    kept = args[2] if len(args) > 2 else given.get("keepdim", False)  # noqa: PLR2004 - its position
     total = total / count if func.overloadpacket.__name__ == "mean" else total
     return total.reshape([1 if a in axes else s for a, s in enumerate(tensor.shape)]
                          if kept else total.shape)  # fmt: skip
 
 
 def _layer_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """`native_layer_norm(x, shape, weight, bias, eps)`: over the last axes."""
+    """Replace `native_layer_norm(x, shape, weight, bias, eps)`, over the last axes."""
     x, shape, weight, bias, eps = args
     count = math.prod(shape)
     if not _is_summable(x, count // _LANES + 1):
@@ -125,7 +124,7 @@ def _layer_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any
 
 
 def _group_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """`native_group_norm(x, weight, bias, rows, channels, size, groups, eps)`."""
+    """Replace `native_group_norm(x, weight, bias, rows, channels, size, groups, eps)`."""
     x, weight, bias, rows, channels, size, groups, eps = args
     if not rows or not _is_summable(x, channels // groups * size // _LANES):
         return None
@@ -137,9 +136,9 @@ def _group_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any
 
 
 def _batch_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """`native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)`.
+    """Replace `native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)`.
 
-    Only where it normalizes by what it is given and keeps nothing: as an instance norm does.
+    Only if it normalizes by the batch and has no running statistics, as in an instance norm.
     """
     x, weight, bias, mean, variance, training, _, eps = args
     if not training or mean is not None or variance is not None:
@@ -155,7 +154,7 @@ def _batch_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any
 
 
 def _upsample(func: Any, args: Sequence[Any], _: Mapping[str, Any]) -> torch.Tensor | None:
-    """`upsample_*(x, sizes, align_corners, scale, ...)`; with aligned corners no scale counts."""
+    """Replace `upsample_*(x, sizes, align_corners, scale, ...)`, unless corners are aligned."""
     x, sizes, corners, *scales = args
     scales = scales or [None] * len(sizes)
     if corners or not _is_summable(x, 1) or len(scales) != len(sizes):
@@ -180,7 +179,7 @@ _REPLACEMENTS: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], An
 def _normalize_rows(
     rows: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each row of [rows, elements] normalized, its mean and what it was multiplied by."""
+    """Return each row of [rows, elements] normalized, its mean and its scale."""
     count = rows.shape[1]
     mean = _sum_in_lanes(rows) / count
     off = rows - mean
@@ -189,7 +188,7 @@ def _normalize_rows(
 
 
 def _sum_in_lanes(rows: torch.Tensor) -> torch.Tensor:
-    """The sum of each row as [rows, 1]: every fourth element one by one, then the four of them."""
+    """Return the sum of each row as [rows, 1], in four interleaved lanes."""
     import torch
 
     short = -rows.shape[1] % _LANES
@@ -203,7 +202,7 @@ def _apply_affine(y: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
 
 
 def _is_summable(tensor: torch.Tensor, count: int) -> bool:
-    """Whether a sum of so many elements of the tensor is one that is made one by one."""
+    """Whether a sum of so many elements of the tensor is computed sequentially."""
     import torch
 
     is_float = tensor.dtype is torch.float32 and tensor.device.type == "cpu"
@@ -211,7 +210,7 @@ def _is_summable(tensor: torch.Tensor, count: int) -> bool:
 
 
 def _sum_axes(tensor: torch.Tensor, dim: Any) -> tuple[int, ...]:
-    """The axes that are summed over, counted from the front; all where none is named."""
+    """Return the axes of a sum, counted from the front; all if none is named."""
     named = [dim] if isinstance(dim, int) else list(dim or range(tensor.dim()))
     return tuple(axis % tensor.dim() for axis in named) if tensor.dim() else ()
 
@@ -223,39 +222,40 @@ def _accumulate(tensor: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     rest = [axis for axis in range(tensor.dim()) if axis not in axes]
     shape = [tensor.shape[axis] for axis in rest]
     rows = tensor.detach().permute((*rest, *axes)).reshape(*shape, -1).numpy()
-    with np.errstate(over="ignore", invalid="ignore"):  # as torch, which says nothing either
+    with np.errstate(over="ignore", invalid="ignore"):  # like torch
         # numpy's accumulate adds in order and in float32; its reduce and torch's cumsum do not
         total = np.add.accumulate(rows, axis=-1, dtype=np.float32)[..., -1]
     return torch.from_numpy(np.array(total))
 
 
-# Eager with its ties settled: which of equal scores `topk` and `sort` take.
+# Ties: which of equal scores `topk` and `sort` return.
 #
-# Torch leaves that open, but for `sort(stable=True)`: ONNX takes the lower index, other runtimes
-# take what comes first in their order of work. Each is right. A threshold and an argmax, of which
-# torch says the first, leave nothing open and stay as they are.
+# Torch leaves that undefined, except for `sort(stable=True)`: ONNX takes the lower index, other
+# runtimes depend on their order of computation. All are valid. Thresholds, and argmax, which
+# returns
+# the first, are defined and stay unchanged.
 
 
-# Bits of a score that count: what agrees in these, to 1 or 2 parts in a million, is equal but for
-# roundoff, as the shares in pipeline/rounding_ties.py say for float32.
+# Bits of a score that count: scores equal in these, to 1 or 2 parts in a million, differ only by
+# roundoff, as the shares in pipeline/rounding_ties.py for float32.
 _BITS = 20
 
 
 @dataclass(kw_only=True)
 class TieChoices:
-    """Which of equal scores is taken, the last or the first; counts how often any was chosen."""
+    """Whether the last or the first of equal scores is returned; `made` counts the choices."""
 
     last: bool
     made: int = 0
 
 
 def order_ties(choices: TieChoices) -> TorchDispatchMode:
-    """A mode in which what torch leaves open in `topk` and `sort` goes by index."""
+    """Return a mode that breaks ties in `topk` and `sort` by index."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     def choose(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if not _is_order_open(func, args, kwargs):
+        if not _is_order_undefined(func, args, kwargs):
             return result
         with _disable_current_modes():
             found = _sort_by_index(func, args, kwargs, last=choices.last)
@@ -265,8 +265,8 @@ def order_ties(choices: TieChoices) -> TorchDispatchMode:
     return intercept_operators(choose)
 
 
-def _is_order_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
-    """Whether torch leaves the order of equal elements open in this call."""
+def _is_order_undefined(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    """Whether torch leaves the order of equal elements undefined in this call."""
     import torch
 
     aten = torch.ops.aten
@@ -278,26 +278,26 @@ def _is_order_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> 
 def _sort_by_index(
     func: Any, args: Sequence[Any], given: Mapping[str, Any], *, last: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Values and indices with equal elements in the order of their indices; None for a scalar."""
-    said = {argument.name: argument.default_value for argument in func._schema.arguments}
-    said |= dict(zip(said, args, strict=False)) | dict(given)
-    tensor, dim = said["self"], said["dim"]
+    """Return values and indices with equal elements ordered by index; None for a scalar."""
+    parameters = {argument.name: argument.default_value for argument in func._schema.arguments}
+    parameters |= dict(zip(parameters, args, strict=False)) | dict(given)
+    tensor, dim = parameters["self"], parameters["dim"]
     if not tensor.dim():
         return None
-    downwards = said["largest"] if "largest" in said else said["descending"]
-    order = _tie_order(_coarsen(tensor), dim, downwards=downwards, last=last)
-    indices = order.narrow(dim, 0, said.get("k", tensor.shape[dim])).contiguous()
+    descending = parameters["largest"] if "largest" in parameters else parameters["descending"]
+    order = _tie_order(_coarsen(tensor), dim, descending=descending, last=last)
+    indices = order.narrow(dim, 0, parameters.get("k", tensor.shape[dim])).contiguous()
     return tensor.gather(dim, indices), indices
 
 
-def _tie_order(keys: torch.Tensor, dim: int, *, downwards: bool, last: bool) -> torch.Tensor:
-    turned = keys.flip(dim) if last else keys
-    found = turned.sort(dim=dim, descending=downwards, stable=True).indices
+def _tie_order(keys: torch.Tensor, dim: int, *, descending: bool, last: bool) -> torch.Tensor:
+    flipped = keys.flip(dim) if last else keys
+    found = flipped.sort(dim=dim, descending=descending, stable=True).indices
     return keys.shape[dim] - 1 - found if last else found
 
 
 def _coarsen(scores: torch.Tensor) -> torch.Tensor:
-    """Scores of which those are equal that only roundoff tells apart; in the same order."""
+    """Round scores so that those which differ by roundoff are equal."""
     import torch
 
     if not scores.is_floating_point():
@@ -306,16 +306,17 @@ def _coarsen(scores: torch.Tensor) -> torch.Tensor:
     return torch.ldexp((share * 2**_BITS).round(), exponent.double())
 
 
-# Eager without the fast paths of attention: what they leave undefined comes out otherwise.
+# Attention without fast paths, whose results differ where they are undefined.
 #
 # In eval mode `torch.nn.TransformerEncoder` packs rows of different lengths into nested tensors,
-# and gives zeros at their padding; fused attention gives what it likes where a whole row is masked.
-# The plain path computes every position. Both are eager, and where they differ neither is wrong.
+# with zeros at their padding; fused attention is undefined where a whole row is masked. The plain
+# path
+# computes every position. Both are eager, and both are valid.
 
 
 @contextmanager
 def disable_attention_fast_paths() -> Iterator[None]:
-    """Within, attention takes neither nested tensors nor a fused kernel."""
+    """Disable nested tensors and fused kernels of attention within the context."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class ValueProbe:
-    """Whether any tensor that was computed passed the test."""
+    """Records whether any computed float32 tensor passed a test."""
 
     def __init__(self, test: Callable[[Array], bool]) -> None:
         self._test = test
         self.found = False
 
     def see(self, value: object) -> None:
-        """Look at a tensor of float32, or at those in a tuple or list."""
+        """Test a float32 tensor, or those in a tuple or list."""
         import torch
 
         for one in value if isinstance(value, tuple | list) else (value,):
@@ -32,7 +32,7 @@ class ValueProbe:
 
 
 def probe_values(watch: ValueProbe) -> TorchDispatchMode:
-    """A mode that shows `watch` what every operator gives."""
+    """Return a mode that passes every operator's output to `watch`."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     def probe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -52,7 +52,7 @@ def probe_values(watch: ValueProbe) -> TorchDispatchMode:
 
 
 class DiscreteOrigin(StrEnum):
-    """What a float follows from."""
+    """The source of a float."""
 
     SIZES = "sizes"
     INTEGERS = "integers"
@@ -69,22 +69,26 @@ _NEAREST = ("upsample_nearest", "_upsample_nearest")
 def watch_discrete_origins(
     inputs: Iterable[torch.Tensor], found: set[DiscreteOrigin]
 ) -> TorchDispatchMode:
-    """A mode that adds to `found` the origin of floats that are made discrete in it.
+    """Return a mode that adds to `found` the origins of floats which become discrete.
 
     Args:
-        inputs: the model's inputs; what follows from no input follows from sizes.
+        inputs: the model's inputs; other values depend on sizes only.
         found: filled while the mode is active.
     """
     from torch.utils.weak import WeakIdKeyDictionary
 
-    data: Any = WeakIdKeyDictionary()  # True of what follows from floats, False from integers alone
+    data: Any = (
+        WeakIdKeyDictionary()
+    )  # True for values that depend on floats, False for integers only
     for one in inputs:
         data[one] = one.is_floating_point() or one.is_complex()
 
     def note_origin(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         operands = list(_flat_tensors((*args, *kwargs.values())))
         name = func.overloadpacket.__name__.removesuffix("_")
-        by_form = name.endswith("_like") or name.startswith("new_")  # an operand's form alone
+        by_form = name.endswith("_like") or name.startswith(
+            "new_"
+        )  # only the metadata of an operand
         known = [] if by_form else [data[one] for one in operands if one in data]
         value = func(*args, **kwargs)
         if known:
@@ -124,7 +128,7 @@ def _is_rounding_call(
 
 
 def _is_integer_upsample(func: Any, args: Sequence[Any]) -> bool:
-    """Whether each axis of an image is enlarged by a whole number that stands in the call."""
+    """Whether the call enlarges each axis of an image by an integer factor."""
     names = [one.name for one in func._schema.arguments]
     scales = [value for name, value in zip(names, args, strict=False) if "scale" in name]
     flat = [one for scale in scales for one in (scale if isinstance(scale, list) else [scale])]

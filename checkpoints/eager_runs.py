@@ -1,4 +1,4 @@
-"""Runs of the eager model that differ from its plain one: perturbed, reordered, or watched."""
+"""Variants of eager's run: perturbed, reordered, or observed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import CheckpointError
 from ..core.torch_tools import to_array
-from .branch_coverage import Place, trace_lines
+from .branch_tracer import Place, trace_lines
 from .data_branches import (
     BranchReport,
     QuietShapes,
@@ -42,63 +42,63 @@ if TYPE_CHECKING:
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
 
-_Answer = TypeVar("_Answer")  # outputs, or outputs that there may be none of
-_CACHE_LIMIT = 1 << 28  # bytes of answers that are kept
+_Answer = TypeVar("_Answer")  # outputs, or None
+_CACHE_LIMIT = 1 << 28  # bytes of cached outputs
 
 
 class EagerVariants(ABC):
-    """What a judge asks of eager beside its answer: how far it moves, and what else it may give."""
+    """Variants of eager's outputs for judging: how extreme it moves, and other valid outputs."""
 
     _module: torch.nn.Module
     _no_float64: str
-    _answers: dict[tuple[int, object], tuple[Feed, Any]] | None = None
+    _cache: dict[tuple[int, object], tuple[Feed, Any]] | None = None
 
     @contextmanager
-    def cache_answers(self) -> Iterator[None]:
-        """Keep what the variants answer until the end, for callers that ask again and again.
+    def cache_variants(self) -> Iterator[None]:
+        """Cache the outputs of variants within the context.
 
-        Answers are known by the feed's identity. Beyond 256 MiB no more are kept.
+        The key is the feed's identity. The cache holds at most 256 MiB.
         """
-        self._answers = {}
+        self._cache = {}
         try:
             yield
         finally:
-            self._answers = None
+            self._cache = None
 
     def _once(self, variant: object, feed: Feed, answer: Callable[[], _Answer]) -> _Answer:
-        """The answer of a variant on this feed, computed once while answers are kept."""
-        if self._answers is None:
+        """Return the outputs of a variant on a feed, cached within `cache_variants`."""
+        if self._cache is None:
             return answer()
         key = id(feed), variant
-        if key not in self._answers:
-            answers = [outputs or {} for _, outputs in self._answers.values()]
+        if key not in self._cache:
+            answers = [outputs or {} for _, outputs in self._cache.values()]
             found = answer()
             if sum(array.nbytes for one in answers for array in one.values()) > _CACHE_LIMIT:
                 return found
-            self._answers[key] = feed, found  # with the feed, so that its identity is not reused
-        known: _Answer = self._answers[key][1]
+            self._cache[key] = feed, found  # keep the feed, so that its id is not reused
+        known: _Answer = self._cache[key][1]
         return known
 
     @abstractmethod
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed; arrays by output name."""
+        """Run one feed; return arrays by output name."""
 
     @abstractmethod
     def run_with_deadline(self, feed: Feed) -> Outputs:
-        """As `run`, stopped where it takes much longer than other feeds."""
+        """Run one feed with a limit of steps."""
 
     @abstractmethod
     def run_exact(self, feed: Feed) -> Outputs | None:
-        """Run one feed in float64; None where the model cannot be run so."""
+        """Run one feed in float64; None if the model cannot run so."""
 
     @abstractmethod
     def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
-        """The outputs as tensors."""
+        """Return the outputs as tensors."""
 
     def computes(self, feed: Feed, test: Callable[[Array], bool]) -> bool:
         """Whether any float32 tensor that eager computes on this feed passes the test.
 
-        Of a model that does not run while it is watched, what was seen until then counts.
+        If the observed model fails, the tensors until then count.
         """
         watch = ValueProbe(test)
         with suppress(CheckpointError), probe_values(watch):
@@ -106,10 +106,10 @@ class EagerVariants(ABC):
         return watch.found
 
     def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
-        """Run one feed with every float weight and input off by `share` of itself, at random.
+        """Run one feed with every float weight and input perturbed by a random `share` of itself.
 
-        Integers that change are decided by errors of that size. The weights are put back. With the
-        negative of a share everything is off the other way.
+        Integers that change depend on errors of that size. The weights are restored. A negative
+        share reverses the perturbation.
 
         Raises:
             CheckpointError: eager rejects the feed.
@@ -122,7 +122,7 @@ class EagerVariants(ABC):
         return self._once((share, seed), feed, answer)
 
     def run_sequential_sums(self, feed: Feed) -> Outputs:
-        """Run one feed with its sums taken one element after the other (see `sum_sequentially`).
+        """Run one feed with sequential sums (see `sum_sequentially`).
 
         Raises:
             CheckpointError: eager rejects the feed.
@@ -132,10 +132,10 @@ class EagerVariants(ABC):
             with sum_sequentially():
                 return self.run(feed)
 
-        return self._once("in turn", feed, answer)
+        return self._once("sequential", feed, answer)
 
     def run_plain_attention(self, feed: Feed) -> Outputs:
-        """Run one feed without the fast paths of attention (see `disable_attention_fast_paths`).
+        """Run one feed without fast paths of attention (see `disable_attention_fast_paths`).
 
         Raises:
             CheckpointError: eager rejects the feed.
@@ -148,10 +148,9 @@ class EagerVariants(ABC):
         return self._once("plain", feed, answer)
 
     def run_with_tie_order(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
-        """Run one feed with equal scores taken by index, the last first or the first first.
+        """Run one feed with ties broken by index, from the last or the first.
 
-        None where no `topk` or `sort` leaves a choice, or, if the answer should be
-        the `exact` one, there is no float64.
+        None if no `topk` or `sort` leaves a choice, or, with `exact`, without a float64 reference.
 
         Raises:
             CheckpointError: eager rejects the feed.
@@ -161,15 +160,15 @@ class EagerVariants(ABC):
             choices, refused = TieChoices(last=last), self._no_float64
             with order_ties(choices):
                 found = self.run_exact(feed) if exact else self.run_with_deadline(feed)
-            self._no_float64 = refused  # that it does not run so says nothing of how it runs
+            self._no_float64 = refused  # failing with this order does not count
             return found if choices.made else None
 
-        return self._once(("settled", last, exact), feed, answer)
+        return self._once(("ties", last, exact), feed, answer)
 
     def draw_perturbed(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
-        """`run_off` by seeds from 0, each with the share and its negative.
+        """Yield perturbed runs by seeds from 0, each with the share and its negative.
 
-        A draw that the model rejects, as one that checks the range of its inputs may, is left out.
+        Draws that the model rejects, for instance for the range of inputs, are skipped.
         """
         for seed in range(pairs):
             for sign in (1, -1):
@@ -178,13 +177,13 @@ class EagerVariants(ABC):
 
 
 def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
-    """`x:float32[2,3], mask:int64[2]`."""
+    """Format a feed as `x:float32[2,3], mask:int64[2]`."""
     forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
     return ", ".join(forms)
 
 
 def find_raise_place(error: Exception) -> str:
-    """`FILE:LINE` of the innermost line that is not Python's, torch's or ours; else empty."""
+    """Return `FILE:LINE` of the innermost frame outside Python, torch and modelc; else empty."""
     import torch
 
     ours = Path(__file__).parents[1]
@@ -203,7 +202,7 @@ def find_raise_place(error: Exception) -> str:
 
 
 class EagerWatched(EagerVariants):
-    """What is watched while eager runs; a run that answers is watched too, where it may be."""
+    """Observations of eager's runs; reference runs are observed as well where possible."""
 
     _binding: Binding
     _watched: tuple[tuple[str, ...], BranchReport] | None
@@ -213,61 +212,58 @@ class EagerWatched(EagerVariants):
 
     @abstractmethod
     def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
-        """The tensors of a feed, in the order of the inputs."""
+        """Return the tensors of a feed, in the order of the inputs."""
 
     @abstractmethod
     def _tensors(
         self, feed: Feed, given: list[torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:
-        """The outputs as tensors, of these very tensors where they are given."""
+        """Return the outputs as tensors, for the given tensors if any."""
 
     @abstractmethod
     def _deadline(self, feed: Feed) -> AbstractContextManager[None]:
-        """Ends what runs in the block where it takes many more steps than other feeds."""
+        """Stop the block if it takes many more steps than other feeds."""
 
     @abstractmethod
     def _count_steps(self) -> AbstractContextManager[None]:
-        """Counts the steps of the block as those of a usual feed."""
+        """Count the steps of the block as those of a usual feed."""
 
-    def run_reference(self, feed: Feed, *, far: bool) -> Outputs:
-        """As `run`, or `run_in_time` for values `far` out; watched for branches where it may be.
+    def run_reference(self, feed: Feed, *, extreme: bool) -> Outputs:
+        """Run a feed (with a step limit for extreme values), observing branches where possible.
 
-        The first feed of each form is watched while it is run, where that changes nothing: then
+        The first feed of each shape is observed if that does not change outputs, so that
         `branches` need not run it again.
         """
         if self._quiet.is_open(feed):
-            with suppress(CheckpointError):  # it may be the watching that eager rejects
-                outputs, seen = self._run_watched(feed, far=far)
+            with suppress(CheckpointError):  # observing may cause the error
+                outputs, seen = self._run_watched(feed, extreme=extreme)
                 if self._quiet.add(feed, seen):
                     return outputs
-        return self.run_with_deadline(feed) if far else self.run(feed)
+        return self.run_with_deadline(feed) if extreme else self.run(feed)
 
-    def _run_watched(self, feed: Feed, *, far: bool = False) -> tuple[Outputs, ConversionLog]:
+    def _run_watched(self, feed: Feed, *, extreme: bool = False) -> tuple[Outputs, ConversionLog]:
         given = self._input_tensors(feed)
-        limited = self._deadline(feed) if far else self._count_steps()
+        limited = self._deadline(feed) if extreme else self._count_steps()
         with limited, track_taint(self._module, given) as seen:
             tensors = self._tensors(feed, given)
         return {name: to_array(tensor) for name, tensor in tensors.items()}, seen
 
-    def _look_closely(self, feed: Feed, outputs: Outputs) -> None:
-        """Watch one run: for branches, if that gives the same bits, and for questions about NaN."""
+    def _observe_run(self, feed: Feed, outputs: Outputs) -> None:
+        """Observe one run for branches, if outputs stay bitwise equal, and for tests for NaN."""
         if not is_watchable(self._module):
             return
         found: list[str] = []
         try:
             with watch_nonfinite_queries(found):
                 watched, seen = self._run_watched(feed)
-        except CheckpointError:  # watching changes the model: both are asked for apart
+        except CheckpointError:  # observing changes the model
             return
         self._asks = bool(found)
         if is_bitwise_equal(outputs, watched):
             self._quiet.open(feed, seen)
 
     def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> BranchReport:
-        """Which branches depend on tensor data, and which of the feeds take which arm.
-
-        Asked again for the same feeds, it answers from memory.
-        """
+        """Return branches on tensor data, and their outcomes on the feeds; cached."""
         names = (*(name for name, _ in feeds), *(() if example is None else ("",)))
         if self._watched is None or self._watched[0] != names:
             found = watch_branches(
@@ -277,7 +273,7 @@ class EagerWatched(EagerVariants):
         return self._watched[1]
 
     def find_reached_lines(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
-        """Which of the lines (file, line) eager runs on this feed."""
+        """Return which of the lines (file, line) eager executes on this feed."""
         return trace_lines(lambda: self._tensors(feed), places)
 
     def _watch(self, feed: Feed) -> ConversionLog:
@@ -287,26 +283,23 @@ class EagerWatched(EagerVariants):
         return seen
 
     def asks_nonfinite(self, feed: Feed) -> bool:
-        """Whether the model asks if numbers are NaN or Inf: then it means to take them."""
+        """Whether the model tests for NaN or Inf, and so supports them."""
         if self._asks is not None:
-            return self._asks  # seen already in `check_stable`
+            return self._asks  # known from `check_stable`
         found: list[str] = []
         with suppress(CheckpointError), watch_nonfinite_queries(found):
             self._tensors(feed)
         return bool(found)
 
     def find_discrete_origins(self, feed: Feed) -> frozenset[DiscreteOrigin]:
-        """What the floats follow from that are made whole numbers and that no input moves.
-
-        Asked again, it answers from memory, whatever the feed.
-        """
+        """Return the origins of floats that become integers and depend on no input; cached."""
         if self._discrete is None:
             found: set[DiscreteOrigin] = set()
             given = self._input_tensors(feed)
             try:
                 with watch_discrete_origins(given, found):
                     self._tensors(feed, given)
-            except CheckpointError:  # such as an operator that calls functions: not looked into
+            except CheckpointError:  # such as a higher-order operator
                 found = set(DiscreteOrigin)
             self._discrete = frozenset(found)
         return self._discrete

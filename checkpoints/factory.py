@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import torch
 
 _OBJECT_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_FETCHES = "pretrained"  # the parameter by which factories fetch weights: timm, torchvision
+_FETCHES = "pretrained"  # the parameter for downloading weights in timm and torchvision
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FactoryResult:
-    """The module, and what was said to the factory beside the user's own arguments."""
+    """The module, and notes on arguments that the user did not give."""
 
     module: Module
     notes: tuple[str, ...] = ()
@@ -58,12 +58,12 @@ def call_factory(
 ) -> FactoryResult:
     """Call the factory `package.module:name` with `arguments`, converted by its annotations.
 
-    What it takes beside them comes from `recorded`. A factory that would fetch weights by default
-    is told not to: the checkpoint has them.
+    Further arguments come from `recorded`. A factory that downloads weights by default gets
+    `pretrained=False`: the checkpoint has them.
 
     Raises:
-        UsageError: the factory or one of its arguments is not there.
-        CheckpointError: the user's code raised, or gave something else than a module.
+        UsageError: the factory or one of its arguments does not exist.
+        CheckpointError: the user's code raised, or did not return a module.
     """
     from torch import nn
 
@@ -73,13 +73,13 @@ def call_factory(
             hint=_suggest_spec(spec),
             option="model",
         )
-    with make_user_code_importable(), use_fixed_seed():  # importing may build, too
+    with make_user_code_importable(), use_fixed_seed():  # importing may build as well
         found = _resolve_object(spec, "--model")
         if isinstance(found, nn.Module):
             if arguments:
                 raise UsageError(
-                    f"--model-arg {next(iter(arguments))} has no effect: {spec} is a module "
-                    "already, and is not called",
+                    f"--model-arg {next(iter(arguments))} has no effect: {spec} is a "
+                    "module, and is not called",
                     hint="leave it out, or name the function or class that builds the module",
                     option="model-arg",
                     code=ErrorCode.NO_EFFECT,
@@ -90,6 +90,7 @@ def call_factory(
                 f"--model {spec} is a {type(found).__name__}, which cannot be called",
                 hint="name a function or class that builds the module",
                 option="model",
+                code=ErrorCode.NOT_CALLABLE,
             )
         more = _extra_arguments(found, arguments, recorded or HyperParameters())
         module = _call_with_arguments(found, arguments, spec, more)
@@ -99,18 +100,18 @@ def call_factory(
             hint="return the module from the factory",
         )
     check_acyclic(module)
-    told = ", ".join(f"{name}={value!r}" for name, value in more.items() if name != _FETCHES)
-    notes = [f"built with the hyper_parameters of the checkpoint: {told}"] if told else []
+    shown = ", ".join(f"{name}={value!r}" for name, value in more.items() if name != _FETCHES)
+    notes = [f"built with hyper_parameters of the checkpoint: {shown}"] if shown else []
     if more.get(_FETCHES) is False:
         notes.append(f"{spec} was given {_FETCHES}=False: the weights are the checkpoint's")
     return FactoryResult(module=module, notes=tuple(notes))
 
 
 def check_acyclic(module: torch.nn.Module) -> None:
-    """Check that no module is a part of itself: nothing that goes through its parts would end.
+    """Check that no module contains itself, which would make traversals endless.
 
     Raises:
-        CheckpointError: one is.
+        CheckpointError: a module contains itself.
     """
     done: set[int] = set()
     open_parts: list[tuple[torch.nn.Module, str, bool]] = [(module, "", False)]
@@ -135,16 +136,16 @@ def check_acyclic(module: torch.nn.Module) -> None:
 def _extra_arguments(
     factory: Callable[..., object], arguments: Mapping[str, str], recorded: HyperParameters
 ) -> dict[str, object]:
-    """What the factory is given that the user did not say.
+    """Return arguments of the factory that the user did not give.
 
     Raises:
-        UsageError: a recorded value is no plain data, or weights were to be fetched.
+        UsageError: a recorded value is not plain data, or weights would be downloaded.
     """
     signature = _factory_signature(factory)
     if _BOOLS.get(arguments.get(_FETCHES, "").lower()):
         raise UsageError(
-            f"--model-arg {_FETCHES}={arguments[_FETCHES]} would fetch weights, and the checkpoint "
-            "has them",
+            f"--model-arg {_FETCHES}={arguments[_FETCHES]} would download weights, but "
+            "the checkpoint has them",
             hint=f"leave {_FETCHES} out",
             option="model-arg",
         )
@@ -158,10 +159,10 @@ def _extra_arguments(
 
 
 def import_object(spec: str, option: str) -> object:
-    """The object that `package.module:name` names; `option` is where the user wrote it.
+    """Import the object `package.module:name`; `option` is the user's option for it.
 
     Raises:
-        UsageError: there is no such module or name.
+        UsageError: the module or name does not exist.
         CheckpointError: the user's module raised while it was imported.
     """
     with make_user_code_importable():
@@ -192,15 +193,18 @@ def _import_module(name: str, asked: str) -> ModuleType:
             raise _user_code_error(f"importing {name}", error) from error
         near = nearest_names(name, _list_importable())
         raise UsageError(
-            f"{asked}: there is no module {error.name!r} in {Path.cwd()} or installed",
-            hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
+            f"{asked}: no module {error.name!r} in {Path.cwd()} or installed",
+            hint=f"did you mean {near[0]}?"
+            if near
+            else "run modelc in the folder that contains it",
+            code=ErrorCode.NOT_FOUND,
         ) from error
     except (Exception, SystemExit) as error:
         raise _user_code_error(f"importing {name}", error) from error
 
 
 def _list_importable() -> list[str]:
-    """Dotted names of the modules in the user's folders, two folders deep."""
+    """Return dotted names of the modules in the user's folders, two levels deep."""
     names = []
     for here in map(Path, code_folders()):
         files = [*here.glob("*.py"), *here.glob("*/*.py"), *here.glob("*/*/*.py")]
@@ -260,20 +264,20 @@ def _call_with_arguments(
 
 @contextmanager
 def use_fixed_seed() -> Iterator[None]:
-    """Draw the same each time: weights that no file fills must not differ from load to load."""
+    """Seed random numbers, so that weights missing in the file are the same in every load."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # the CPU's alone, as forked
+        torch.default_generator.manual_seed(0)  # the CPU's only, as forked
         yield
 
 
 def _factory_signature(factory: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(factory, eval_str=True)
-    except NameError:  # annotations that only type checkers can resolve
+    except NameError:  # annotations for type checkers only
         return inspect.signature(factory)
-    except (TypeError, ValueError):  # built in C: it tells nothing
+    except (TypeError, ValueError):  # built in C, without a signature
         return inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])
 
 
@@ -288,7 +292,7 @@ def _unknown_parameter_error(name: str, signature: inspect.Signature, spec: str)
 
 
 def _convert_argument(name: str, text: str, annotation: object) -> object:
-    """Read the text as the annotation says; without one, as a Python literal or plain text."""
+    """Convert the text to the annotated type; without one, to a Python literal or text."""
     choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
     if NoneType in choices and text.lower() == "none":
         return None
@@ -312,7 +316,7 @@ def _convert_argument(name: str, text: str, annotation: object) -> object:
 
 
 def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointError:
-    """An error of the user's own code, with the innermost line of it."""
+    """Return the error for an exception of the user's code, with its innermost line."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -324,8 +328,8 @@ def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointErro
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
         return CheckpointError(
-            f"{what} ended the program{place}: sys.exit({code})",
-            hint="move what ends the program below `if __name__ == '__main__':`",
+            f"{what} exited the program{place}: sys.exit({code})",
+            hint="move the code that exits below `if __name__ == '__main__':`",
         )
     return CheckpointError(
         f"{what} raised {type(error).__name__}{place}: {first_line(error)}",
@@ -336,7 +340,7 @@ def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointErro
 # What a module that a factory built says of its inputs itself: timm's do. Duck-typed.
 
 
-_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
+_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # eager determines the bounds
 _CONFIG_NAMES = ("pretrained_cfg", "default_cfg")
 _IMAGE_RANK = 3  # channels, height, width
 _POSITIONAL_KINDS = (ParameterKind.POSITIONAL, ParameterKind.EITHER)
@@ -345,7 +349,7 @@ _POSITIONAL_KINDS = (ParameterKind.POSITIONAL, ParameterKind.EITHER)
 def wrap_built_module(
     module: torch.nn.Module, *, kind: str, notes: tuple[str, ...]
 ) -> LoadedModule:
-    """The factory's module, filled; its image input is known where it has a config of one."""
+    """Wrap the filled module of a factory, with its image input if its config has one."""
     takes = parameters_of(module.forward)
     sizes = _image_size(module)
     first = next((p.name for p in takes if p.kind in _POSITIONAL_KINDS), None)
@@ -359,7 +363,7 @@ def wrap_built_module(
 
 
 def _image_size(module: torch.nn.Module) -> tuple[int, ...] | None:
-    """Channels, height and width; the channels are the first convolution's, as it was built."""
+    """Return channels (those of the first convolution), height and width."""
     for name in _CONFIG_NAMES:
         config = getattr(module, name, None)
         size = _config_value(config, "input_size")

@@ -1,34 +1,32 @@
-"""The user's module in float64: the reference that eager's own roundoff is measured against."""
+"""The user's module in float64, the reference for eager's own roundoff."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding
 from ..core.errors import first_line
-from ..core.torch_tools import intercept_calls, to_array
+from ..core.torch_tools import intercept_calls, intercept_operators, to_array
 from .module_outputs import split_outputs
-from .weight_casting import UncastWeightError, cast_weights_on_use, share_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     from ..core.contract import Array, Feed, Outputs
 
-_MEMORY_SHARE = (
-    0.5  # of the memory that is free: more than that for a copy of the weights is too much
-)
+
+_MEMORY_SHARE = 0.5  # of free memory, the most for a copy of the weights
 _WIDTH = 8  # bytes of a float64
-_WHOLE_COPY_LIMIT = (
-    2**30
-)  # bytes in float64 up to which a copy of all weights is made: casting takes time
-_CONCURRENT_COPIES = 3  # weights that one call may take
+_WHOLE_COPY_LIMIT = 2**30  # bytes in float64 up to which all weights are copied: casting takes time
+_CONCURRENT_COPIES = 3  # weights that one call may use
 _DTYPE_CALLS = (
     "to", "type_as", "zeros", "ones", "full", "empty", "arange", "linspace", "tensor", "softmax",
     "log_softmax", "sum", "mean", "cumsum", "zeros_like", "ones_like", "full_like", "_cast_Float",
@@ -36,8 +34,8 @@ _DTYPE_CALLS = (
 _SMALLER_DTYPES = (5, 6, 15)  # float16, float32 and bfloat16 as TorchScript counts dtypes
 
 
-class Float64Error(Exception):  # no error of anybody's: the judge falls back to its table
-    """The model cannot be run in float64; the message is one line that says why."""
+class Float64Error(Exception):  # not a ModelcError: the judge falls back to its table
+    """The model cannot run in float64; the message says why in one line."""
 
 
 def open_float64(
@@ -48,23 +46,23 @@ def open_float64(
     drop: Sequence[str] = (),
     whole: int = _WHOLE_COPY_LIMIT,
 ) -> Float64Module:
-    """The module in float64: a copy, or beyond `whole` bytes each weight when it is used.
+    """Return the module in float64: a copy, or beyond `whole` bytes with weights cast on use.
 
     Raises:
-        Float64Error: it holds quantized weights, cannot be copied, or memory is too small.
+        Float64Error: it has quantized weights, cannot be copied, or memory is too small.
     """
     if _has_rounding_script(module):
-        raise Float64Error("its TorchScript asks for a smaller float dtype, which would round it")
+        raise Float64Error("its TorchScript casts to a smaller float dtype")
     sizes = [tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers())]
     lean = sum(sizes) > whole and not has_script(module)
     _check_memory(_CONCURRENT_COPIES * max(sizes) if lean else sum(sizes))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
-            twin = share_parameters(module) if lean else copy.deepcopy(module).double()
+            warnings.simplefilter("ignore")  # about gradients, which are not used
+            float64_copy = share_parameters(module) if lean else copy.deepcopy(module).double()
     except Exception as error:
-        raise Float64Error(f"it cannot be copied in float64: {first_line(error)}") from error
-    return Float64Module(twin, inputs, binding, lean=lean, drop=drop)
+        raise Float64Error(f"it cannot be copied to float64: {first_line(error)}") from error
+    return Float64Module(float64_copy, inputs, binding, lean=lean, drop=drop)
 
 
 def _check_memory(needed: int) -> None:
@@ -76,18 +74,18 @@ def _check_memory(needed: int) -> None:
 
 
 def has_script(module: torch.nn.Module) -> bool:
-    """Whether any part of it is TorchScript, whose operators pass through no Python."""
+    """Whether any submodule is TorchScript, whose operators bypass Python."""
     import torch
 
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
 class Float64Module:
-    """The module with float64 weights, fed float64: what each output would be without roundoff.
+    """The module with float64 weights and inputs: outputs without float32 roundoff.
 
-    Every float dtype that the model's code asks for is raised to float64 as well, so that a
-    `.float()` or `dtype=torch.float32` in forward does not round the reference. `lean` says that
-    the weights are float32 still, and are cast when they are used.
+    Float dtypes in the model's code are promoted to float64, so that `.float()` or
+    `dtype=torch.float32` in forward does not round the reference. If `lean`, the weights stay
+    float32 and are cast on use.
     """
 
     def __init__(
@@ -106,11 +104,11 @@ class Float64Module:
         self._drop = tuple(drop)
 
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed; float outputs are float64, the others as they are.
+        """Run one feed; float outputs are float64.
 
         Raises:
-            Float64Error: the model refuses float64 (a custom operator, a constant in its code), or
-                rounds to less all the same.
+            Float64Error: the model does not run in float64 (a custom operator, a constant in its
+                code), or rounds to a smaller dtype.
         """
         import torch
 
@@ -124,32 +122,32 @@ class Float64Module:
         except Float64Error:
             raise
         except UncastWeightError as error:
-            raise Float64Error(f"it is too large for a copy in float64, and {error}") from error
+            raise Float64Error(f"it is too large for a float64 copy, and {error}") from error
         except Exception as error:
             raise Float64Error(f"it does not run in float64: {first_line(error)}") from error
-        tensors = split_outputs(value, taken=self._inputs, drop=self._drop).tensors
+        tensors = split_outputs(value, reserved=self._inputs, drop=self._drop).tensors
         for name, tensor in tensors.items():
             if _is_smaller(tensor):
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                raise Float64Error(f"its output {name!r} is {dtype} even so")
+                raise Float64Error(f"its output {name!r} is {dtype}")
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 
 
 def _has_rounding_script(module: torch.nn.Module) -> bool:
-    """Whether TorchScript code, which no function mode reaches, names a smaller float dtype."""
+    """Whether TorchScript code, which function modes do not see, names a smaller float dtype."""
     import torch
 
     scripts = [one for one in module.modules() if isinstance(one, torch.jit.ScriptModule)]
     return any(
         _is_smaller_cast(node)
-        for script in scripts[:1]  # the outermost holds the others
+        for script in scripts[:1]  # the outermost contains the others
         if hasattr(script, "inlined_graph")
         for node in _dtype_nodes(script.inlined_graph)
     )
 
 
 def _dtype_nodes(graph: Any) -> Iterator[torch._C.Node]:  # torch does not type its graphs
-    """Nodes that cast, make a tensor, or compute in a dtype that they name."""
+    """Yield nodes with a dtype argument."""
     for kind in _DTYPE_CALLS:
         yield from graph.findAllNodes(f"aten::{kind}", recurse=True)
 
@@ -181,7 +179,7 @@ def _default_float64() -> Iterator[None]:
 
 
 def _make_promotion_mode() -> TorchFunctionMode:
-    """A mode in which every call that asks for a smaller float dtype gets float64."""
+    """Return a mode that replaces smaller float dtypes by float64 in all calls."""
     import torch
 
     smaller = {torch.float32, torch.float16, torch.bfloat16}
@@ -197,16 +195,16 @@ def _make_promotion_mode() -> TorchFunctionMode:
             return args[0].double()
         named = {key: promote(value) for key, value in kwargs.items()}
         result = func(*(promote(value) for value in args), **named)
-        _refuse_rounding(func, args, result)
+        _check_rounding(func, args, result)
         return result
 
     return intercept_calls(in_float64)
 
 
-def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:
-    """Refuse a call that turned float64 into less all the same: a cast by name, a float32 cache.
+def _check_rounding(func: Any, args: Sequence[object], result: object) -> None:
+    """Reject a call that rounded float64 values: a cast by name, a float32 cache.
 
-    Values that float32 holds as they are, such as the inputs themselves, lose nothing.
+    Values that the smaller dtype represents exactly, such as the inputs, are allowed.
 
     Raises:
         Float64Error: values were rounded.
@@ -222,7 +220,7 @@ def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:
             kept = value.to(into.dtype).to(torch.float64)
             if not torch.equal(kept.nan_to_num(), value.nan_to_num()):
                 dtype = str(into.dtype).removeprefix("torch.")
-                raise Float64Error(f"its {name} rounds to {dtype} all the same")
+                raise Float64Error(f"its {name} rounds to {dtype}")
 
 
 def _is_smaller(tensor: torch.Tensor) -> bool:
@@ -242,10 +240,156 @@ def _copy_input(array: Array) -> Array:
 
 
 def _free_memory() -> int | None:
-    """Bytes that the system says are free for a new process; None where it does not say."""
+    """Return the memory available to a new process in bytes; None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - a kernel's file
             known = dict(line.split(":", 1) for line in lines)
         return int(known["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
+
+
+# Weights in float64 one at a time: cast when a call uses them, freed afterwards.
+
+# Metadata of a weight, available without a cast.
+_METADATA_CALLS = frozenset((
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
+    "get_device", "__len__", "__hash__", "__bool__",
+))  # fmt: skip
+_METADATA_PROPERTIES = frozenset((
+    "shape", "ndim", "device", "layout", "requires_grad", "grad", "is_cuda", "is_sparse",
+    "is_quantized", "is_mkldnn", "is_meta", "is_leaf", "names", "grad_fn",
+))  # fmt: skip
+
+
+class UncastWeightError(Exception):  # not a ModelcError: there is no reference then
+    """A weight was used without a cast, or written to; the message says how in one line."""
+
+
+def share_parameters(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of the module with the same parameters, and its buffers in float64."""
+    copied = copy.deepcopy(module, {id(p): p for p in module.parameters()})
+    for part in copied.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                part._buffers[name] = buffer.double()
+    return copied
+
+
+@contextmanager
+def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
+    """Cast float parameters of the module to float64 in every call within the context.
+
+    Raises:
+        UncastWeightError: a call used a parameter without a cast, as TorchScript does.
+    """
+    floats = {id(p): p for p in module.parameters() if p.is_floating_point()}
+    copies = _Float64Copies()
+    with ExitStack() as modes:
+        modes.enter_context(_make_guard_mode(floats, copies))
+        modes.enter_context(_make_cast_mode(floats, copies))
+        yield
+
+
+class _Float64Copies:
+    """The float64 copies of weights that are alive."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, StorageWeakRef] = {}
+
+    def of(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weight in float64."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        gone = [key for key, storage in self._storages.items() if storage.expired()]  # type: ignore[no-untyped-call]  # torch's own
+        for key in gone:
+            del self._storages[key]
+        made = weight.double()
+        storage = StorageWeakRef(made.untyped_storage())  # type: ignore[no-untyped-call]  # torch's own
+        self._storages[storage.cdata] = storage
+        return made
+
+    def hold(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor shares memory with one of the copies."""
+        return tensor.untyped_storage()._cdata in self._storages
+
+
+def _make_cast_mode(
+    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
+) -> TorchFunctionMode:
+    import torch
+
+    def cast(value: object) -> object:
+        if isinstance(value, list | tuple) and any(id(one) in weights for one in value):
+            return type(value)(cast(one) for one in value)
+        if isinstance(value, torch.Tensor) and id(value) in weights:
+            return copies.of(value)
+        return value
+
+    def cast_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        property_name = _property_name(func)
+        if property_name == "dtype" and id(args[0]) in weights:
+            return torch.float64
+        if (
+            property_name in _METADATA_PROPERTIES
+            or getattr(func, "__name__", "") in _METADATA_CALLS
+        ):
+            return func(*args, **kwargs)
+        if _is_lookup(func, args, kwargs):
+            return func(*args, **kwargs).double()
+        named = {key: cast(value) for key, value in kwargs.items()}
+        return func(*map(cast, args), **named)
+
+    return intercept_calls(cast_arguments)
+
+
+def _property_name(func: Any) -> str:
+    """Return the name of the property that `func` reads; empty for a call."""
+    if getattr(func, "__name__", "") != "__get__":
+        return ""
+    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
+
+
+def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call looks up rows of a table: cast the rows, not the table."""
+    import torch
+
+    renormalised = len(args) > 3 or kwargs.get("max_norm") is not None  # noqa: PLR2004
+    return func is torch.nn.functional.embedding and not renormalised
+
+
+def _argument_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Yield the strided tensors among arguments, lists included."""
+    import torch
+
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _argument_tensors(value)
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value
+
+
+def _make_guard_mode(
+    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
+) -> TorchDispatchMode:
+    """Reject operators on uncast parameters, which the cast mode did not see.
+
+    Reject writes to cast weights as well: the next call would not see them.
+    """
+    import torch
+
+    places = {p.untyped_storage().data_ptr() for p in weights.values()}
+    copying = (torch.ops.aten._to_copy.default, torch.ops.aten.embedding.default)
+
+    def is_weight(tensor: torch.Tensor) -> bool:
+        return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
+
+    def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        operands = list(_argument_tensors((*args, *kwargs.values())))
+        if func not in copying and any(map(is_weight, operands)):
+            raise UncastWeightError(f"{func} uses a weight without a cast")
+        if func._schema.is_mutable and any(map(copies.hold, operands)):
+            raise UncastWeightError(f"{func} may write to a weight")
+        return func(*args, **kwargs)
+
+    return intercept_operators(check_operator)

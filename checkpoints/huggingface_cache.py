@@ -1,4 +1,4 @@
-"""A decoder with its keys and values as tensors: the cache of transformers, taken apart."""
+"""Decoders with transformers' cache of keys and values as input and output tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
-from ..core.errors import Hint, Option, UsageError, first_line
+from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
 
 if TYPE_CHECKING:
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 PAST, PRESENT = "past_key_values", "present"
-_REACH = 4  # times the opt: how far `choose_dims` looks
-_RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; where positions are
-# What keeps keys and values of all positions. A sliding window is one of the mask here: all of
-# its keys are handed on, so that the past has one length.
+_LENGTH_FACTOR = 4  # of the opt: the most that `choose_dims` tries
+_RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
+# Layers with keys and values of all positions. A sliding window is applied by the mask: all keys
+# are passed on, so that the past has one length.
 _LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayer:
-    """What one layer keeps of a position: heads and size of its key, and of its value."""
+    """Heads and size of a layer's keys and values per position."""
 
     key: tuple[int, int]
     value: tuple[int, int]
@@ -35,13 +35,13 @@ class CacheLayer:
 def wrap_with_cache(
     model: PreTrainedModel, *, past: bool
 ) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[CacheLayer, ...]]:
-    """The model with keys and values out, and in where `past`; its parameters and its layers.
+    """Wrap the model with keys and values as outputs, and as inputs if `past`.
 
     Outputs are `logits` and `present.N.key`, `present.N.value`; inputs beside the tokens
     `past_key_values.N.key`, `past_key_values.N.value`.
 
     Raises:
-        UsageError: the model keeps no keys and values, or states of another kind.
+        UsageError: the model has no keys and values, or other states.
     """
     import inspect
 
@@ -51,7 +51,7 @@ def wrap_with_cache(
         names.append("position_ids")
     if past:
         names.append(PAST)
-    # By name: a model without position_ids leaves a place out in the middle.
+    # By name: position_ids, in the middle, may be missing.
     takes = tuple(Parameter(name=name, kind=ParameterKind.KEYWORD) for name in names)
     return _make_cache_module(model), takes, layers
 
@@ -64,17 +64,17 @@ def cache_inputs(
     past: bool,
     window: int | None = None,
 ) -> dict[str, InputSpec]:
-    """The inputs: a whole prompt, or one token after `past` others.
+    """Return the inputs for a whole prompt, or for one token after a `past`.
 
-    `known` are the inputs of the model without a cache. The mask of a step is as long as the past
-    and the token, and no longer than the `window` that attention looks back on: of a mask that
-    hides all of a window the result is undefined. The positions of a prompt end with its length,
-    and the length with those of the model, unless a longer one is stated.
+    `known` are the inputs of the model without a cache. The mask covers the past and the token, up
+    to the attention `window`: a mask that hides a whole window gives undefined results. Positions
+    of a prompt are less than its length, which is at most the model's unless a longer one is
+    stated.
     """
     ids = known["input_ids"]
     batch, tokens = ids.dims
-    # As the shortest that is generated from. Its bounds are chosen, `_REACH` times the opt at most.
-    prompt = replace(tokens, low=1, opt=max(tokens.high // _REACH, 1))
+    # The bounds are chosen, at most `_LENGTH_FACTOR` times the opt.
+    prompt = replace(tokens, low=1, opt=max(tokens.high // _LENGTH_FACTOR, 1))
     longest = max(min(prompt.high, window or prompt.high) - 1, 1)
     before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
     step = Dim.follow("total", Relation(base="past", plus=1), before)
@@ -87,7 +87,7 @@ def cache_inputs(
     }
     if "position_ids" in names:
         places = _integer_input("position_ids", (batch, length), total.high - 1)
-        found["position_ids"] = places if past else _ending_with(places, prompt)
+        found["position_ids"] = places if past else _limit_positions(places, prompt)
     for index, layer in enumerate(layers if past else ()):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
             name = f"{PAST}.{index}.{part}"
@@ -96,8 +96,8 @@ def cache_inputs(
     return found
 
 
-def _ending_with(spec: InputSpec, length: Dim) -> InputSpec:
-    """The input with values that are less than the length: `{0..sequence-1}`."""
+def _limit_positions(spec: InputSpec, length: Dim) -> InputSpec:
+    """Return the input with values below the length: `{0..sequence-1}`."""
     last = Relation(base=length.name or "", plus=-1)
     high = last.size(length.high)
     return replace(spec, values=ValueRange(low=0, high=high, high_dim=last))
@@ -108,13 +108,13 @@ def _integer_input(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
 
 
 def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
-    """What each layer keeps, seen by running one token."""
+    """Return each layer's shapes, by running one token."""
     import torch
 
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     others = sorted(set(kinds) - set(_LAYERS))
     if others:
-        raise _no_cache_error(model, f"its layers are {', '.join(others)}, which keep other states")
+        raise _no_cache_error(model, f"its layers are {', '.join(others)}, which have other states")
     try:
         with torch.no_grad():
             one = torch.zeros((1, 1), dtype=torch.int64)
@@ -126,7 +126,9 @@ def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
         for tensor in (key, value):
             plain = isinstance(tensor, torch.Tensor) and tensor.ndim == _RANK
             if not plain or tensor.shape[_ALONG] != 1:
-                raise _no_cache_error(model, "a layer of its cache is no key and value a position")
+                raise _no_cache_error(
+                    model, "a layer of its cache has no key and value per position"
+                )
     return tuple(
         CacheLayer(key=(key.shape[1], key.shape[3]), value=(value.shape[1], value.shape[3]))
         for key, value in pairs
@@ -136,8 +138,9 @@ def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
 def _no_cache_error(model: PreTrainedModel, why: str) -> UsageError:
     return UsageError(
         f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
-        hint=Hint("convert it without them: ", Option("model-arg", "task=text-generation")),
+        hint=Hint("convert it without them with ", Option("model-arg", "task=text-generation")),
         option="model-arg",
+        code=ErrorCode.UNSUPPORTED,
     )
 
 
@@ -145,7 +148,7 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
     from torch import nn
 
     class Cached(nn.Module):
-        """Turns nested tensors into transformers' cache and back."""
+        """Converts nested tensors to transformers' cache and back."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -159,7 +162,7 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
             position_ids: torch.Tensor | None = None,
             past_key_values: tuple[dict[str, torch.Tensor], ...] | None = None,
         ) -> dict[str, Any]:
-            """Logits, and the keys and values of all positions up to now."""
+            """Return logits, and the keys and values of all positions."""
             more = {} if position_ids is None else {"position_ids": position_ids}
             made = self.model(
                 input_ids=input_ids,
@@ -177,7 +180,7 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
 
 
 def _make_cache(past: tuple[dict[str, torch.Tensor], ...] | None) -> DynamicCache:
-    """Filled with the past, where there is one. Without a config no layer cuts what it is given."""
+    """Return a cache with the past, if any; without a config no layer truncates it."""
     from transformers import DynamicCache
 
     if past is None:

@@ -1,4 +1,4 @@
-"""Folders that transformers saved: config.json says the class, and much about the inputs."""
+"""Load folders of transformers: config.json determines the class and most inputs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
-_NO_CACHE = "use_cache was turned off: "
+_NO_CACHE = "use_cache is disabled: "
 _OR = f"the cache is an output with --model-arg {USE_CACHE}=true"
 _CACHED_BY = f"{_OR}, and of task={PREFILL} and task={WITH_PAST}"
-_POOLER = ".pooler."  # in the body, and yet each head's own
+_POOLER = ".pooler."  # part of the body, but specific to each head
 
 
 def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
-    """Build the class that config.json names, with its weights in float32."""
+    """Load the class that config.json names, with weights in float32."""
     folder = Path(checkpoint.path)
     config = _read_config(folder)
     with blame_broken_package("transformers"):
@@ -71,7 +71,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
-        notes.append(f"the checkpoint's weights are {stored}; they were brought to float32")
+        notes.append(f"the checkpoint's weights are {stored}; they were cast to float32")
     kept = keeps_cache(checkpoint.factory_args)
     if not kept and _disable_cache(model) and task not in CACHED and checkpoint.method is None:
         both = getattr(model.config, "is_encoder_decoder", False)
@@ -79,7 +79,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     loaded = _make_loaded(model, folder, tuple(notes), length or LONGEST)
     if length is not None and "input_ids" not in loaded.known:
         raise UsageError(
-            f"--model-arg length={length} has no effect: {kind.__name__} takes no tokens",
+            f"--model-arg length={length} has no effect: {kind.__name__} has no token inputs",
             hint="leave it out",
             option="model-arg",
             code=ErrorCode.NO_EFFECT,
@@ -105,7 +105,7 @@ def _make_loaded(
 
 
 def _with_cache(loaded: LoadedModule, *, past: bool) -> LoadedModule:
-    """The same with keys and values among its outputs, and among its inputs."""
+    """Add keys and values to the outputs, and to the inputs."""
     model = cast("PreTrainedModel", loaded.module.eval())
     module, takes, layers = wrap_with_cache(model, past=past)
     names = [parameter.name for parameter in takes]
@@ -115,9 +115,9 @@ def _with_cache(loaded: LoadedModule, *, past: bool) -> LoadedModule:
 
 
 def _disable_cache(model: PreTrainedModel) -> bool:
-    """Turn the cache off, for each part that has a config of its own; whether it would have one.
+    """Disable the cache in all configs; return whether the model would use one.
 
-    An encoder's config may say `use_cache` and nothing comes of it: it is no decoder.
+    An encoder's `use_cache` has no effect.
     """
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     kept = [one for one in configs.values() if getattr(one, "use_cache", False)]
@@ -130,14 +130,14 @@ def _disable_cache(model: PreTrainedModel) -> bool:
 
 
 def _count_reserved_positions(model: PreTrainedModel) -> int:
-    """How many positions no token can have: those up to the padding's, as RoBERTa counts them."""
+    """Return how many positions are reserved: those up to the padding's, as in RoBERTa."""
     places = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
     padding = [index for p in places if isinstance(index := getattr(p, "padding_idx", None), int)]
     return max(padding) + 1 if padding else 0
 
 
 def _read_preprocessor(folder: Path) -> dict[str, object]:
-    """What the folder's preprocessor says; it is optional, and says sizes alone here."""
+    """Read the folder's preprocessor config; only sizes are used."""
     try:
         found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -155,11 +155,11 @@ def _read_config(folder: Path) -> dict[str, object]:
         ) from error
     if not isinstance(config, dict) or "model_type" not in config:
         raise CheckpointError(
-            f"{folder / 'config.json'} has no model_type: it is not of transformers",
+            f"{folder / 'config.json'} has no model_type: it is not from transformers",
             hint=Hint(
                 "add ",
                 Option("model", "PKG.MOD:FACTORY"),
-                " to load the weights into a module of your own",
+                " to load the weights into your own module",
             ),
             option="model",
         )
@@ -168,7 +168,7 @@ def _read_config(folder: Path) -> dict[str, object]:
 
 def _check_installed(folder: Path) -> None:
     try:
-        import transformers  # noqa: F401 - only whether it is there
+        import transformers  # noqa: F401 - only to see whether it is installed
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
@@ -190,23 +190,24 @@ def _from_pretrained(
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # to be told of all of them, and judged here
+                ignore_mismatched_sizes=True,  # reported and handled here
             )
     except Exception as error:  # the edge of transformers: its readers raise anything at garbage
         raise CheckpointError(
             f"transformers cannot load {folder}: {first_line(error)}",
-            hint="see whether transformers' AutoModel.from_pretrained loads it by itself",
+            hint="try transformers' AutoModel.from_pretrained in Python",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     return cast("tuple[PreTrainedModel, dict[str, set[object]]]", loaded)
 
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """No bars and no load report: what they say comes back as notes and errors."""
+    """Disable progress bars and load reports; notes and errors replace them."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # transformers leaves it so
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # untyped in transformers
     logging.disable_progress_bar()  # type: ignore[no-untyped-call] # as above
     try:
         yield
@@ -218,9 +219,9 @@ def silence_transformers() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _WeightMismatch:
-    """How it is said that the folder's weights are not all of the class's.
+    """Texts for weights that do not fit the class.
 
-    `body` is what names of the class's body begin with: all names, where it has no head.
+    `body` is the prefix of names in the class's body; empty without a head.
     """
 
     summary: str
@@ -229,20 +230,22 @@ class _WeightMismatch:
     body: str = ""
 
     def error(self, missing: Sequence[str], parts: Sequence[str]) -> CheckpointError:
-        """Weights of the head alone are missing where none of the body is, and none misfits."""
+        """Return the error; it differs if only weights of the head are missing."""
         of_body = [name for name in missing if name.startswith(self.body) and _POOLER not in name]
         summary = self.missing_head if missing and len(parts) == 1 and not of_body else self.summary
-        return CheckpointError(f"{summary}: {'; '.join(parts)}", hint=self.hint)
+        return CheckpointError(
+            f"{summary}: {'; '.join(parts)}", hint=self.hint, code=ErrorCode.MISFIT_WEIGHTS
+        )
 
 
 def _describe_mismatch(
     kind: type[PreTrainedModel], folder: Path, config: dict[str, object], task: str | None
 ) -> _WeightMismatch:
-    """By config.json the class is a claim of the folder's; by a task it is the user's."""
+    """Return the texts for a class from config.json, or from the user's task."""
     if task is None:
         summary = f"{folder} does not fit the class its config names"
-        mend = "correct 'architectures' in config.json, or add --no-strict to go on without"
-        return _WeightMismatch(summary=summary, missing_head="", hint=mend)
+        fix = "correct 'architectures' in config.json, or add --no-strict to continue without them"
+        return _WeightMismatch(summary=summary, missing_head="", hint=fix)
     named = config.get("architectures")
     saved = "it was saved without naming a class"
     if isinstance(named, list) and named:
@@ -259,9 +262,9 @@ def _describe_mismatch(
 def _load_notes(
     report: dict[str, set[object]], misfit: _WeightMismatch, *, strict: bool
 ) -> list[str]:
-    """Missing and misfitting weights stop a strict load: they would be random numbers.
+    """Return notes on weights; missing and mismatched ones fail a strict load.
 
-    Weights that the class does not use (a pre-training head, say) are usual, and only noted.
+    Weights that the class does not use, such as a pre-training head, are common and only noted.
     """
     missing = sorted(map(str, report["missing_keys"]))
     mismatched = sorted(
@@ -277,7 +280,7 @@ def _load_notes(
         raise misfit.error(missing, parts)
     if parts:
         kept = len(missing) + len(mismatched)
-        parts.append(f"kept as the class drew them from seed 0: {kept} tensors")
+        parts.append(f"{kept} tensors keep random values (seed 0)")
     if unused:
         parts.append(f"{len(unused)} unused: {', '.join(unused[:10])}")
     return parts
@@ -286,17 +289,17 @@ def _load_notes(
 # Which installed package an import broke on: what transformers says of it names another.
 
 
-# Where the import began, and what all of them stand on: not what is broken.
+# Packages that are never the broken one.
 _INTERMEDIARIES = frozenset({"transformers", "torch", "importlib", "modelc"})
-_TORCH_COMPANIONS = ("torchvision", "torchaudio")  # each release is compiled for one torch
+_TORCH_COMPANIONS = ("torchvision", "torchaudio")  # compiled for one release of torch
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
 @contextmanager
 def blame_broken_package(what: str) -> Iterator[None]:
-    """Turn an error of an import into one that names the package that is broken.
+    """Turn an import error into one that names the broken package.
 
-    An error that no other package is behind passes through.
+    Errors without another package pass through.
 
     Raises:
         MissingError: a package that `what` imports cannot be imported.
@@ -309,16 +312,16 @@ def blame_broken_package(what: str) -> Iterator[None]:
             raise
         inner = _error_chain(error)[-1]
         raise MissingError(
-            f"{what} needs {_with_version(package)}, which cannot be imported: "
+            f"{what} requires {_with_version(package)}, which cannot be imported: "
             f"{type(inner).__name__}: {first_line(inner)}",
             hint=_repair_command(package),
         ) from error
 
 
 def find_broken_package(error: BaseException) -> str:
-    """The top-level package that the innermost error of a chain was raised in while imported.
+    """Return the top-level package whose import raised the innermost error of a chain.
 
-    Empty where that is none but transformers and torch, or nothing was being imported.
+    Empty if that is only transformers or torch, or nothing was being imported.
     """
     inner = _error_chain(error)[-1]
     if isinstance(inner, ModuleNotFoundError) and inner.name:
@@ -333,7 +336,7 @@ def find_broken_package(error: BaseException) -> str:
 
 
 def _error_chain(error: BaseException) -> list[BaseException]:
-    """The error, and what it was raised from or beside, the innermost last."""
+    """Return the error with its causes and contexts, the innermost last."""
     found = [error]
     while (inner := found[-1].__cause__ or found[-1].__context__) is not None:
         if inner in found:
@@ -343,7 +346,7 @@ def _error_chain(error: BaseException) -> list[BaseException]:
 
 
 def _package_of(file: str) -> str:
-    """The top-level name of an installed file; of another, that of the folder that holds it."""
+    """Return the top-level package of a file."""
     parts = PurePath(file).parts
     for place in _SITE_FOLDERS:
         if place in parts:
@@ -363,7 +366,7 @@ def _with_version(package: str) -> str:
 
 
 def _repair_command(package: str) -> str:
-    """The command that replaces it; what is compiled for one torch, by the one for this torch."""
+    """Return the command that reinstalls a package, compatible with the installed torch."""
     held = ""
     if package in _TORCH_COMPANIONS:
         held = f" torch=={metadata.version('torch').partition('+')[0]}"

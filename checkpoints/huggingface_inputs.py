@@ -1,4 +1,4 @@
-"""What a transformers config says of inputs: tokens, images, audio, series. Duck-typed."""
+"""Inputs from a transformers config: tokens, images, audio, series. Duck-typed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from ..core.dims import Dim, default_opt
 from ..core.signature import InputSpec, RowOrder, ValueRange
 
-LONGEST = 128  # tokens, unless more are asked for: what texts are cut to most often
-_USUAL_LENGTH = 32  # tokens that the model is captured at
-_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
+LONGEST = 128  # tokens, unless more are requested: the usual truncation of texts
+_USUAL_LENGTH = 32  # tokens of the captured feed
+_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # eager determines the bounds
 _CHOICES = Dim(name="choices", low=2, opt=3, high=4)
-_USUAL_SIDE = 224  # pixels, where neither config nor preprocessor says
-_ONLY_IF_REQUIRED = ("position_ids", "pixel_mask", "decoder_attention_mask")
+_USUAL_SIDE = 224  # pixels, without a size in config or preprocessor
+_REQUIRED_ONLY = ("position_ids", "pixel_mask", "decoder_attention_mask")
 _RANK_2 = 2
 _CORNERS = 4  # of a box: left, top, right, bottom
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputQuery:
-    """A model whose inputs are asked for: its class, what it requires, and its preprocessor.
+    """A model whose inputs are inferred: its class, required parameters, and preprocessor.
 
-    `reserved` is how many of its positions no token can have: RoBERTa's begin after the padding's.
-    `length` is the most tokens that are wanted, where the model has as many positions.
+    `reserved` positions are not available to tokens: RoBERTa's begin after the padding's. `length`
+    is the requested number of tokens, if the model has as many positions.
     """
 
     name: str = ""
@@ -34,42 +34,42 @@ class InputQuery:
 
 
 def infer_inputs(
-    config: object, parameters: Sequence[str], asked: InputQuery | None = None
+    config: object, parameters: Sequence[str], query: InputQuery | None = None
 ) -> dict[str, InputSpec]:
-    """Token, image, audio and time series inputs among forward's parameters, in their order.
+    """Return token, image, audio and time series inputs among forward's parameters, in order.
 
-    What the model does without is left out where it says nothing by itself, as positions do.
-    Empty where the model takes none of these: the user then says the inputs.
+    Optional inputs without information of their own, such as positions, are omitted. Empty if the
+    model has none of these inputs.
     """
-    asked = asked or InputQuery()
+    query = query or InputQuery()
     specs: dict[str, InputSpec] = {}
     if "past_values" in parameters:
         specs = series_inputs(config, parameters, _BATCH)
     else:
         if "input_ids" in parameters:
-            specs.update(_token_inputs(config, asked))
+            specs.update(_token_inputs(config, query))
         elif "decoder_input_ids" in parameters:
-            specs.update(_decoder_inputs(config, asked))
+            specs.update(_decoder_inputs(config, query))
         if "pixel_values" in parameters:
-            specs.update(_image_inputs(config, asked))
+            specs.update(_image_inputs(config, query))
         specs.update(audio_inputs(config, parameters, _BATCH))
     if not getattr(config, "is_encoder_decoder", False):
         specs = {name: spec for name, spec in specs.items() if not name.startswith("decoder_")}
     return {
         name: specs[name]
         for name in parameters
-        if name in specs and (name not in _ONLY_IF_REQUIRED or name in asked.required)
+        if name in specs and (name not in _REQUIRED_ONLY or name in query.required)
     }
 
 
-def _token_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
+def _token_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
     vocabulary = config_number(config, "vocab_size")
     if vocabulary is None:
         return {}
     most = config_number(config, "max_position_embeddings", "n_positions")
-    longest = _length_limit(None if most is None else most - asked.reserved, asked)
+    longest = _length_limit(None if most is None else most - query.reserved, query)
     length = _length_dim("sequence", longest)
-    dims = (_BATCH, _CHOICES, length) if asked.name.endswith("ForMultipleChoice") else (
+    dims = (_BATCH, _CHOICES, length) if query.name.endswith("ForMultipleChoice") else (
         _BATCH, length)  # fmt: skip
     kinds = config_number(config, "type_vocab_size") or 0
     found = {
@@ -80,33 +80,33 @@ def _token_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
     if kinds >= _RANK_2:
         found["token_type_ids"] = _integer_spec("token_type_ids", dims, kinds - 1)
     places = config_number(config, "max_2d_position_embeddings")
-    if places is not None:  # where each token stands on its page
+    if places is not None:  # the position of each token on the page
         corners = ValueRange(low=0, high=places - 1, order=RowOrder.ASCENDING)
         box_dims = (*dims, Dim.of_size(_CORNERS))
         found["bbox"] = InputSpec(name="bbox", dtype="int64", dims=box_dims, values=corners)
-    return {**found, **_decoder_inputs(config, asked)}
+    return {**found, **_decoder_inputs(config, query)}
 
 
-def _length_limit(most: int | None, asked: InputQuery) -> int:
-    return asked.length if most is None else max(min(most, asked.length), 1)
+def _length_limit(most: int | None, query: InputQuery) -> int:
+    return query.length if most is None else max(min(most, query.length), 1)
 
 
-def _decoder_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
+def _decoder_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
     decoder = getattr(config, "decoder", None) or config
     vocabulary = config_number(decoder, "vocab_size") or config_number(config, "vocab_size")
     if vocabulary is None:
         return {}
     most = config_number(decoder, "max_target_positions", "max_position_embeddings", "n_positions")
-    dims = (_BATCH, _length_dim("decoder_sequence", _length_limit(most, asked)))
+    dims = (_BATCH, _length_dim("decoder_sequence", _length_limit(most, query)))
     return {
         "decoder_input_ids": _integer_spec("decoder_input_ids", dims, vocabulary - 1),
         "decoder_attention_mask": _integer_spec("decoder_attention_mask", dims, 1),
     }
 
 
-def _image_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
-    """Pixels, with frames where the model takes videos."""
-    sides = _image_sides(config, asked.preprocessor)
+def _image_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
+    """Return pixels, with frames for video models."""
+    sides = _image_sides(config, query.preprocessor)
     channels = config_number(config, "num_channels") or 3
     frames = config_number(config, "num_frames")
     sizes = (channels, *sides) if frames is None else (frames, channels, *sides)
@@ -120,7 +120,7 @@ def _image_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
 
 
 def _image_sides(config: object, preprocessor: Mapping[str, object]) -> tuple[int, int]:
-    """Height and width: the config's, the preprocessor's, or the usual."""
+    """Return height and width of the config, of the preprocessor, or the default."""
     for found in (
         config_value(config, "image_size"),
         *map(preprocessor.get, ("crop_size", "size")),
@@ -140,7 +140,7 @@ def _image_sides(config: object, preprocessor: Mapping[str, object]) -> tuple[in
 
 
 def _integer_spec(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
-    """Whole numbers from 0 to `high`."""
+    """Return an input of integers from 0 to `high`."""
     return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 
 
@@ -151,14 +151,14 @@ def _length_dim(name: str, longest: int) -> Dim:
 # What a transformers config says of audio inputs: waveforms, and features of them. Duck-typed.
 
 
-_FRAMES = (12, 48)  # of a convolutional feature extractor: enough for its masks and its groups
-_SAMPLES = (4_000, 16_000)  # of a waveform, where no extractor says: a quarter of a second to one
-_STEPS = (16, 128)  # of features, where the config does not fix them
+_FRAMES = (12, 48)  # frames of a convolutional feature extractor: enough for its masks and groups
+_SAMPLES = (4_000, 16_000)  # of a waveform without extractor: a quarter of a second to one second
+_STEPS = (16, 128)  # of features, unless the config fixes them
 _TWICE = 2  # Whisper's second convolution halves the time
 
 
 def audio_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[str, InputSpec]:
-    """`input_values` and `input_features`, where the model takes them."""
+    """Return `input_values` and `input_features`, if the model has them."""
     found: dict[str, tuple[Dim, ...]] = {}
     if "input_values" in parameters:
         dims = _spectrogram_dims(config) or _waveform_dims(config)
@@ -171,7 +171,7 @@ def audio_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[
 
 
 def _spectrogram_dims(config: object) -> tuple[Dim, ...]:
-    """Frames and mel bins, of models that take a picture of the sound."""
+    """Return frames and mel bins of models with spectrograms."""
     length, bins = config_number(config, "max_length"), config_number(config, "num_mel_bins")
     if length is None or bins is None or config_value(config, "conv_stride") is not None:
         return ()
@@ -179,7 +179,7 @@ def _spectrogram_dims(config: object) -> tuple[Dim, ...]:
 
 
 def _waveform_dims(config: object) -> tuple[Dim, ...]:
-    """Samples, as many as the convolutions make a few frames of."""
+    """Return samples, enough for a few frames of the convolutions."""
     kernels, strides = config_numbers(config, "conv_kernel"), config_numbers(config, "conv_stride")
     low, high = _SAMPLES
     if kernels and len(kernels) == len(strides):
@@ -190,7 +190,7 @@ def _waveform_dims(config: object) -> tuple[Dim, ...]:
 
 
 def _samples_for_frames(frames: int, kernels: Sequence[int], strides: Sequence[int]) -> int:
-    """The least samples from which unpadded convolutions make so many frames."""
+    """Return the fewest samples that give so many frames of unpadded convolutions."""
     count = frames
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
         count = (count - 1) * stride + kernel
@@ -198,7 +198,7 @@ def _samples_for_frames(frames: int, kernels: Sequence[int], strides: Sequence[i
 
 
 def _audio_feature_dims(config: object) -> tuple[Dim, ...]:
-    """Whisper's mel bins by time, or time by features."""
+    """Return Whisper's mel bins by time, or time by features."""
     bins, positions = (
         config_number(config, "num_mel_bins"),
         config_number(config, "max_source_positions"),
@@ -220,7 +220,7 @@ def _audio_feature_dims(config: object) -> tuple[Dim, ...]:
 
 
 def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[str, InputSpec]:
-    """The past, and where the decoder reads it the future, with their time features and masks."""
+    """Return past and, for decoders, future values, with their time features and masks."""
     context = config_number(config, "context_length")
     if context is None:
         return {}
@@ -261,7 +261,7 @@ def _time_feature_dim(config: object) -> Dim:
 
 
 def _static_inputs(config: object, batch: Dim) -> dict[str, InputSpec]:
-    """Features that do not change with time, where the model was built for any."""
+    """Return static features, if the model has any."""
     found: dict[str, InputSpec] = {}
     classes = config_numbers(config, "cardinality")
     count = config_number(config, "num_static_categorical_features") or 0
@@ -289,7 +289,7 @@ _PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 
 
 def config_number(config: object, *names: str) -> int | None:
-    """The first of these attributes that is a whole number; None where none is."""
+    """Return the first of these attributes that is an integer; None if none is."""
     for name in names:
         value = config_value(config, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -298,7 +298,7 @@ def config_number(config: object, *names: str) -> int | None:
 
 
 def config_numbers(config: object, name: str) -> tuple[int, ...]:
-    """The attribute as whole numbers; empty where it is none."""
+    """Return the attribute as integers; empty if it has other values."""
     value = config_value(config, name)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
         return tuple(value)
@@ -306,7 +306,7 @@ def config_numbers(config: object, name: str) -> tuple[int, ...]:
 
 
 def config_value(config: object, name: str) -> object:
-    """The attribute of the config, or of one of its parts."""
+    """Return the attribute of the config, or of one of its parts."""
     for part in (config, *(getattr(config, part, None) for part in _PARTS)):
         value = getattr(part, name, None)
         if value is not None:

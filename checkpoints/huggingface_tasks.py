@@ -1,4 +1,4 @@
-"""Which class of transformers a folder's model is opened as: by its config, or by a task's name."""
+"""Choose the transformers class of a folder, by its config or by a task."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 # As in --model-arg task=fill-mask --model-arg length=512 --model-arg use_cache=true
 ARGUMENT, LENGTH, USE_CACHE = "task", "length", "use_cache"
 PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
-_MIN_LENGTH = 2  # tokens: of one there is no sequence
-CACHED = (PREFILL, WITH_PAST)  # tasks whose outputs are keys and values as well
+_MIN_LENGTH = 2  # tokens of a sequence
+CACHED = (PREFILL, WITH_PAST)  # tasks with keys and values among the outputs
 _ENCODER_DECODER_TASKS = (
     "text2text-generation",
     "automatic-speech-recognition",
 )  # of encoder-decoders
-# The task names of the Hugging Face Hub, with transformers' own table for each; the first that
-# knows the model is taken.
+# Task names of the Hugging Face Hub with transformers' tables; the first table with the model is
+# used.
 TASKS: Mapping[str, tuple[str, ...]] = {
     "feature-extraction": ("AutoModel",),
     "fill-mask": ("AutoModelForMaskedLM",),
@@ -74,19 +74,19 @@ TASKS: Mapping[str, tuple[str, ...]] = {
 
 
 def task_of(arguments: Mapping[str, str]) -> str | None:
-    """The task in the arguments of a folder, where one is given.
+    """Return the task in the arguments of a folder, if any.
 
-    It may be that of an encoder-decoder with a past, which its class then refuses.
+    It may be that of an encoder-decoder with a past, which `find_class` rejects.
 
     Raises:
-        UsageError: it is none that there is, or an argument is given that no folder takes.
+        UsageError: the task is unknown, or an argument has no effect.
     """
     for name in arguments:
         if name not in (ARGUMENT, LENGTH, USE_CACHE):
             raise UsageError(
                 f"--model-arg {name} has no effect: a Hugging Face folder takes {ARGUMENT}, "
                 f"{LENGTH} and {USE_CACHE}",
-                hint=Hint("write ", Option("model-arg", "task=NAME"), ", or change config.json"),
+                hint=Hint("use ", Option("model-arg", "task=NAME"), ", or change config.json"),
                 option="model-arg",
                 code=ErrorCode.NO_EFFECT,
             )
@@ -99,34 +99,34 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
 
 
 def length_of(arguments: Mapping[str, str]) -> int | None:
-    """The most tokens that the artifact is to take, where that is given.
+    """Return the requested maximum of tokens, if any.
 
     Raises:
-        UsageError: it is no number of tokens.
+        UsageError: it is not a valid number.
     """
     text = arguments.get(LENGTH)
     if text is None:
         return None
     if not text.isdecimal() or int(text) < _MIN_LENGTH:
         raise UsageError(
-            f"--model-arg {LENGTH}={text} is no number of tokens",
-            hint=Hint(f"give {_MIN_LENGTH} or more, as ", Option("model-arg", f"{LENGTH}=512")),
+            f"--model-arg {LENGTH} must be a number of tokens, not {text}",
+            hint=Hint(f"use {_MIN_LENGTH} or more, such as ", Option("model-arg", f"{LENGTH}=512")),
             option="model-arg",
         )
     return int(text)
 
 
 def keeps_cache(arguments: Mapping[str, str]) -> bool:
-    """Whether the model's cache is to be an output, where config.json turns it on.
+    """Whether the model's cache is an output, if config.json enables it.
 
     Raises:
-        UsageError: it is neither true nor false.
+        UsageError: the argument is neither true nor false.
     """
     text = arguments.get(USE_CACHE, "false").lower()
     if text not in ("true", "false"):
         raise UsageError(
-            f"--model-arg {USE_CACHE}={text} is neither true nor false",
-            hint=Hint("write ", Option("model-arg", f"{USE_CACHE}=true")),
+            f"--model-arg {USE_CACHE} must be true or false, not {text}",
+            hint=Hint("use ", Option("model-arg", f"{USE_CACHE}=true")),
             option="model-arg",
         )
     return text == "true"
@@ -135,7 +135,7 @@ def keeps_cache(arguments: Mapping[str, str]) -> bool:
 def find_class(
     folder: Path, config: Mapping[str, object], task: str | None
 ) -> tuple[type[PreTrainedModel], tuple[str, ...]]:
-    """The class of the folder's model, and notes on how it was found.
+    """Return the class of the folder's model, and notes on its choice.
 
     Raises:
         CheckpointError: transformers has no such class, or cannot read the config.
@@ -147,7 +147,7 @@ def find_class(
 
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
-        note = "config.json names no architecture: opened without a head, as feature-extraction"
+        note = "config.json has no architecture: loaded without a head, as feature-extraction"
         return _class_by_task(folder, "feature-extraction"), (note,)
     found = getattr(transformers, str(names[0]), None)
     if found is None:
@@ -157,7 +157,7 @@ def find_class(
             hint=Hint(
                 "add ",
                 Option("model", "PKG.MOD:FACTORY"),
-                "; code that comes with a checkpoint is never run",
+                "; code in a checkpoint is never run",
             ),
             option="model",
         )
@@ -178,23 +178,24 @@ def _class_by_task(folder: Path, task: str) -> type[PreTrainedModel]:
         ]
         raise UsageError(
             f"a {config.model_type} model has no task {task!r}",
-            hint=f"it has {', '.join(others) or 'none that modelc knows'}",
+            hint=f"choose from: {', '.join(others)}" if others else "name a factory with --model",
         )
     return found
 
 
 def _no_past_error(asked: str, base: str, part: str) -> UsageError:
-    """Keys and values of the past are those of decoders without an encoder so far."""
-    alone = f", or its encoder alone: --model-arg task={base} --method {part}" if part else ""
+    """Return the error for a past of an encoder-decoder."""
+    alone = f", or only its encoder with --model-arg task={base} --method {part}" if part else ""
     return UsageError(
-        f"{asked}: an encoder-decoder's decoder with a past is not here yet",
-        hint=Hint("convert the whole: ", Option("model-arg", f"task={base}{alone}")),
+        f"{asked}: decoders with a past are not supported for encoder-decoders",
+        hint=Hint("convert the whole model with ", Option("model-arg", f"task={base}{alone}")),
         option="model-arg",
+        code=ErrorCode.UNSUPPORTED,
     )
 
 
 def _whole_task(config: Any) -> tuple[str, str]:
-    """The task that converts an encoder-decoder whole, and where its class keeps the encoder."""
+    """Return the task for a whole encoder-decoder, and the path of its encoder."""
     for task in _ENCODER_DECODER_TASKS:
         kind = _first_class(TASKS[task], config)
         if kind is not None:
@@ -203,22 +204,22 @@ def _whole_task(config: Any) -> tuple[str, str]:
 
 
 def find_encoder(kind: type[PreTrainedModel], config: Any) -> str:
-    """The path of the encoder in a class, as `model.encoder`; empty where it has none.
+    """Return the path of a class's encoder, such as `model.encoder`; empty without one.
 
-    The module is built without memory for its weights.
+    The module is built on the meta device.
     """
     import torch
 
     with torch.device("meta"):
         module = kind(config)
-    ask = getattr(module, "get_encoder", None)
-    encoder = ask() if callable(ask) else None
+    get_encoder = getattr(module, "get_encoder", None)
+    encoder = get_encoder() if callable(get_encoder) else None
     names = (name for name, one in module.named_modules() if one is encoder and name)
     return next(names, "")
 
 
 def _load_config(folder: Path) -> Any:
-    """The config as transformers' own object; there is one class a model type."""
+    """Load the config as transformers' class for the model type."""
     from transformers import AutoConfig
 
     try:
@@ -226,7 +227,7 @@ def _load_config(folder: Path) -> Any:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise CheckpointError(
             f"transformers cannot load {folder}: {first_line(error)}",
-            hint="see whether transformers' AutoConfig.from_pretrained loads it by itself",
+            hint="try transformers' AutoConfig.from_pretrained in Python",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The loaded module, and what a checkpoint records of its inputs and of the factory's arguments."""
+"""The loaded module, its recorded inputs, and recorded arguments of the factory."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ else:
 class LoadedModule:
     """An eager module in eval mode on the CPU.
 
-    `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the
-    checkpoint itself says of its inputs, in order; where they are `assumed`, the model takes others
-    as well. `takes` are the parameters of what is called, `call` its name, `drop` names of outputs
-    to leave out.
+    `kind` is the checkpoint's, or `pickle` for an unpickled object. `known` are the inputs that the
+    checkpoint states, in order; if they are `assumed`, the model accepts others as well. `takes`
+    are the parameters of the called method `call`; `drop` are names of outputs to omit.
     """
 
     kind: str
@@ -62,12 +61,11 @@ class LoadedModule:
 def merge_known_inputs(
     loaded: LoadedModule, patterns: Sequence[InputPattern]
 ) -> dict[str, InputSpec]:
-    """What is known, where that is only assumed in the form that the user gives it.
+    """Return the known inputs, adjusted to the user's patterns if they are only assumed.
 
-    An input that the user states whole (dtype and every dim) then stands in for the known one, or
-    beside it; its values stay as they are known unless others are given. A range that is given to a
-    dim once holds in all known inputs. What the checkpoint's own program says is left as it is: the
-    user cannot change it.
+    An input with dtype and every dim replaces the known one or is added; known values stay unless
+    others are given. The range of a dim applies to all known inputs. The inputs of a program cannot
+    be changed.
 
     Raises:
         UsageError: two inputs contradict each other.
@@ -77,7 +75,7 @@ def merge_known_inputs(
     ranges = {dim.name: dim for one in patterns for dim in one.dims or () if dim and dim.bounded}
     known = {name: _with_ranges(spec, ranges) for name, spec in loaded.known.items()}
     whole = [p for p in patterns if p.whole]
-    # What follows a dim may follow one that is known alone: it is settled with all the others.
+    # Values relative to a dim may depend on known dims: they are resolved with all inputs.
     plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
     stated = {spec.name: spec for spec in merge_inputs(plain, {}).inputs} if whole and known else {}
     for name, spec in stated.items():
@@ -88,7 +86,7 @@ def merge_known_inputs(
 
 
 def _with_ranges(spec: InputSpec, ranges: Mapping[str | None, Dim]) -> InputSpec:
-    """The input with the ranges that are given to its named dims."""
+    """Return the input with the given ranges of its named dims."""
     dims = (dim if dim.name is None else ranges.get(dim.name, dim) for dim in spec.dims)
     return replace(spec, dims=tuple(dims))
 
@@ -97,11 +95,11 @@ def _with_ranges(spec: InputSpec, ranges: Mapping[str | None, Dim]) -> InputSpec
 
 
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
-_MAX_RECORD_BYTES = 1 << 20  # bytes; a record is a few hundred
+_MAX_RECORD_BYTES = 1 << 20  # bytes; a record has a few hundred
 
 
 def read_recorded_inputs(path: Path) -> dict[str, InputSpec]:
-    """The input specs by name, in order; nothing where the archive has no readable record."""
+    """Return the inputs that modelc recorded in an archive, by name; empty without a record."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [i for i in archive.infolist() if i.filename.endswith(f"/extra/{RECORD}")]
@@ -111,7 +109,7 @@ def read_recorded_inputs(path: Path) -> dict[str, InputSpec]:
         specs = json.loads(text).get("signature", [])
         signature = merge_inputs([parse_input(str(spec)) for spec in specs], {})
     except (ValueError, AttributeError, TypeError, RecursionError, UsageError, *_ARCHIVE_ERRORS):
-        return {}  # somebody else's record: the archive's own types say what they can
+        return {}  # not a record of modelc
     return {spec.name: spec for spec in signature.inputs}
 
 
@@ -120,15 +118,15 @@ def read_recorded_inputs(path: Path) -> dict[str, InputSpec]:
 
 HPARAMS, _NAME_KEY = "hyper_parameters", "hparams_name"  # as Lightning writes them
 _LIGHTNING_MARK = b"pytorch-lightning_version"
-_HEAD_BYTES = 1 << 20  # bytes of the pickle that are looked at for it
+_HEAD_BYTES = 1 << 20  # bytes of the pickle to search for it
 _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, kw_only=True)
 class HyperParameters:
-    """What the module was built with when it was trained.
+    """The arguments that built the module for training.
 
-    `name` is the parameter that takes all of it as one dict, where there is such a one.
+    `name` is the parameter that takes all of them as one dict, if any.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -137,10 +135,10 @@ class HyperParameters:
     def arguments(
         self, signature: inspect.Signature, given: Mapping[str, str]
     ) -> dict[str, object]:
-        """Those that a factory of this signature takes and the user did not give.
+        """Return those that the factory accepts and the user did not give.
 
         Raises:
-            UsageError: one of them is no plain data.
+            UsageError: one of them is not plain data.
         """
         if self.name in signature.parameters and self.name not in (*given, *self.values):
             _check_plain(self.name, dict(self.values))
@@ -162,7 +160,7 @@ class HyperParameters:
 
 
 def find_hyper_parameters(found: object) -> HyperParameters:
-    """The hyper-parameters in what a checkpoint file holds; none where it is not Lightning's."""
+    """Return the hyper-parameters of a Lightning checkpoint; empty for others."""
     if not isinstance(found, Mapping):
         return HyperParameters()
     values = found.get(HPARAMS)
@@ -174,7 +172,7 @@ def find_hyper_parameters(found: object) -> HyperParameters:
 
 
 def is_lightning(path: Path) -> bool:
-    """Whether the file, which may not be opened, says that Lightning wrote it."""
+    """Whether Lightning wrote the file, without unpickling it."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((n for n in archive.namelist() if n.endswith("/data.pkl")), None)
@@ -187,10 +185,10 @@ def is_lightning(path: Path) -> bool:
 
 
 def _check_plain(name: str, value: object) -> None:
-    """That it is numbers, text, lists and dicts of them: an object may be anything.
+    """Check that the value consists of numbers, text, lists and dicts.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it does not.
     """
     if isinstance(value, _PLAIN_TYPES):
         return
@@ -203,7 +201,7 @@ def _check_plain(name: str, value: object) -> None:
             _check_plain(name, child)
         return
     raise UsageError(
-        f"{HPARAMS} of the checkpoint hold {name}, a {type(value).__name__}: no plain data",
+        f"{HPARAMS} of the checkpoint contain {name}, a {type(value).__name__}: not plain data",
         hint=Hint(
             "give it with ",
             Option("model-arg", f"{name.partition('.')[0]}=VALUE"),

@@ -1,7 +1,7 @@
-"""Weights in memory-mapped files: in memory while they are used, given back while they are not.
+"""Weights in memory-mapped files: in memory while they are used, released while they are not.
 
-What is mapped is asked of the kernel, not remembered: whatever loaded it, and whatever wrote to it
-since, counts. On systems that do not tell, nothing is mapped, and everything is copied as ever.
+The kernel lists the mappings, so any loader and later writes are covered. On systems without such a
+list, weights are copied.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     import torch
 
-_PAGEOUT = 21  # linux/mman.h: drop what can be read again, write back what cannot
-_OF_FILE = 1 << 61  # /proc/self/pagemap: a page of a file, not of private memory
+_PAGEOUT = 21  # linux/mman.h: drop clean pages, write back dirty ones
+_OF_FILE = 1 << 61  # /proc/self/pagemap: a page of a file, not private
 _PRESENT, _SWAPPED = 1 << 63, 1 << 62
-_OWN_REFERENCES = 2  # to a storage that one tensor has: the tensor's, and that of who asks
+_OWN_REFERENCES = 2  # to the storage of one tensor: the tensor's, and the caller's
 _SELF = Path("/proc/self")
 
 
 class FileMappings:
-    """Where files are mapped privately into this process, as it is when this is made."""
+    """The private file mappings of this process at the time of creation."""
 
     def __init__(self, maps: Path = _SELF / "maps") -> None:
         found = sorted(_private_files(maps))
@@ -38,7 +38,7 @@ class FileMappings:
         return bool(self._starts)
 
     def hold(self, tensor: torch.Tensor) -> bool:
-        """Whether all of the tensor lies in one mapping, without gaps between its elements."""
+        """Whether the tensor is contiguous and within one mapping."""
         import torch
 
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -51,21 +51,20 @@ class FileMappings:
 
 
 class MappedTakeover:
-    """Has tensors of a module lie where those of a mapped file do, instead of copying them."""
+    """Points tensors of a module to the memory of a mapped file, instead of copying."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []  # of what was taken, in order
+        self._starts: list[int] = []  # of used memory, sorted
         self._ends: list[int] = []
         self.places = FileMappings()
 
     def take(self, own: torch.Tensor, given: torch.Tensor) -> bool:
-        """Whether `own` now lies where `given` does; only where nobody can tell it from a copy.
+        """Point `own` to the memory of `given` if that is equivalent to a copy; return whether.
 
-        Its memory must have been its own alone: views of it, and tensors tied to it by memory,
-        would stay behind. Tensors that are tied by being one object stay so. What the file ties
-        and the module does not must not become one.
+        Its memory must not be shared: views, and tensors tied by memory, would keep the old one.
+        Tensors tied as one object stay tied. Tensors tied only in the file must not become tied.
         """
-        if not _is_same_layout(own, given):  # sparse tensors among them, whose elements lie nowhere
+        if not _is_same_layout(own, given):  # also excludes sparse tensors
             return False
         start, end = given.data_ptr(), given.data_ptr() + given.nbytes
         fits = self.places.hold(given) and given.nbytes >= mmap.PAGESIZE
@@ -82,10 +81,10 @@ class MappedTakeover:
 
 
 def release_pages(module: torch.nn.Module) -> None:
-    """Give the pages of mapped weights back to the system; they are read again when used.
+    """Release the pages of mapped weights; they are read again when used.
 
-    What was written to is kept. Where the system cannot, nothing happens. What the allocator keeps
-    of memory that was freed goes back as well: it can be as much as the weights.
+    Modified pages are kept. Freed memory of the allocator, which can be as large as the weights, is
+    returned to the system as well.
     """
     places = FileMappings()
     for tensor in (*module.parameters(), *module.buffers()) if places else ():
@@ -98,10 +97,10 @@ def release_pages(module: torch.nn.Module) -> None:
 
 @contextmanager
 def preserve_tensor(tensor: torch.Tensor, places: FileMappings) -> Iterator[None]:
-    """Within, the tensor may be written to; afterwards it is as it was, bit for bit.
+    """Restore the tensor bit for bit after the context.
 
-    Of a mapped tensor that is as its file has it, no copy is made: the pages that were written are
-    dropped. The first and the last, which it may share with others, are kept aside.
+    An unmodified mapped tensor is not copied: its written pages are dropped, except the first and
+    the last, which it may share with other tensors.
     """
     import torch
 
@@ -125,7 +124,7 @@ def preserve_tensor(tensor: torch.Tensor, places: FileMappings) -> Iterator[None
 
 
 def _is_same_layout(own: torch.Tensor, given: torch.Tensor) -> bool:
-    """Whether both have the same form, so that a copy would have the same memory layout."""
+    """Whether a copy would have the same memory layout."""
     import torch
 
     return (
@@ -152,7 +151,7 @@ def _is_sole_owner(tensor: torch.Tensor) -> bool:
 
 
 def _is_clean(tensor: torch.Tensor) -> bool:
-    """Whether none of the tensor's whole pages was written to since its file was mapped."""
+    """Whether none of the tensor's whole pages was written to since it was mapped."""
     start, end = _whole_pages(tensor.data_ptr(), tensor.nbytes)
     first, last = ((tensor.data_ptr() + offset) // mmap.PAGESIZE for offset in (start, end))
     entries = array("Q")
@@ -167,10 +166,10 @@ def _is_clean(tensor: torch.Tensor) -> bool:
 
 
 def _private_files(maps: Path) -> Iterator[tuple[int, int]]:
-    """Start and end of each part of memory that is a private mapping of a file."""
+    """Yield start and end of each private file mapping."""
     try:
         lines: Iterable[str] = maps.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux, or hidden: then nothing is known to be mapped
+    except OSError:  # not Linux, or hidden
         return
     for line in lines:
         where, rights, _, _, inode, *_ = line.split(maxsplit=5)
@@ -180,19 +179,19 @@ def _private_files(maps: Path) -> Iterator[tuple[int, int]]:
 
 
 def _whole_pages(start: int, size: int) -> tuple[int, int]:
-    """The whole pages within a span, as offsets in it; empty where it has none."""
+    """Return the whole pages within a span as offsets; empty if there are none."""
     first = -start % mmap.PAGESIZE
     last = size - (start + size) % mmap.PAGESIZE
     return (first, last) if first < last else (size, size)
 
 
 def _advise_kernel(start: int, size: int, advice: int) -> bool:
-    """Tell the kernel of the whole pages within a span; whether it took it."""
+    """Advise the kernel on the whole pages within a span; return whether it succeeded."""
     first, last = _whole_pages(start, size)
     if first == last:
         return True
     libc: Any = ctypes.CDLL(None, use_errno=True)
-    told: int = libc.madvise(
+    status: int = libc.madvise(
         ctypes.c_void_p(start + first), ctypes.c_size_t(last - first), ctypes.c_int(advice)
     )
-    return told == 0
+    return status == 0

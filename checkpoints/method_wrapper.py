@@ -1,4 +1,4 @@
-"""`--method`: convert a method, or a part, of the module instead of its forward."""
+"""`--method`: convert a method or a submodule instead of the module's forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter, parameters_of, parameters_of_schema
-from ..core.errors import CheckpointError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
 from .sniff import HUGGINGFACE, PT2
 
 if TYPE_CHECKING:
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from .loaded_module import LoadedModule
 
 _SHOWN = 10  # methods that an error lists
-# What each wrapper's class calls; not an attribute of it, which a script would take along.
+# The method that each wrapper class calls; not an attribute, which scripting would include.
 _CALLED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
 def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
-    """What was loaded, with the method `name` in place of forward.
+    """Return the loaded module with the method `name` in place of forward.
 
-    `name` may lead through submodules (`decoder.step`); where it ends at a submodule, that is
-    converted. Else the module is wrapped: what calls its forward then calls the method, and what
-    the method calls, forward included, is untouched.
+    `name` may be a path (`decoder.step`). A submodule is used directly; for a method, the module
+    is wrapped in one whose forward calls it.
 
     Raises:
         UsageError: the module has no such method.
     """
     if loaded.kind == PT2:
         raise UsageError(
-            f"--method {name}: an exported program has forward alone",
+            f"--method {name}: an exported program has only forward",
             hint=Hint(
                 "leave ", Option("method"), " out, or give the checkpoint that it was exported from"
             ),
             option="method",
+            code=ErrorCode.UNSUPPORTED,
         )
     place, _, last = name.rpartition(".")
     owner = _find_part(loaded.module, place, name)
@@ -52,17 +52,17 @@ def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
     module = found if _is_module(found) else _make_caller(owner, last, found)
     takes = _method_parameters(found)
     names = {parameter.name for parameter in takes}
-    is_told = loaded.kind == HUGGINGFACE  # by parameter name; elsewhere it is of forward alone
-    known = {key: spec for key, spec in loaded.known.items() if is_told and key in names}
+    by_name = loaded.kind == HUGGINGFACE  # by parameter name; other kinds know forward only
+    known = {key: spec for key, spec in loaded.known.items() if by_name and key in names}
     return replace(loaded, module=module, takes=takes, known=known, call=name)
 
 
 def list_methods(module: torch.nn.Module) -> tuple[str, ...]:
-    """The public methods that the module's classes add to torch's and that take an argument."""
+    """Return the public methods with an argument that the module's classes add to torch's."""
     from torch import nn
 
     if _is_script(module):
-        inner: Any = module._c  # torch's own, which it does not type
+        inner: Any = module._c  # untyped in torch
         return tuple(inner._method_names())
     found: dict[str, None] = {}
     for kind in type(module).__mro__:
@@ -95,10 +95,10 @@ def _find_part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Modul
 
 
 def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
-    """The bound method or submodule.
+    """Return the bound method or submodule.
 
     Raises:
-        UsageError: there is none of that name, or it is every module's, as `half`.
+        UsageError: there is none of that name, or every module has it, such as `half`.
     """
     from torch import nn
 
@@ -110,13 +110,14 @@ def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
     inside = [path for path, _ in owner.named_modules() if path.endswith(f".{last}")]
     near = inside[:1] or difflib.get_close_matches(last, names, n=3)
     plain = found is None or is_torchs
-    said = f"has {last!r}, a {type(found).__name__}, no method"
+    said = f"has {last!r}, a {type(found).__name__}, not a method"
     what = f"has no method {last!r}" if plain else said
     listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     raise UsageError(
         f"--method {name}: {type(owner).__name__} {what}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
         option="method",
+        code=ErrorCode.NOT_FOUND,
     )
 
 
@@ -133,23 +134,23 @@ def _is_script(value: object) -> bool:
 
 
 def _method_parameters(called: Any) -> tuple[Parameter, ...]:
-    """Those of a method or of a submodule's forward, scripted or not."""
+    """Return the parameters of a method or of a submodule's forward, scripted or not."""
     function = called.forward if _is_module(called) else called
     schema = getattr(function, "schema", None)
     return parameters_of(function) if schema is None else parameters_of_schema(schema)
 
 
 def find_owner(module: torch.nn.Module) -> torch.nn.Module | None:
-    """The module whose method a wrapper of `with_method` calls; None for any other module."""
+    """Return the module whose method a wrapper of `with_method` calls; None for other modules."""
     inner: torch.nn.Module | None = getattr(module, "model", None)
     return inner if type(module) in _CALLED else None
 
 
 def rebind_method(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Module:
-    """The wrapper of `with_method` with another owner, by the same method.
+    """Return a wrapper that calls the same method of another owner.
 
     Raises:
-        CheckpointError: the other has no such method.
+        CheckpointError: the owner has no such method.
     """
     name = _CALLED[type(module)]
     method = getattr(owner, name, None)
@@ -163,7 +164,7 @@ def rebind_method(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.M
 
 
 def _make_caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
-    """A module whose forward is the method; `owner` is its submodule `model`."""
+    """Return a module whose forward calls the method; `owner` is its submodule `model`."""
     from torch import nn
 
     class Called(nn.Module):
@@ -181,7 +182,7 @@ def _make_caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Mod
 
 
 def _make_forwarder(name: str) -> Callable[..., object]:
-    """A forward that hands all on."""
+    """Return a forward that passes all arguments on."""
 
     def forward(self: Any, *args: object, **kwargs: object) -> object:
         return getattr(self.model, name)(*args, **kwargs)
@@ -190,9 +191,9 @@ def _make_forwarder(name: str) -> Callable[..., object]:
 
 
 def _compile_forward(method: Any, name: str) -> Callable[..., object] | None:
-    """A forward with the method's own parameters, as torch.jit.script needs it.
+    """Return a forward with the method's parameters, as torch.jit.script needs it.
 
-    None where the method's source does not say them: it is then out of that capture's reach.
+    None if the method's source is not available: torch.jit.script then fails.
     """
     written = (
         _schema_signature(method, name)
@@ -205,10 +206,10 @@ def _compile_forward(method: Any, name: str) -> Callable[..., object] | None:
     file = f"<method {name}>"
     scope = dict(names)
     try:
-        # compiled from the user's own signature, annotations and defaults as they stand there
+        # compiled from the user's signature, with its annotations and defaults
         exec(compile(text, file, "exec", dont_inherit=True), scope)
     except (NameError, AttributeError, TypeError):
-        return None  # names that only type checkers know, or of an enclosing function
+        return None  # names known to type checkers only, or of an enclosing function
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     forward: Callable[..., object] = scope["forward"]
     return forward
@@ -218,7 +219,7 @@ def _source_signature(method: Any, name: str) -> tuple[str, dict[str, Any]] | No
     function = getattr(method, "__func__", None)
     if not isinstance(method, MethodType) or not isinstance(function, FunctionType):
         return None
-    if hasattr(function, "__wrapped__"):  # a decorator may change what goes in
+    if hasattr(function, "__wrapped__"):  # a decorator may change the arguments
         return None
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -239,7 +240,7 @@ def _source_signature(method: Any, name: str) -> tuple[str, dict[str, Any]] | No
 
 
 def _schema_signature(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
-    """The same of a method in a TorchScript archive, by the types that it says."""
+    """Return the signature of a method in a TorchScript archive."""
     import typing
 
     import torch

@@ -1,4 +1,4 @@
-"""The tensors in whatever a model returns, under stable names, and the flat module of them."""
+"""Name the tensors in a model's return value, and wrap the model as a flat module."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 else:
     Tensor: TypeAlias = Any  # a record's fields may be read at run time, without torch
 
-PRESENT = "present"  # what the states of a cache are called, as in ONNX exports of decoders
+PRESENT = "present"  # the name for states of a cache, as in ONNX exports of decoders
 _PLAIN = (bool, int, float, complex, str, bytes, Enum)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputParts:
-    """What a model returned, by name.
+    """The parts of a return value by name.
 
-    `constants` are numbers, texts and the like, `opaque` what holds or may hold tensors and cannot
-    be flattened. `dropped` are those of the names to drop that stood for anything.
+    `constants` are numbers, texts and the like; `opaque` parts may contain tensors and cannot be
+    flattened. `dropped` are the names to drop that matched a part.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -38,17 +38,17 @@ class OutputParts:
 
 
 def flatten_outputs(value: object) -> dict[str, torch.Tensor]:
-    """Every tensor in `value` by name, in order."""
+    """Return every tensor in `value` by name, in order."""
     return split_outputs(value).tensors
 
 
 def split_outputs(
-    value: object, taken: Collection[str] = (), drop: Sequence[str] = ()
+    value: object, reserved: Collection[str] = (), drop: Sequence[str] = ()
 ) -> OutputParts:
-    """Flatten what a model returned into named parts, none of a name in `taken`.
+    """Flatten a return value into named parts, with names not in `reserved`.
 
-    A name to `drop` is a part's own (`present.0.key`), that of all below it (`present`), or the
-    place where the model returns it (`past_key_values`).
+    A name to `drop` is a part's name (`present.0.key`), the prefix of several (`present`), or the
+    place in the return value (`past_key_values`).
     """
     import torch
 
@@ -57,7 +57,7 @@ def split_outputs(
     names = name_parts_of(
         [(path, leaf) for path, (_, leaf) in zip(shown, pairs, strict=True)],
         _is_tensor,
-        taken=taken,
+        reserved=reserved,
     )
     plain = (*_PLAIN, torch.dtype, torch.device)
     parts = OutputParts()
@@ -79,12 +79,12 @@ def split_outputs(
 
 
 def _is_at_or_below(path: ValuePath, name: str) -> bool:
-    """Whether `name` is the dotted path of this place or of one above it."""
+    """Whether `name` is the dotted path of this place or of a parent."""
     return f"{'.'.join(path)}.".startswith(f"{name}.")
 
 
 def _shorten_paths(paths: Sequence[ValuePath]) -> list[ValuePath]:
-    """The paths with `present` for the place of the cache, where there is one cache alone."""
+    """Replace the place of the cache by `present` in the paths, if there is only one cache."""
     caches = {path[: path.index(CACHE)] for path in paths if CACHE in path}
     return [
         path
@@ -101,22 +101,21 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-# Objects of tensors, taken apart: caches of transformers, plain attributes. Duck-typed.
+# Objects of tensors, reserved apart: caches of transformers, plain attributes. Duck-typed.
 
 
-CACHE = "(cache)"  # in a path: what follows is a place in a cache
-_MAX_DEPTH = 4  # containers in containers that are searched for tensors
+CACHE = "(cache)"  # in a path: the rest is a place in a cache
+_MAX_DEPTH = 4  # depth of the search for tensors in nested containers
 _STATES = {"keys": "key", "values": "value", "conv_states": "conv_state",
            "recurrent_states": "ssm_state"}  # fmt: skip
-_BOOKKEEPING = ("_sliding_window_tensor",)  # private tensors of a cache that are no state
+_BOOKKEEPING = ("_sliding_window_tensor",)  # private tensors of a cache that are not states
 
 
 def split_object(value: object) -> Iterable[tuple[str, object]] | None:
-    """The named parts of an object that is no container of Python; None where it has none.
+    """Return the named parts of an object that is not a Python container; None if unknown.
 
-    A cache gives the states of its layers below `CACHE`, another object its public attributes that
-    hold tensors. An object with tensors in private attributes has no parts that are known to be
-    all of it.
+    A cache has the states of its layers below `CACHE`, another object its public attributes with
+    tensors. The parts of an object with tensors in private attributes are unknown.
     """
     import torch
 
@@ -134,7 +133,7 @@ def split_object(value: object) -> Iterable[tuple[str, object]] | None:
 
 
 def _pair_layers(own: object, cross: object) -> dict[str, object]:
-    """The layers of an encoder-decoder's two caches, side by side."""
+    """Return the layers of an encoder-decoder's two caches, side by side."""
     sides = {"decoder": _cache_parts(own), "encoder": _cache_parts(cross)}
     layers = dict.fromkeys(name for states in sides.values() for name in states)
     return {
@@ -144,7 +143,7 @@ def _pair_layers(own: object, cross: object) -> dict[str, object]:
 
 
 def _cache_parts(value: object) -> dict[str, object]:
-    """The layers by position, and whatever else the cache keeps tensors in."""
+    """Return the layers by position, and other attributes of the cache with tensors."""
     layers: list[object] = getattr(value, "layers", [])
     found: dict[str, object] = {str(index): layer for index, layer in enumerate(layers)}
     rest = {name: one for name, one in _object_fields(value).items() if name != "layers"}
@@ -152,7 +151,7 @@ def _cache_parts(value: object) -> dict[str, object]:
 
 
 def _layer_states(value: object) -> list[tuple[str, object]] | None:
-    """The states that a layer keeps; None where some of them are in private attributes."""
+    """Return the states of a layer; None if some are in private attributes."""
     found: list[tuple[str, object]] = []
     for name, state in _object_fields(value).items():
         if name in _BOOKKEEPING or not _has_tensors(state):
@@ -175,7 +174,7 @@ def _object_fields(value: object) -> dict[str, object]:
 
 
 def _has_tensors(value: object, depth: int = _MAX_DEPTH) -> bool:
-    """Whether it is a tensor, or a container or object that holds one not too deep."""
+    """Whether it is a tensor, or contains one up to a depth."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -192,30 +191,29 @@ def _has_tensors(value: object, depth: int = _MAX_DEPTH) -> bool:
 # The flat module: the user's module behind `forward(*tensors) -> tuple of tensors`.
 
 
-SCOPE = "model"  # the attribute under which the flat module holds the user's
+SCOPE = "model"  # the attribute of the flat module for the user's
 
 
-def make_flat_module(  # noqa: PLR0913 - what runs of eager showed of the module
+def make_flat_module(  # noqa: PLR0913 - observations of eager
     module: torch.nn.Module,
     binding: Binding,
     *,
     written: Iterable[int] = (),
-    taken: Collection[str] = (),
+    reserved: Collection[str] = (),
     kept: Collection[str] | None = None,
     drop: Sequence[str] = (),
 ) -> torch.nn.Module:
-    """Wrap `module` so that capture sees tensors only, in the signature's order.
+    """Wrap `module` as `forward(*tensors) -> tuple of tensors`, in the signature's order.
 
-    Inputs whose position is in `written` are cloned first: the module changes them in place.
-    `kept` are the names of the outputs, none of `taken`, that are tensors in eager: to a tracer
-    sizes are tensors as well. Names to `drop` are no outputs.
+    Inputs at positions in `written` are cloned: the module mutates them. `kept` are the outputs
+    that are tensors in eager: in a trace, sizes are tensors as well. Names to `drop` are omitted.
     """
     from torch import nn
 
     copied = frozenset(written)
 
     class Flat(nn.Module):
-        """Binds tensors to the module's parameters and flattens what comes out."""
+        """Binds tensors to the module's parameters and flattens its outputs."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -223,12 +221,12 @@ def make_flat_module(  # noqa: PLR0913 - what runs of eager showed of the module
             self.training = False
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            """Call the module; an output that is an input, or comes twice, is cloned."""
+            """Call the module; clone outputs that are inputs or duplicates."""
             given = [t.clone() if i in copied else t for i, t in enumerate(tensors)]
             seen = {id(tensor) for tensor in given}
             results: list[torch.Tensor] = []
             value = binding.call(self.model, given)
-            found = split_outputs(value, taken=taken, drop=drop).tensors
+            found = split_outputs(value, reserved=reserved, drop=drop).tensors
             for tensor in (found[name] for name in found if kept is None or name in kept):
                 results.append(tensor.clone() if id(tensor) in seen else tensor)
                 seen.add(id(tensor))

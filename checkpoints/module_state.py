@@ -1,4 +1,4 @@
-"""What a module keeps from one run to the next, and whether two runs of one feed agree."""
+"""State that a module keeps between runs, and whether two runs of one feed agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-_SMALL_TENSOR_BYTES = 1 << 20  # bytes: larger tensors are not copied, so that weights are held once
+_SMALL_TENSOR_BYTES = (
+    1 << 20
+)  # bytes: larger tensors are not copied, so that weights stay in memory once
 
 
 class ModuleSnapshot:
@@ -24,8 +26,8 @@ class ModuleSnapshot:
         self._parts = list(_plain_parts(module))
         self._now = _ModuleState(self._parts)
 
-    def changed(self) -> tuple[str, ...]:
-        """The attributes and buffers that are others now, by their names in the module."""
+    def list_changes(self) -> tuple[str, ...]:
+        """Return the names of attributes and buffers that changed."""
         now = {id(part): vars(part) for part in self._parts}
         names = [
             ".".join(filter(None, (self._names[part], name)))
@@ -34,12 +36,12 @@ class ModuleSnapshot:
         return tuple(dict.fromkeys(names))
 
     def restore(self) -> None:
-        """Put the module back as it was before its first run."""
+        """Restore the module's state before its first run."""
         self._now.restore()
 
     @contextmanager
-    def put_back(self) -> Iterator[None]:
-        """Within, the module is as it was before its first run; afterwards as it is now."""
+    def use_initial_state(self) -> Iterator[None]:
+        """Restore the initial state within the context, and the current one afterwards."""
         after = _ModuleState(self._parts)
         self._now.restore()
         try:
@@ -49,9 +51,9 @@ class ModuleSnapshot:
 
 
 class _ModuleState:
-    """Every attribute of the modules, what dicts (of hooks, too) and lists hold, small tensors.
+    """Every attribute of the modules, the entries of dicts and lists in them, and small tensors.
 
-    Larger tensors are not held, but for tables that forward writes into (`max_norm`).
+    Large tensors are not copied, except tables that forward writes into (`max_norm`).
     """
 
     def __init__(self, parts: list[torch.nn.Module]) -> None:
@@ -73,7 +75,7 @@ class _ModuleState:
         ]
 
     def compare(self, now: dict[int, dict[str, Any]]) -> Iterator[tuple[int, str]]:
-        """The module, by its id, and the name of each attribute, buffer or entry that changed."""
+        """Yield the module's id and name of each attribute, buffer or entry that changed."""
         copies = {id(value): copied for value, copied in self._entries}
         for part, held in self._held:
             mine = now[id(part)]
@@ -89,7 +91,7 @@ class _ModuleState:
                     yield id(part), name
 
     def _compare_entries(self, before: Any, after: Any) -> Iterator[str]:
-        """The keys of a dict or list, as `_buffers` is one, of which the entry is another."""
+        """Yield the keys of a dict or list, such as `_buffers`, whose entries changed."""
         old, new = _entries_by_key(before), _entries_by_key(after)
         for key in {**old, **new}:
             if old.get(key) is not new.get(key) or self._is_written(new.get(key)):
@@ -100,7 +102,7 @@ class _ModuleState:
         return version != self._versions.get(id(value), version)
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         import torch
 
         for part, held in self._held:
@@ -124,7 +126,7 @@ def _plain_parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _write_count(value: object) -> int:
-    """How often a tensor was written to; 0 for what is none, or does not tell."""
+    """Return how often a tensor was written to; 0 if it is not a tensor or does not count."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -146,14 +148,14 @@ def _entry_values(value: Any) -> list[object]:
 # Whether two runs of one feed gave the same outputs.
 
 
-# of the peak: threads and memory alignment may change the order of float sums, dropout does more
+# of the peak: threads and alignment may reorder float sums; dropout changes more
 SAME_TOLERANCE = 1e-5
 
 
 def find_unstable_outputs(
     first: Mapping[str, Array], second: Mapping[str, Array]
 ) -> tuple[str, ...]:
-    """The names of outputs that are not in both runs, or differ by more than SAME of the peak."""
+    """Return outputs that are not in both runs, or differ by over SAME_TOLERANCE of the peak."""
     names = dict.fromkeys([*first, *second])
     return tuple(
         name
@@ -163,10 +165,10 @@ def find_unstable_outputs(
 
 
 def explain_instability(training: Sequence[str]) -> str:
-    """What makes a model unstable, most likely."""
+    """Return the likely cause of different outputs."""
     if training:
         return f"in training mode: {', '.join(training)}"
-    return "functional dropout, random numbers or kept state in forward?"
+    return "possibly functional dropout, random numbers or state in forward"
 
 
 def _is_same(first: Array, second: Array) -> bool:

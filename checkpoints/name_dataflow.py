@@ -1,4 +1,4 @@
-"""Which names an expression depends on, and whether they are more than checked and logged."""
+"""Determine which names an expression depends on, and whether they are only checked or logged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-# Calls through which a number stays a number.
+# Calls that return numbers for numbers.
 _PLAIN_CALLS = frozenset(
     (
         "int", "float", "bool", "abs", "round", "min", "max", "sum", "len", "range", "any", "all",
@@ -29,10 +29,10 @@ def depends_on_names(
     *,
     plain: bool,
 ) -> bool:
-    """Whether an expression depends on one of the names as on a number, or on an `array`.
+    """Whether an expression depends on one of the names, as a number or as an `array`.
 
-    `name.attribute` and `name is None` do not: numbers have neither. Where `plain`, the
-    expression has to give a number itself.
+    `name.attribute` and `name is None` do not depend on a number. If `plain`, the expression
+    must be a number itself.
     """
     if array:
         return any(attribute_names(part) & names for part in ast.walk(expression))
@@ -59,18 +59,18 @@ def depends_on_names(
 def _comprehension_depends(
     expression: Comprehension, names: frozenset[str], *, plain: bool
 ) -> bool:
-    """Whether a comprehension is of numbers that come from the names, or asks for them.
+    """Whether the elements or conditions of a comprehension depend on the names.
 
     `any(p > 3 for p in peaks)` depends on `peaks`.
     """
-    asked = False
+    condition = False
     for part in expression.generators:
         if depends_on_names(part.iter, names, array=False, plain=True):
             names |= attribute_names(part.target)
-        asked = asked or any(
+        condition = condition or any(
             depends_on_names(one, names, array=False, plain=False) for one in part.ifs
         )
-    return asked or any(
+    return condition or any(
         depends_on_names(one, names, array=False, plain=plain)
         for one in _element_expressions(expression)
     )
@@ -83,7 +83,7 @@ def _element_expressions(expression: Comprehension) -> tuple[ast.expr, ...]:
 
 
 def container_names(parent: ast.AST, child: ast.AST) -> frozenset[str]:
-    """The names of the container that a call puts a value into: `peaks.append(value)`."""
+    """Return the names of the container that a call adds a value to: `peaks.append(value)`."""
     if not isinstance(parent, ast.Call) or child not in parent.args:
         return frozenset()
     known = call_name(parent) in _FILLS and isinstance(parent.func, ast.Attribute)
@@ -91,14 +91,14 @@ def container_names(parent: ast.AST, child: ast.AST) -> frozenset[str]:
 
 
 def _is_kind_test(expression: ast.AST) -> bool:
-    """`name is None`, `isinstance(name, ...)`: not about its value."""
+    """Whether it is `name is None` or `isinstance(name, ...)`, independent of the value."""
     if isinstance(expression, ast.Compare):
         return any(isinstance(op, (ast.Is, ast.IsNot)) for op in expression.ops)
     return call_name(expression) == "isinstance"
 
 
 def preserves_number(parent: ast.AST, child: ast.AST) -> bool:
-    """Whether a number stays a number in its parent expression."""
+    """Whether the parent of a number is a number."""
     if isinstance(parent, ast.Call):
         return is_number_cast(parent)
     if isinstance(parent, ast.Subscript):
@@ -109,26 +109,26 @@ def preserves_number(parent: ast.AST, child: ast.AST) -> bool:
 
 
 def is_number_cast(call: ast.Call) -> bool:
-    """Whether a call makes a number of a number, and nothing more."""
+    """Whether a call only converts numbers to numbers."""
     maths = isinstance(call.func, ast.Attribute) and attribute_names(call.func.value) == {"math"}
     return maths or call_name(call) in _PLAIN_CALLS
 
 
 def call_name(node: ast.AST) -> str:
-    """The last name of what is called."""
+    """Return the last name of the called object."""
     if not isinstance(node, ast.Call):
         return ""
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
 def target_names(node: ast.AST) -> frozenset[str]:
-    """The names that an assignment sets."""
+    """Return the names that an assignment sets."""
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     return frozenset(name for target in targets for name in attribute_names(target))
 
 
 def attribute_names(node: ast.AST | None) -> frozenset[str]:
-    """The names that a target sets, `self.kept` among them."""
+    """Return the names in a target, including `self.kept`."""
     if isinstance(node, ast.Name):
         return frozenset((node.id,))
     if isinstance(node, ast.Attribute):
@@ -143,7 +143,7 @@ def attribute_names(node: ast.AST | None) -> frozenset[str]:
 
 
 def may_be_tensor(node: ast.AST) -> bool:
-    """Whether the expression may be of tensors: a number in it makes it none."""
+    """Whether the expression may be a tensor, even if it contains a number."""
     return any(isinstance(part, ast.BinOp) for part in ast.walk(node))
 
 
@@ -157,19 +157,19 @@ _CHECK_CALLS = frozenset(("_check", "_assert", "_assert_async", "assert_close", 
 
 
 def is_message(statement: ast.AST) -> bool:
-    """Whether it is a call that tells something, or one of torch's own checks."""
+    """Whether it is a logging call or one of torch's checks."""
     return (
         isinstance(statement, ast.Expr) and call_name(statement.value) in _LOG_CALLS | _CHECK_CALLS
     )
 
 
 def has_raise(node: ast.AST) -> bool:
-    """Whether an error is raised somewhere within."""
+    """Whether the node contains a raise or an assert."""
     return any(isinstance(part, (ast.Raise, ast.Assert)) for part in ast.walk(node))
 
 
 def is_report_only(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None) -> bool:
-    """Whether a block ends in an error, or gives messages and no more."""
+    """Whether a block ends with a raise, or only logs."""
     if not block:
         return False
     if isinstance(block[-1], ast.Raise):
@@ -205,10 +205,10 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 
 
 def is_used(function: ast.AST, names: frozenset[str], *, array: bool) -> bool:
-    """Whether a function does more with the names than check them, tell of them or branch.
+    """Whether a function uses the names for more than checks, messages and branches.
 
-    Branches are watched as such. What is computed from the names is among them, so assigning it
-    is no use yet; setting an attribute or a name of the file is, for anyone may read it.
+    `names` include those computed from them, so assigning a local name is not a use; setting an
+    attribute or a global name is, as other code may read it.
     """
     if not _is_local(names, function):
         return True
@@ -216,7 +216,7 @@ def is_used(function: ast.AST, names: frozenset[str], *, array: bool) -> bool:
 
 
 def _function_parts(function: ast.AST) -> Sequence[ast.AST]:
-    """What a function runs: its decorators, defaults and annotations are not."""
+    """Return the body of a function."""
     body: object = getattr(function, "body", None)
     return body if isinstance(body, list) else [body] if isinstance(body, ast.AST) else []
 
@@ -236,9 +236,11 @@ def _is_used_by(node: ast.AST, names: frozenset[str], array: bool, function: ast
 
 
 def _is_passed_on(node: ast.AST, names: frozenset[str], array: bool) -> bool:
-    """Whether a condition gives the names to a function, which may keep them: `if seen(most)`."""
-    asked = getattr(node, "test", None) or (node.iter if isinstance(node, _LOOPS) else None)
-    calls = (part for part in ast.walk(asked) if isinstance(part, ast.Call)) if asked else ()
+    """Whether a condition passes the names to a function, which may store them: `if seen(most)`."""
+    condition = getattr(node, "test", None) or (node.iter if isinstance(node, _LOOPS) else None)
+    calls = (
+        (part for part in ast.walk(condition) if isinstance(part, ast.Call)) if condition else ()
+    )
     return any(
         depends_on_names(value, names, array, plain=False)
         for call in calls
@@ -248,9 +250,9 @@ def _is_passed_on(node: ast.AST, names: frozenset[str], array: bool) -> bool:
 
 
 def _is_only_stored(node: ast.AST, names: frozenset[str], array: bool, function: ast.AST) -> bool:
-    """Whether a statement puts what is made of the names into local names of theirs, or returns it.
+    """Whether a statement only assigns values of the names to local ones of them, or returns them.
 
-    Who called the function answers for what it returns.
+    The caller's use of the returned value is checked separately.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         kept = [container_names(node.value, part) for part in node.value.args]
@@ -275,7 +277,7 @@ def _is_set(node: ast.AST) -> bool:
 
 
 def _is_local(names: frozenset[str], function: ast.AST) -> bool:
-    """Whether nobody outside of the function knows these names."""
+    """Whether the names are local to the function."""
     outer = {
         name
         for node in ast.walk(function)
@@ -286,7 +288,7 @@ def _is_local(names: frozenset[str], function: ast.AST) -> bool:
 
 
 def _is_own(names: frozenset[str], function: ast.AST) -> bool:
-    """Whether the function itself has made what these names hold: nobody else can read it."""
+    """Whether the function itself created the containers, so that no other code can read them."""
     made = [
         (attribute_names(target), node.value)
         for node in ast.walk(function)
@@ -304,14 +306,14 @@ def _is_fresh(value: ast.AST | None) -> bool:
 
 
 def _is_none_test(node: ast.AST) -> bool:
-    """`name is None`: not about its value."""
+    """Whether it is `name is None`, independent of the value."""
     return isinstance(node, ast.Compare) and all(
         isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops
     )
 
 
 def _other_parts(node: ast.AST, function: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a node but for its condition and blocks that only raise or tell."""
+    """Yield the parts of a node except its condition and blocks that only raise or log."""
     if isinstance(node, ast.If):
         for block in (node.body, node.orelse):
             if not is_report_only(block, node, function):

@@ -1,4 +1,4 @@
-"""An operation of eager's made again in the ways that conversions get wrong."""
+"""Repeat an operation of eager with typical mistakes of conversions."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Variants: TypeAlias = Iterator[tuple[str, Callable[[], Any]]]
 _EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0)
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "trilinear", "linear", "area")
 _PADS = ("constant", "reflect", "replicate", "circular")
-_BIAS, _TRAINING = 2, 5  # places among the arguments of linear and conv, of batch_norm
+_BIAS, _TRAINING = 2, 5  # positions of the arguments of linear and conv, and of batch_norm
 _TWO_OPERANDS = frozenset({"sub", "div", "truediv", "matmul", "pow", "bmm", "rsub"})
 
 
 def make_variants(operation: TracedCall) -> Iterator[tuple[str, Array]]:
-    """What the operation would give if it were another, with what is other about it.
+    """Yield the results of variants of an operation, each with its description.
 
-    A way that torch refuses for these arguments is left out.
+    Variants that torch rejects for these arguments are skipped.
     """
     import torch
 
-    for told, call in _fit_variants(operation):
+    for description, call in _fit_variants(operation):
         try:
             with torch.no_grad():
                 result = call()
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
-            continue  # not every way fits every shape
+            continue  # not every variant fits every shape
         if isinstance(result, torch.Tensor):
-            yield told, to_array(result)
+            yield description, to_array(result)
 
 
 def _fit_variants(operation: TracedCall) -> Variants:
-    """The ways that fit how the operation was called: one by keywords alone may have none."""
+    """Yield the variants that fit the call; a call with keywords only may have none."""
     try:
         yield from _list_variants(operation)
     except (IndexError, TypeError):
@@ -70,12 +70,12 @@ def _gelu(operation: TracedCall) -> Variants:
     is_tanh = operation.kwargs.get("approximate") == "tanh"
     other = "none" if is_tanh else "tanh"
     names = {"none": "exact (erf)", "tanh": "the tanh approximation"}
-    told = f"GELU is {names[other]} here, {names['tanh' if is_tanh else 'none']} in eager"
-    yield told, _rerun(operation, approximate=other)
+    description = f"GELU is {names[other]} here, {names['tanh' if is_tanh else 'none']} in eager"
+    yield description, _rerun(operation, approximate=other)
 
 
 def _epsilon(place: int) -> Callable[[TracedCall], Variants]:
-    def ways(operation: TracedCall) -> Variants:
+    def variants(operation: TracedCall) -> Variants:
         args, kwargs = operation.args, operation.kwargs
         if "eps" in kwargs or len(args) <= place:
             mine = kwargs.get("eps")
@@ -88,7 +88,7 @@ def _epsilon(place: int) -> Callable[[TracedCall], Variants]:
                 given = (*args[:place], value, *args[place + 1 :])
                 yield f"epsilon {value:g} instead of {args[place]:g}", _rerun_with(operation, given)
 
-    return ways
+    return variants
 
 
 def _rerun_with(operation: TracedCall, args: tuple[Any, ...]) -> Callable[[], Any]:
@@ -144,11 +144,14 @@ def _interpolate(operation: TracedCall) -> Variants:
     for mode in _MODES:
         for align in (None, True, False):
             if (mode, align) != (kwargs.get("mode", "nearest"), kwargs.get("align_corners")):
-                told = f"interpolates {mode}" + (
+                description = f"interpolates {mode}" + (
                     "" if align is None else f", align_corners={align}"
                 )
                 mine = f"{kwargs.get('mode', 'nearest')}, {kwargs.get('align_corners')}"
-                yield f"{told}; eager {mine}", _rerun(operation, mode=mode, align_corners=align)
+                yield (
+                    f"{description}; eager {mine}",
+                    _rerun(operation, mode=mode, align_corners=align),
+                )
 
 
 def _pad(operation: TracedCall) -> Variants:
@@ -188,8 +191,8 @@ def _comparison(operation: TracedCall) -> Variants:
     for name in _COMPARISONS:
         if name != operation.name:
             other = getattr(torch, name)
-            told = f"compares by {name} instead of {operation.name}"
-            yield told, _with_function(other, operation)
+            description = f"compares by {name} instead of {operation.name}"
+            yield description, _with_function(other, operation)
 
 
 def _with_function(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
@@ -197,7 +200,7 @@ def _with_function(function: Callable[..., Any], operation: TracedCall) -> Calla
 
 
 def _cast(operation: TracedCall) -> Variants:
-    """A cast to integers cuts off what is behind the point."""
+    """Yield casts that round, where eager truncates."""
     import torch
 
     first, *rest = operation.args
@@ -205,8 +208,8 @@ def _cast(operation: TracedCall) -> Variants:
         return
     for function in (torch.round, torch.floor, torch.ceil):
         rounded = function(first)
-        told = f"rounds by {function.__name__} before the cast, where eager truncates"
-        yield told, _rerun_with(operation, (rounded, *rest))
+        description = f"rounds by {function.__name__} before the cast, where eager truncates"
+        yield description, _rerun_with(operation, (rounded, *rest))
 
 
 def _apply_to(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
@@ -221,7 +224,7 @@ def _pool(operation: TracedCall) -> Variants:
 
 
 def _other_axes(operation: TracedCall) -> Variants:
-    """Another axis, where the operation has one."""
+    """Yield variants along other axes."""
     tensor = operation.args[0] if operation.args else None
     rank = getattr(tensor, "ndim", 0)
     dim = operation.kwargs.get("dim")
@@ -240,8 +243,8 @@ def _other_axes(operation: TracedCall) -> Variants:
         first, mine, *rest = operation.args
         for axis in range(rank):
             if axis != mine % rank:
-                told = f"works along axis {axis} instead of {mine % rank}"
-                yield told, _rerun_with(operation, (first, axis, *rest))
+                description = f"works along axis {axis} instead of {mine % rank}"
+                yield description, _rerun_with(operation, (first, axis, *rest))
 
 
 _AXIS_FUNCTIONS = frozenset({

@@ -1,7 +1,7 @@
-"""Limits on one run of eager, counted in steps, operators and elements, never in seconds.
+"""Limits on one run of eager, in steps, operators and elements instead of seconds.
 
-Steps are counted, never seconds: lines of Python, calls, and the operators of TorchScript. The same
-run is ended, or not, on every machine.
+Steps are lines of Python, calls, and operators of TorchScript: the outcome does not depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -28,50 +28,52 @@ if TYPE_CHECKING:
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
-_CHECK_INTERVAL = 8  # turns of a loop: what waits for a thread is raised at the end of one
-_REPEAT_SECONDS = 1.0  # seconds until the call is told once more: a bare except may have taken it
-_IMPORT = "_find_and_load"  # of importlib: what runs in it is an import
+_CHECK_INTERVAL = 8  # loop iterations: a pending exception is raised at the end of one
+_REPEAT_SECONDS = (
+    1.0  # seconds until the exception is raised repeat_seconds: a bare except may have caught it
+)
+_IMPORT = "_find_and_load"  # of importlib: the frame of an import
 _OURS = tuple(str(Path(__file__).parents[1] / name) for name in ("capture", "checkpoints"))
 _OWN, _TORCH, _USERS = "own", "torch", "user"
 
 
 class DeadlineExceededError(StopCallError):
-    """It takes too many steps."""
+    """The run exceeds its limit of steps."""
 
 
 @contextmanager
-def limit_steps(watch: StepCounter) -> Iterator[None]:
-    """End the code in the block when the watch has counted so many steps as it allows.
+def limit_steps(counter: StepCounter) -> Iterator[None]:
+    """Stop the code in the block when it exceeds the limit of steps.
 
-    What runs is Python: it is ended at its next instruction. One operator that takes for ever is
-    not ended, and a loop within TorchScript only in `make_step_mode`.
+    Python stops at its next instruction. A single endless operator is not stopped; a loop within
+    TorchScript only with `make_step_mode`.
 
     Raises:
-        DeadlineExceededError: it took more.
+        DeadlineExceededError: the limit was exceeded.
     """
     try:
-        with _trace_calls(watch):
+        with _trace_calls(counter):
             yield
     finally:
-        while not watch.ended:  # what was told and not heard before comes now
+        while not counter.ended:  # a pending exception is raised here
             with suppress(DeadlineExceededError):
-                watch.end()
-    if watch.over:
+                counter.end()
+    if counter.over:
         raise DeadlineExceededError
 
 
 @contextmanager
 def count_steps() -> Iterator[StepCounter]:
-    """Count the steps of the code in the block, however many there are."""
-    watch = StepCounter(math.inf)
-    with _trace_calls(watch):
-        yield watch
+    """Count the steps of the code in the block, without a limit."""
+    counter = StepCounter(math.inf)
+    with _trace_calls(counter):
+        yield counter
 
 
 @contextmanager
-def _trace_calls(watch: StepCounter) -> Iterator[None]:
+def _trace_calls(counter: StepCounter) -> Iterator[None]:
     before = sys.gettrace()
-    sys.settrace(watch.enter)
+    sys.settrace(counter.enter)
     try:
         yield
     finally:
@@ -80,7 +82,7 @@ def _trace_calls(watch: StepCounter) -> Iterator[None]:
 
 @cache
 def _code_owner(file: str) -> str:
-    """Whose code it is: of torch's, calls count, and nothing is counted while we clean up."""
+    """Return the owner of a file: only calls count in torch's code, nothing in modelc's."""
     import torch
 
     if file == contextlib.__file__ or file.startswith(_OURS):
@@ -88,39 +90,39 @@ def _code_owner(file: str) -> str:
     return _TORCH if file.startswith(str(Path(torch.__file__).parent)) else _USERS
 
 
-def make_step_mode(watch: StepCounter) -> TorchDispatchMode:
-    """A mode in which every operator passes through Python and counts, those of TorchScript too."""
+def make_step_mode(counter: StepCounter) -> TorchDispatchMode:
+    """Return a mode that counts every operator as a step, including those of TorchScript."""
 
     def count(func: Any, args: Any, kwargs: Any) -> Any:
-        watch.step()
-        watch.stop()
+        counter.step()
+        counter.stop()
         return func(*args, **kwargs)
 
     return intercept_operators(count)
 
 
 class StepCounter:
-    """Counts the steps of this thread, and tells it to end `again` until it has ended."""
+    """Counts the steps of this thread, and raises an exception in it when there are too many."""
 
-    def __init__(self, most: float, *, again: float = _REPEAT_SECONDS) -> None:
-        self._thread, self._most, self._again = threading.get_ident(), most, again
+    def __init__(self, most: float, *, repeat_seconds: float = _REPEAT_SECONDS) -> None:
+        self._thread, self._most, self._repeat_seconds = threading.get_ident(), most, repeat_seconds
         self.steps = 0
-        self.over = False  # whether it took more
+        self.over = False  # whether the limit was exceeded
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.ended = False
-        self._imports = 0  # that run now: they are done once, and must not be broken off
+        self._imports = 0  # in progress: imports must not be interrupted
 
     def step(self) -> None:
-        """Count one; from the last that is allowed on, the thread is told again and again."""
+        """Count one step; beyond the limit, start to raise exceptions in the thread."""
         if self._imports:
             return
         self.steps += 1
         if self.steps > self._most and not self.over:
             self.over = True
-            threading.Thread(target=self._interrupt, daemon=True, name="modelc-patience").start()
+            threading.Thread(target=self._interrupt, daemon=True, name="modelc-step-limit").start()
 
     def stop(self) -> None:
-        """Raise where it was too much; the interpreter traces no more then.
+        """Raise if the limit was exceeded.
 
         Raises:
             DeadlineExceededError: it was.
@@ -129,7 +131,7 @@ class StepCounter:
             raise DeadlineExceededError
 
     def enter(self, frame: FrameType, *_: object) -> Callable[..., Any] | None:
-        """Count a call, and the lines of its code where it is the user's."""
+        """Count a call, and the lines of its code if it is the user's."""
         if frame.f_code.co_name == _IMPORT and frame.f_code.co_filename.startswith("<frozen"):
             self._imports += 1
             return self._import
@@ -146,17 +148,17 @@ class StepCounter:
     def _follow(self, _: FrameType, event: str, __: object) -> Callable[..., Any]:
         if event == "line":
             self.step()
-            self.stop()  # in the user's code: ours and torch's put away what they hold
+            self.stop()  # only in the user's code: modelc's and torch's code cleans up first
         return self._follow
 
     def _interrupt(self) -> None:
-        while not self._ended.wait(self._again):
-            with self._lock:  # not while it ends: then nobody would be there to take it
+        while not self._ended.wait(self._repeat_seconds):
+            with self._lock:  # not while the block ends: nobody would catch it
                 if not self._ended.is_set():
                     _raise_in_thread(self._thread, DeadlineExceededError)
 
     def end(self) -> None:
-        """No word any more; one that was given and not heard yet is raised in here."""
+        """Stop the timer; a pending deadline exception is raised here."""
         with self._lock:
             self._ended.set()
         for _ in range(_CHECK_INTERVAL):
@@ -165,10 +167,9 @@ class StepCounter:
 
 
 def _raise_in_thread(thread: int, kind: type[BaseException]) -> None:
-    """Have the thread raise this at its next instruction.
+    """Raise an exception in the thread at its next instruction.
 
-    It is never taken back by a None: CPython 3.11 would go on looking for what it was told of, and
-    hang in the next function that is traced.
+    It is never cancelled with None: CPython 3.11 would hang in the next traced function.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
@@ -178,22 +179,22 @@ def _raise_in_thread(thread: int, kind: type[BaseException]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The operators that ran, and the elements of the largest tensor that one of them gave."""
+    """The number of operators, and the elements of the largest output of one."""
 
     operators: int
     elements: int
 
 
 class MoreWorkError(CheckpointError):
-    """Eager takes a feed, but for the work that it is."""
+    """Eager accepts the feed, but the run exceeds the limit of work."""
 
 
 class WorkExceededError(StopCallError):
-    """More work than allowed."""
+    """The run exceeds the limit of work."""
 
 
 class Meter:
-    """Counts work and stops a run that does more than `most`; None allows any."""
+    """Counts work and stops a run beyond `most`; None sets no limit."""
 
     def __init__(self, most: Work | None) -> None:
         self._most = most
@@ -207,10 +208,10 @@ class Meter:
         return Work(operators=self._operators, elements=self._elements)
 
     def add(self, value: object) -> None:
-        """Count one operator and what it gave.
+        """Count one operator and its output.
 
         Raises:
-            WorkExceededError: it is more than allowed.
+            WorkExceededError: the limit is exceeded.
         """
         import torch
 
@@ -226,12 +227,12 @@ class Meter:
             raise WorkExceededError
 
 
-# Operators that ask whether a number is NaN or Inf, or that leave these out.
+# Operators that test for NaN or Inf, or skip them.
 _NONFINITE_QUERIES = ("isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian")
 
 
 def watch_nonfinite_queries(found: list[str]) -> TorchDispatchMode:
-    """A mode that lists the operators that ask about NaN or Inf; `x != x` is one of them."""
+    """Return a mode that lists operators which test for NaN or Inf, `x != x` included."""
 
     def note_query(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         name = func.overloadpacket.__name__.removesuffix("_")
@@ -244,7 +245,7 @@ def watch_nonfinite_queries(found: list[str]) -> TorchDispatchMode:
 
 
 def make_meter_mode(meter: Meter) -> TorchDispatchMode:
-    """A mode in which `meter` counts every operator, those of TorchScript too."""
+    """Return a mode in which `meter` counts every operator, including those of TorchScript."""
 
     def count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = func(*args, **kwargs)
@@ -255,9 +256,9 @@ def make_meter_mode(meter: Meter) -> TorchDispatchMode:
 
 
 def flops_exceed(run: Callable[[], object], most: int) -> bool:
-    """Whether a run does more floating point operations, in products, convolutions, attentions.
+    """Whether a run does more than `most` FLOPs in products, convolutions and attention.
 
-    It is stopped where it does.
+    The run stops at the limit.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

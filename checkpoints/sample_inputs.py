@@ -1,4 +1,4 @@
-"""Read the user's own sample inputs, from files or from a loader, and say what form they have."""
+"""Read the user's sample inputs from files or a loader, and infer their dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array
-from ..core.errors import Hint, Option, UsageError, first_line
+from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.nested_values import (
     NamedItem,
     iterate_leaves,
@@ -38,14 +38,14 @@ _SAMPLE_SUFFIXES = (".npz", ".safetensors", ".pt", ".pth")
 
 
 def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]:
-    """Named arrays from .npz, .safetensors or .pt; half precision comes as float32.
+    """Read named arrays from .npz, .safetensors or .pt; half precision becomes float32.
 
-    In a .pt, a tensor is the first parameter, a tuple or list goes by the order of `parameters`,
-    a dict holds keyword arguments; nested values get dotted names.
+    In a .pt, a tensor is the first parameter, a tuple or list follows the order of `parameters`,
+    a dict has keyword arguments; nested values get dotted names.
 
     Raises:
-        UsageError: the file is not there, of no such format, or holds something else than arrays.
-        CheckpointError: a .pt holds more than tensors and plain values.
+        UsageError: the file does not exist, has another format, or has no arrays.
+        CheckpointError: a .pt contains more than tensors and plain values.
     """
     if path.is_dir():
         raise _folder_error(path)
@@ -53,7 +53,7 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "give an existing .npz file"
-        raise UsageError(f"no such sample file: {path}", hint=hint)
+        raise UsageError(f"no such sample file: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
     if path.suffix == ".npz":
         found = _from_npz(path)
     elif path.suffix == ".safetensors":
@@ -62,18 +62,23 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         found = _from_torch(path, parameters)
     else:
         raise UsageError(
-            f"samples in {path.suffix or 'a file without suffix'} cannot be read: {path}",
+            f"unsupported sample format {path.suffix or 'without suffix'}: {path}",
             hint=f"save them as {', '.join(_SAMPLE_SUFFIXES)}",
+            code=ErrorCode.UNSUPPORTED,
         )
     if not found:
-        raise UsageError(f"{path} holds no arrays", hint="save at least one named array")
+        raise UsageError(
+            f"{path} contains no arrays",
+            hint="save at least one named array",
+            code=ErrorCode.NO_SAMPLES,
+        )
     return found
 
 
 def _folder_error(path: Path) -> UsageError:
     files = sorted(one for one in path.iterdir() if one.suffix in _SAMPLE_SUFFIXES)
     return UsageError(
-        f"{path} is a folder, and --samples takes one file",
+        f"{path} is a folder; --samples takes one file",
         hint=f"--samples {files[0]}"
         if files
         else "save one sample with numpy.savez('sample.npz', NAME=array); a folder goes to --calib",
@@ -82,10 +87,10 @@ def _folder_error(path: Path) -> UsageError:
 
 
 def infer_specs(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
-    """The form of the samples, every dim fixed.
+    """Return the input specs of the samples, with fixed dims.
 
     Raises:
-        UsageError: an array is of a dtype that models are not fed.
+        UsageError: an array has an unsupported dtype.
     """
     specs: dict[str, InputSpec] = {}
     for name, array in samples.items():
@@ -107,7 +112,8 @@ def _from_npz(path: Path) -> dict[str, Array]:
     except ValueError as error:
         raise UsageError(
             f"{path} cannot be read as .npz: {first_line(error)}",
-            hint="write it with numpy.savez(path, name=array), no objects in it",
+            hint="write it with numpy.savez(path, name=array), without objects",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     half = np.float16
     return {n: a.astype(np.float32) if a.dtype == half else a for n, a in found.items()}
@@ -119,11 +125,12 @@ def _from_safetensors(path: Path) -> dict[str, Array]:
     try:
         read_safetensors_header(path)
         with safe_open(path, framework="pt") as file:
-            return {name: _tensor_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
+            return {name: _tensor_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - not a dict
     except Exception as error:  # the readers' edge: torch may not have a dtype, or numpy not
         raise UsageError(
             f"{path} cannot be read as safetensors: {first_line(error)}",
             hint="write it with safetensors.torch.save_file",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 
@@ -144,7 +151,7 @@ def _from_torch(path: Path, parameters: Sequence[str]) -> dict[str, Array]:
 
 
 def _name_arguments(value: object, parameters: Sequence[str], path: Path) -> Mapping[str, object]:
-    """What was saved, as keyword arguments."""
+    """Return the saved value as keyword arguments."""
     if isinstance(value, Mapping):
         return {str(key): child for key, child in value.items()}
     if not isinstance(value, (tuple, list)):
@@ -152,7 +159,7 @@ def _name_arguments(value: object, parameters: Sequence[str], path: Path) -> Map
     names: Iterable[str] = parameters or [f"input_{index}" for index in range(len(value))]
     if parameters and len(value) > len(parameters):
         raise UsageError(
-            f"{path} holds {len(value)} positional inputs; forward takes {', '.join(parameters)}",
+            f"{path} has {len(value)} positional inputs; forward takes {', '.join(parameters)}",
             hint="save a dict of keyword arguments instead",
         )
     return dict(zip(names, value, strict=False))
@@ -171,13 +178,13 @@ def _tensor_array(tensor: torch.Tensor) -> Array:
 
 _SAMPLES_OPTION = "--samples"
 _SHOWN_NAMES = 5  # parts without an input that a note lists
-# optional parameters that take what a model learns from: fed, they would add a loss to the outputs
+# optional parameters for labels, which would add a loss to the outputs
 _LABEL_NAME = re.compile(r"(\w*_)?(labels?|targets?|positions_label)|(start|end)_positions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSamples:
-    """What a loader gave: arrays by input name, an item each, and notes on what was left out."""
+    """The items of a loader, as arrays by input name, and notes on omitted parts."""
 
     items: tuple[dict[str, Array], ...]
     notes: tuple[str, ...] = ()
@@ -202,43 +209,51 @@ def read_loader(
     settled: bool = False,
     most: int = 1,
 ) -> LoaderSamples:
-    """The first `most` items of the loader `package.module:name`, drawn from seed 0.
+    """Read the first `most` items of the loader `package.module:name`, with seed 0.
 
-    A mapping gives what is a parameter, a tuple goes to the required parameters in order.
+    Of a mapping, the parameters are used; a tuple has the required parameters in order.
 
     Args:
-        spec: where it is.
-        takes: the parameters of what the model is called by.
-        inputs: names that are inputs beside these.
-        settled: `inputs` are all there are, in order.
-        most: how many items to take.
+        spec: the loader.
+        takes: the parameters of the called method.
+        inputs: names of further inputs.
+        settled: `inputs` are complete, in order.
+        most: the number of items.
 
     Raises:
         UsageError: there is no such loader, it raised, or an item lacks an input.
-        CheckpointError: the module that holds it raised while it was imported.
+        CheckpointError: the loader's module raised on import.
     """
     with _fix_seeds():
         items = load_items(spec, lambda name: import_object(name, _SAMPLES_OPTION))
-        taken = list(islice(wrap_loader_errors(items, spec), most))
-    if not taken:
-        raise UsageError(f"the loader {spec} gives nothing", hint="yield at least one item")
-    names = tuple(inputs) if settled else _input_names(taken[0], takes, inputs, spec)
-    found = [_item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(taken)]
+        items_read = list(islice(wrap_loader_errors(items, spec), most))
+    if not items_read:
+        raise UsageError(
+            f"the loader {spec} yields nothing",
+            hint="yield at least one item",
+            code=ErrorCode.NO_SAMPLES,
+        )
+    names = tuple(inputs) if settled else _input_names(items_read[0], takes, inputs, spec)
+    found = [
+        _item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(items_read)
+    ]
     surplus = dict.fromkeys(name.partition(".")[0] for _, rest in found for name in rest)
     listed = ", ".join(
         [*list(surplus)[:_SHOWN_NAMES], *(["..."] if len(surplus) > _SHOWN_NAMES else [])]
     )
     verb = "are" if len(surplus) > 1 else "is"
-    taken_in = f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
-    told = f"{listed} of each item of {spec} {verb} left out: {taken_in}"
+    inputs_text = (
+        f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
+    )
+    note = f"{listed} of each item of {spec} {verb} not used: {inputs_text}"
     return LoaderSamples(
-        items=tuple(arrays for arrays, _ in found), notes=(told,) if surplus else ()
+        items=tuple(arrays for arrays, _ in found), notes=(note,) if surplus else ()
     )
 
 
 @contextmanager
 def _fix_seeds() -> Iterator[None]:
-    """Shuffle and augment the same each time, so that a run can be judged again."""
+    """Seed random numbers, so that shuffling and augmentation repeat."""
     import numpy as np
 
     plain, arrays = random.getstate(), np.random.get_state()  # the loader may use it
@@ -255,7 +270,7 @@ def _fix_seeds() -> Iterator[None]:
 def _input_names(
     item: object, takes: Sequence[Parameter], asked: Sequence[str], spec: str
 ) -> tuple[str, ...]:
-    """The inputs that the first item gives, in the order of the parameters."""
+    """Return the inputs in the first item, in the order of the parameters."""
     plain = [
         p
         for p in takes
@@ -263,7 +278,7 @@ def _input_names(
     ]
     heads = {name.partition(".")[0] for name in asked}
     if asked and not heads & {p.name for p in plain}:
-        return tuple(asked)  # they are bound by order
+        return tuple(asked)  # bound by position
     first = item[0] if isinstance(item, (tuple, list)) and item else None
     mapping = first if isinstance(first, Mapping) else item
     if not isinstance(mapping, Mapping):
@@ -282,10 +297,10 @@ def _input_names(
         names = held
     if not names:
         raise UsageError(
-            f"the items of {spec} hold {', '.join(held) or 'no arrays'}; the model takes "
+            f"the items of {spec} have {', '.join(held) or 'no arrays'}; the model takes "
             f"{', '.join(p.name for p in plain)}",
             hint=Hint(
-                "name the parts as the model's parameters, or say which are inputs with ",
+                "name the parts like the model's parameters, or name the inputs with ",
                 Option("input"),
             ),
             option="input",
@@ -305,34 +320,34 @@ def _item_arrays(
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     found = name_parts(item, names, _is_array_like)
     if found is None and _is_array_like(item):
-        # a lone array beside several inputs: only a call that requires no more can take it
+        # one array for several inputs
         found = NamedItem(parts={})
     parts = {} if found is None else found.parts
     lacking = [name for name in names if name not in parts]
     if lacking or found is None:
         held = ", ".join([*parts, *(found.surplus if found else ())]) or f"a {type(item).__name__}"
         raise UsageError(
-            f"{where} lacks {', '.join(lacking) or ', '.join(names)}; it holds {held}",
-            hint="give dicts by input name, or tuples in the order of the inputs",
+            f"{where} lacks {', '.join(lacking) or ', '.join(names)}; it has {held}",
+            hint="yield dicts by input name, or tuples in the order of the inputs",
         )
     return {name: _item_array(parts[name], f"{name} of {where}") for name in names}, found.surplus
 
 
 def _item_array(value: object, what: str) -> Array:
-    """As numpy, half precision as float32."""
+    """Convert to NumPy; half precision becomes float32."""
     import numpy as np
     import torch
 
     if not _is_array_like(value):
         raise UsageError(
             f"{what} is a {type(value).__name__}, not an array or a tensor",
-            hint="give tensors or numpy arrays",
+            hint="use tensors or NumPy arrays",
         )
     try:
         array: Array = to_array(value) if isinstance(value, torch.Tensor) else np.array(value)
     except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
         raise UsageError(
-            f"{what} is a tensor that holds no plain array: {first_line(error, limit=80)}",
-            hint="give dense tensors",
+            f"{what} is not a dense tensor: {first_line(error, limit=80)}",
+            hint="use dense tensors",
         ) from error
     return array.astype(np.float32) if array.dtype == np.float16 else array

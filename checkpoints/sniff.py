@@ -1,4 +1,4 @@
-"""What kind of checkpoint a file is, by its first bytes. Loads no framework."""
+"""Detect the kind of a checkpoint file by its first bytes, without loading a framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.torch_sizes import PICKLES
 from ..core.untrusted_files import (
     HEADER_LIMIT,
@@ -25,27 +25,27 @@ SAFETENSORS = "safetensors"
 TORCHSCRIPT = "torchscript"
 PT2 = "pt2"
 HUGGINGFACE = "huggingface"
-PICKLE = "pickle"  # known only once a state_dict file is opened
+PICKLE = "pickle"  # known only after a state_dict file is opened
 
 _VALIDATE = "judge it: modelc validate {path} --against CHECKPOINT"
 _BUILD = "; build from it: modelc build-ov {path} --against CHECKPOINT"
-_ARTIFACT_KINDS = {  # files that some converter made, by suffix: what they are, and what takes them
+_ARTIFACT_KINDS = {  # files of converters by suffix: their kind, and the command that takes them
     ".onnx": ("an ONNX model", _VALIDATE + _BUILD), ".xml": ("an OpenVINO model", _VALIDATE),
     ".engine": ("a TensorRT engine", _VALIDATE), ".plan": ("a TensorRT engine", _VALIDATE),
 }  # fmt: skip
-_DOWNLOAD_HINT = "copy or download the file again and compare its size with the original's"
+_DOWNLOAD_HINT = "copy or download the file again, and compare its size with the original"
 
 
 def sniff_kind(path: Path) -> str:
-    """The kind of one file.
+    """Return the kind of a file.
 
     Raises:
-        CheckpointError: it is empty, cut short, or no checkpoint at all.
+        CheckpointError: it is empty, truncated, or not a checkpoint.
     """
     with path.open("rb") as file:
         head = file.read(40)
     if not head:
-        raise CheckpointError(f"{path} is empty", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(f"{path} is empty", hint=_DOWNLOAD_HINT, code=ErrorCode.CORRUPT_FILE)
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_zip(path)
     if path.suffix == ".safetensors" or _is_safetensors_header(head):
@@ -59,9 +59,9 @@ def sniff_kind(path: Path) -> str:
 
 
 def find_pickled_class(path: Path) -> str | None:
-    """The class of the object that a state_dict file holds, where that is a class of its own.
+    """Return the class of the object in a state_dict file; None if it is a dict.
 
-    A file of weights alone begins with a dict; `torch.save(module)` begins with the module's class.
+    A file of weights begins with a dict, the file of `torch.save(module)` with the module's class.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -83,10 +83,16 @@ def find_pickled_class(path: Path) -> str | None:
 
 def _kind_of_zip(path: Path) -> str:
     if not is_zip_archive(path):
-        raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(
+            f"{path} is a truncated zip archive", hint=_DOWNLOAD_HINT, code=ErrorCode.CORRUPT_FILE
+        )
     fault = find_archive_fault(path)
     if fault:
-        raise CheckpointError(f"{path} is no sound zip archive: {fault}", hint=_DOWNLOAD_HINT)
+        raise CheckpointError(
+            f"{path} is a corrupt zip archive: {fault}",
+            hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
+        )
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}
@@ -97,8 +103,9 @@ def _kind_of_zip(path: Path) -> str:
     if "data.pkl" in inner:
         return STATE_DICT
     raise CheckpointError(
-        f"{path} is a zip archive but not PyTorch's: it holds {', '.join(names[:3])}",
-        hint="give a file that torch.save, torch.jit.save or torch.export.save wrote",
+        f"{path} is a zip archive, but not PyTorch's: it contains {', '.join(names[:3])}",
+        hint="use a file written by torch.save, torch.jit.save or torch.export.save",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )
 
 
@@ -107,30 +114,39 @@ def _is_safetensors_header(head: bytes) -> bool:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Compare the sizes that the header promises with the file's."""
+    """Compare the sizes in the header with the file size."""
     try:
         read_safetensors_header(path)
     except TruncatedFileError as error:
         raise CheckpointError(
-            f"{path} is cut short or damaged: {first_line(error)}", hint=_DOWNLOAD_HINT
+            f"{path} is truncated or corrupt: {first_line(error)}",
+            hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     except ValueError as error:
         raise CheckpointError(
-            f"{path} is cut short or no safetensors file: {first_line(error)}", hint=_DOWNLOAD_HINT
+            f"{path} is truncated or not a safetensors file: {first_line(error)}",
+            hint=_DOWNLOAD_HINT,
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 
 def _not_a_checkpoint_error(path: Path, head: bytes) -> CheckpointError:
     if head.startswith(b"version https://git-lfs"):
         return CheckpointError(
-            f"{path} is a Git LFS pointer, not the file itself", hint="run git lfs pull"
+            f"{path} is a Git LFS pointer, not the file itself",
+            hint="run git lfs pull",
+            code=ErrorCode.NOT_A_CHECKPOINT,
         )
     if path.suffix in _ARTIFACT_KINDS:
         what, hint = _ARTIFACT_KINDS[path.suffix]
         return CheckpointError(
-            f"{path} is {what}, not a PyTorch checkpoint", hint=hint.format(path=path)
+            f"{path} is {what}, not a PyTorch checkpoint",
+            hint=hint.format(path=path),
+            code=ErrorCode.NOT_A_CHECKPOINT,
         )
     return CheckpointError(
         f"{path} is not a PyTorch checkpoint: it begins with {head[:16]!r}",
-        hint="give a file that torch.save, torch.jit.save, torch.export.save or safetensors wrote",
+        hint="use a file written by torch.save, torch.jit.save, torch.export.save or safetensors",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )

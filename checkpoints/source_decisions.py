@@ -1,4 +1,4 @@
-"""What the user's source does with a value of tensor data: branches, kept values, checks."""
+"""Uses of a value of tensor data in the user's source: branches, stored values, checks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, kw_only=True)
 class BranchTest:
-    """A branch in the source: where its condition stands, and where what is done if it holds.
+    """A branch in the source: the span of its condition, and the code that runs if it is true.
 
-    `whole` is the statement or expression with all its arms.
+    `whole` is the span of the statement or expression with all outcomes.
     """
 
-    __test__ = False  # no test case of pytest's
+    __test__ = False  # not a test case of pytest
 
     file: str
     kind: str  # if | while | for
@@ -34,7 +34,7 @@ class BranchTest:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptValue:
-    """A statement that keeps a Python value made of tensor data; branches may follow from it."""
+    """A statement that stores a Python value of tensor data; branches may depend on it."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class KeptValue:
 
 @dataclass(frozen=True, kw_only=True)
 class IdleUse:
-    """A place whose value changes nothing that is computed: a check, a message."""
+    """A place whose value does not affect the computation: a check, a message."""
 
     file: str
     line: int
@@ -53,7 +53,7 @@ ValueUse: TypeAlias = BranchTest | KeptValue | IdleUse
 
 
 def read_assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[ValueUse]:
-    """A check; a branch where its error is caught: what is done if it fails is the raising."""
+    """Read a check; if its error is caught, it is a branch whose taken side raises."""
     if not caught:
         yield IdleUse(file=file, line=node.lineno)
         return
@@ -71,17 +71,14 @@ def read_assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[Val
 def read_branch(
     node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST], *, caught: bool = False
 ) -> Iterator[ValueUse]:
-    """The branch as it is watched; one that only raises or tells on one side is idle.
-
-    Where what it raises is `caught`, it is not.
-    """
+    """Read a branch; it is idle if one side only raises or logs and the error is not `caught`."""
     line = getattr(condition, "lineno", 0)
     kind, taken = "if", find_conditional_spans(node, condition, above)
     if isinstance(node, ast.If):
         line = node.lineno
         function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
-        tells = [is_report_only(block, node, function) for block in (node.body, node.orelse)]
-        if any(tells) and not (caught and has_raise(node)):
+        report_only = [is_report_only(block, node, function) for block in (node.body, node.orelse)]
+        if any(report_only) and not (caught and has_raise(node)):
             yield IdleUse(file=file, line=line)
             return
     elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
@@ -101,13 +98,13 @@ def read_branch(
 
 
 def make_kept_value(site: CodeSite, node: ast.AST) -> KeptValue:
-    """A statement or expression that keeps a value made at a site."""
+    """Return the statement or expression that stores a value converted at a site."""
     line = getattr(node, "lineno", site.line)
     return KeptValue(file=site.file, line=line, text=source_text(site.file, node))
 
 
 def list_conditions(node: ast.AST) -> list[ast.expr]:
-    """What a statement or expression asks before it goes on."""
+    """Return the conditions of a statement or expression."""
     if isinstance(node, (ast.If, ast.While, ast.IfExp)):
         return [node.test]
     if isinstance(node, ast.comprehension):
@@ -116,7 +113,7 @@ def list_conditions(node: ast.AST) -> list[ast.expr]:
 
 
 def find_function(chain: Chain) -> ast.AST:
-    """The innermost function; without one, the file."""
+    """Return the innermost function, or the file without one."""
     return next((node for node in reversed(chain) if isinstance(node, _FUNCTIONS)), chain[0])
 
 
@@ -126,7 +123,7 @@ def find_function(chain: Chain) -> ast.AST:
 def find_conditional_spans(
     node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]
 ) -> tuple[Span, ...]:
-    """Where code stands that runs only if the condition holds."""
+    """Return the spans of code that runs only if the condition is true."""
     if isinstance(node, ast.IfExp):
         return (span_of(node.body),)
     if isinstance(node, (ast.If, ast.While)):
@@ -141,13 +138,13 @@ def find_conditional_spans(
 def _comprehension_rest(
     whole: ast.AST, part: ast.comprehension, condition: ast.AST
 ) -> Iterator[ast.AST]:
-    """What a comprehension goes on with where a condition of it holds."""
+    """Yield what a comprehension evaluates if one of its conditions is true."""
     if isinstance(whole, ast.DictComp):
         yield from (whole.key, whole.value)
     elif isinstance(whole, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield whole.elt
     if isinstance(whole, COMPREHENSIONS):
-        yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # is one of them
+        yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # it contains it
         for later in whole.generators[whole.generators.index(part) + 1 :]:
             yield from (later.target, later.iter)
 
@@ -155,12 +152,12 @@ def _comprehension_rest(
 # Whether an error raised at a place of the user's code is caught further out: a branch, then.
 
 
-# What packages catch of their own calls, for arguments and imports that are not there.
+# Errors that packages catch around optional arguments and imports.
 _CALL_ERRORS = frozenset(("TypeError", "ImportError", "ModuleNotFoundError"))
 
 
 def is_caught(sites: Iterable[CodeSite]) -> bool:
-    """Whether one of the frames stands in a `try` that goes on after an error, or a `suppress`."""
+    """Whether a frame is in a `try` that continues after an error, or in a `suppress`."""
     return any(_is_site_caught(site) for site in sites)
 
 
@@ -171,7 +168,7 @@ def _is_site_caught(site: CodeSite) -> bool:
 
 
 def is_error_handled(chain: Chain) -> bool:
-    """Whether one of these nodes, each within the one before it, catches what the last raises."""
+    """Whether one of these nested nodes catches what the last one raises."""
     return any(_continues_after_error(outer, inner) for outer, inner in pairwise(chain))
 
 
@@ -184,7 +181,7 @@ def _continues_after_error(outer: ast.AST, inner: ast.AST) -> bool:
 
 
 def _is_silent_handler(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler goes on, after errors that a check may raise."""
+    """Whether a handler continues after errors that a check may raise."""
     named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {getattr(one, "id", "") for one in named}
     return not isinstance(handler.body[-1], ast.Raise) and not names <= _CALL_ERRORS

@@ -1,4 +1,4 @@
-"""Positions in the user's source: the frames that led to a call, and nodes of the syntax tree."""
+"""Positions in the user's source: frames of a call, and nodes of the syntax tree."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PACKAGE_ROOT = str(Path(__file__).parent.parent)
 _OWN_PACKAGES = ("capture", "checkpoints", "converters", "core", "pipeline")
 _OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{room}/" for room in _OWN_PACKAGES)
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
-_PACKAGES = ("site-packages", "dist-packages")  # within the standard library's own folder
-# Frames of torch that only pass a call of the user's on.
+_PACKAGES = ("site-packages", "dist-packages")  # within the folder of the standard library
+# Files of torch that only pass on calls of the user.
 _PASS_THROUGH_FILES = (
     "_tensor.py",
     "overrides.py",
@@ -33,7 +33,7 @@ _PASS_THROUGH_FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSite:
-    """One place of the user's code; the span is (line, column, last line, last column)."""
+    """A position in the user's code; the span is (line, column, last line, last column)."""
 
     file: str
     function: str
@@ -41,18 +41,18 @@ class CodeSite:
 
     @property
     def line(self) -> int:
-        """Where it starts, counted from one."""
+        """The first line, from 1."""
         return self.span[0]
 
 
 def find_user_frames(
     paths: Mapping[int, str], watcher: str
 ) -> tuple[tuple[CodeSite, ...], bool, str]:
-    """The user's frames that led here, whether torch's code asked, and the innermost module.
+    """Return the user's frames, whether torch's code made the call, and the innermost module.
 
     Args:
-        paths: of modules, by their ids.
-        watcher: the file that asks: its frames stand between those of torch.
+        paths: paths of modules by id.
+        watcher: the calling file, whose frames are between those of torch.
     """
     frame: FrameType | None = sys._getframe(1)
     sites: list[CodeSite] = []
@@ -62,19 +62,19 @@ def find_user_frames(
         if is_user_code(name):
             sites.append(_make_site(frame))
             module = module or paths.get(id(frame.f_locals.get("self")), "")
-        elif not sites:  # what lies between two of the watcher's frames passes a call on
+        elif not sites:  # frames between two of the watcher's pass a call on
             within = name != watcher and (within or not name.endswith(_PASS_THROUGH_FILES))
         frame = frame.f_back
     return tuple(sites), within, module
 
 
 def _is_runner_frame(file: str, watcher: str) -> bool:
-    """Whether the frame is of whoever runs eager: the user's code is below it."""
+    """Whether the frame is of modelc's code that runs eager."""
     return file != watcher and file.startswith(_OWN_FOLDERS)
 
 
 def is_user_code(file: str) -> bool:
-    """Whether a file is the model's code: not torch, NumPy, the standard library or ours."""
+    """Whether a file is the model's code: not torch, NumPy, the standard library or modelc."""
     import numpy as np
     import torch
 
@@ -96,7 +96,7 @@ def _make_site(frame: FrameType) -> CodeSite:
 
 
 def _instruction_span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
-    """Where the instruction stands in the source; the bare line where that is not known."""
+    """Return the span of an instruction; only the line if the span is unknown."""
     found = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
     first, last, column, end = found
     if first is None or last is None or column is None or end is None:
@@ -110,11 +110,11 @@ def _instruction_span(code: CodeType, offset: int, line: int) -> tuple[int, int,
 Span: TypeAlias = tuple[int, int, int, int]  # line, column, last line, column after the last
 Chain: TypeAlias = list[ast.AST]  # from the file down to the innermost node
 
-_MAX_TEXT = 100  # characters of a condition that are told
+_MAX_TEXT = 100  # characters of a condition in messages
 
 
 def source_text(file: str, node: ast.AST) -> str:
-    """The node's source on one line."""
+    """Return the node's source on one line."""
     first, column, last, end = span_of(node)
     lines = [line.encode() for line in linecache.getlines(file)[first - 1 : last]]
     if not lines:
@@ -126,7 +126,7 @@ def source_text(file: str, node: ast.AST) -> str:
 
 
 def span_of(node: ast.AST) -> Span:
-    """Where a node stands; columns are in bytes. A function begins with its decorators."""
+    """Return a node's span; columns are in bytes. A function begins with its decorators."""
     spans = [node, *getattr(node, "decorator_list", ())]
     first = min((getattr(n, "lineno", 0), getattr(n, "col_offset", 0)) for n in spans)
     last = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
@@ -135,7 +135,7 @@ def span_of(node: ast.AST) -> Span:
 
 @lru_cache(maxsize=256)
 def parse_file(file: str) -> ast.Module | None:
-    """The file as it is on disk (or as an interpreter keeps it); None where it cannot be read."""
+    """Parse a file; None if it cannot be read or parsed."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -143,7 +143,7 @@ def parse_file(file: str) -> ast.Module | None:
 
 
 def find_chain(tree: ast.AST, span: Span) -> Chain:
-    """The nodes that hold the span, the outermost first."""
+    """Return the nodes that contain the span, outermost first."""
     chain: Chain = [tree]
     while True:
         inner = [child for child in ast.iter_child_nodes(chain[-1]) if _is_around(child, span)]
@@ -159,5 +159,5 @@ def _is_around(node: ast.AST, span: Span) -> bool:
 
 
 def is_within(inner: Span, outer: Span) -> bool:
-    """Whether a span lies in another."""
+    """Whether a span is inside another."""
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

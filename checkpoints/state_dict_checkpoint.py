@@ -1,18 +1,20 @@
-"""Files that torch.save wrote: a state dict, or a pickled module where that is allowed."""
+"""Load files of torch.save: a state dict, or, with consent, a pickled module."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, first_line
 from ..core.torch_file import load_torch_file, read_torch_file, unreadable_error
-from .checkpoint_files import weight_files
+from .checkpoint_files import needs_factory_error, weight_files
 from .factory import call_factory, check_acyclic, wrap_built_module
 from .loaded_module import HPARAMS, LoadedModule, find_hyper_parameters, is_lightning
-from .sniff import PICKLE, STATE_DICT
+from .sniff import PICKLE, SAFETENSORS, STATE_DICT
 from .user_code import make_user_code_importable
 from .weight_loading import ModuleFiller, find_renaming
 from .weight_sets import (
@@ -25,8 +27,7 @@ from .weight_sets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -37,7 +38,7 @@ _NO_CLASS = re.compile(r"Can't get attribute '(?P<name>[\w.]+)' on <module '(?P<
 
 
 def load_state_dict_file(checkpoint: Checkpoint) -> LoadedModule:
-    """Read the weights and fill the module that the factory builds."""
+    """Load the weights into the module that the factory builds."""
     from torch import nn
 
     files = weight_files(checkpoint)
@@ -52,22 +53,22 @@ def load_state_dict_file(checkpoint: Checkpoint) -> LoadedModule:
     if isinstance(found, nn.Module):
         found = found.state_dict()
     if checkpoint.factory is None:
-        raise _needs_factory_error(path)
+        raise needs_factory_error(path, STATE_DICT)
     states = find_states(found) or {TOP_KEY: _empty_state(found, path)}
     made = call_factory(checkpoint.factory, checkpoint.factory_args, find_hyper_parameters(found))
-    chosen, said = choose_weight_set(
+    chosen, set_notes = choose_weight_set(
         [make_weight_set(key, state) for key, state in states.items()], made.module,
         key=checkpoint.weights_key, strict=checkpoint.strict, path=str(path),
     )  # fmt: skip
     filling = _fill_module(made.module, chosen, states)
-    notes = (*said, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
+    notes = (*set_notes, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
     return wrap_built_module(made.module, kind=kind, notes=notes)
 
 
 def _fill_module(
     module: torch.nn.Module, chosen: WeightSet, states: Mapping[str, Mapping[str, object]]
 ) -> ModuleFiller:
-    """The module filled with a set, and with what its state dict holds beside tensors."""
+    """Fill the module with a set, and with entries of its state dict that are not tensors."""
     import torch
 
     within = max((key for key in states if chosen.is_in(key)), key=len)
@@ -85,15 +86,15 @@ def _fill_module(
 
 
 def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
-    """Fill the factory's module from several files, of weights alone; they are mapped, not read."""
+    """Load several memory-mapped files of weights into the factory's module."""
     if checkpoint.factory is None:
-        raise _needs_factory_error(checkpoint.path)
+        raise needs_factory_error(Path(checkpoint.path), STATE_DICT)
     shards = [_read_shard(file) for file in files]
     made = call_factory(checkpoint.factory, checkpoint.factory_args)
     together = make_weight_set(
         TOP_KEY, {key: one for shard in shards for key, one in shard.items()}
     )
-    chosen, said = choose_weight_set(
+    chosen, set_notes = choose_weight_set(
         [together], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
         path=checkpoint.path,
     )  # fmt: skip
@@ -102,20 +103,12 @@ def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
     )
     for shard in shards:
         filling.add(chosen.within(shard))
-    notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
     return wrap_built_module(made.module, kind=STATE_DICT, notes=notes)
 
 
-def _needs_factory_error(path: Path | str) -> UsageError:
-    return UsageError(
-        f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
-        option="model",
-    )
-
-
 def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
-    """What the file holds, and whether it had to be unpickled."""
+    """Return the loaded object, and whether it had to be unpickled."""
     try:
         return read_torch_file(path, may_allow=True), STATE_DICT
     except ConsentError as refusal:
@@ -131,46 +124,45 @@ def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
 
 
 def _no_class_error(path: Path, error: Exception) -> CheckpointError | None:
-    """The error for a pickle whose classes are not here; None for every other fault."""
+    """Return the error for a pickle with missing classes; None for other errors."""
     found = _NO_CLASS.search(str(error))
     if found is not None and found["module"] == "__main__":
         return CheckpointError(
-            f"{path} needs the class {found['name']} of the script that saved it",
+            f"{path} requires the class {found['name']} of the script that saved it",
             hint=Hint(
-                "in that script, torch.save(model.state_dict(), ...) instead; "
-                "then give the class by ",
+                "use torch.save(model.state_dict(), ...) in that script, and name the class with ",
                 Option("model", f"PKG.MOD:{found['name']}"),
             ),
             option="model",
         )
     if found is not None:
         return CheckpointError(
-            f"{path} needs the class {found['name']}, which {found['module']} does not have",
-            hint=f"give it to {found['module']} again, or save module.state_dict() instead",
+            f"{path} requires the class {found['name']}, which {found['module']} does not have",
+            hint=f"add it to {found['module']}, or save module.state_dict() instead",
         )
     if isinstance(error, ModuleNotFoundError) and error.name:
         file = error.name.replace(".", "/")
         return CheckpointError(
-            f"{path} needs the module {error.name}, which is not here",
-            hint=f"run modelc in the folder that holds {file}.py, or install it",
+            f"{path} requires the module {error.name}, which is not installed",
+            hint=f"run modelc in the folder that contains {file}.py, or install it",
         )
     return None
 
 
 def _consent_error(refusal: ConsentError) -> ConsentError:
     return ConsentError(
-        f"{refusal.message} (a Lightning checkpoint, whose {HPARAMS} or callbacks hold objects)",
+        f"{refusal.message} (a Lightning checkpoint, whose {HPARAMS} or callbacks contain objects)",
         hint=Hint(
-            "save torch.load(...)['state_dict'] alone with torch.save where it was made, or add ",
+            "save only its 'state_dict' with torch.save on the training machine, or add ",
             Option("allow-pickle"),
-            ", only if you trust its maker: it runs code of theirs",
+            " if you trust its author: loading runs code in the file",
         ),
         option="allow-pickle",
     )
 
 
 def _read_shard(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of one of several files."""
+    """Return the tensors of one shard."""
     import torch
 
     found = read_torch_file(path)
@@ -180,10 +172,10 @@ def _read_shard(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _empty_state(found: object, path: Path) -> dict[str, object]:
-    """The state dict of a module without parameters, where the file holds one.
+    """Return the empty state dict of a module without parameters.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: the file contains something else.
     """
     if isinstance(found, Mapping):
         states = [found[key] for key in USUAL_KEYS if isinstance(found.get(key), Mapping)]
@@ -191,6 +183,88 @@ def _empty_state(found: object, path: Path) -> dict[str, object]:
             return {}
     keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
     raise CheckpointError(
-        f"{path} holds no state dict but a {type(found).__name__} with {keys}",
+        f"{path} contains a {type(found).__name__} with {keys}, not a state dict",
         hint="save module.state_dict() instead",
+        code=ErrorCode.NOT_A_CHECKPOINT,
     )
+
+
+# safetensors files, one or several shards, in portions.
+
+PORTION_BYTES = 256 * 2**20  # bytes of a file mapped at once
+
+
+def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
+    """Build the module and fill it; at most one portion is in memory twice."""
+    if checkpoint.factory is None:
+        raise needs_factory_error(Path(checkpoint.path), SAFETENSORS)
+    files = weight_files(checkpoint)
+    made = call_factory(checkpoint.factory, checkpoint.factory_args)
+    chosen, set_notes = choose_weight_set(
+        [read_weight_set(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+        path=checkpoint.path,
+    )  # fmt: skip
+    filling = ModuleFiller(
+        module=made.module, rename=find_renaming(chosen.shapes, made.module.state_dict())
+    )
+    for file in files:
+        for portion in read_portions(file):
+            filling.add(chosen.within(portion))
+    notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    return wrap_built_module(made.module, kind=SAFETENSORS, notes=notes)
+
+
+def read_weight_set(files: Sequence[Path]) -> WeightSet:
+    """Return the weights of all files; only names and shapes are read."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    places: dict[str, Path] = {}
+    for path in files:
+        with _translate_errors(path), safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                shapes[key] = tuple(file.get_slice(key).get_shape())
+                places[key] = path
+
+    def read(name: str) -> torch.Tensor:
+        with _translate_errors(places[name]), safe_open(places[name], framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+            return tensor
+
+    return WeightSet(key=TOP_KEY, shapes=shapes, read=read)
+
+
+def _tensor_names(path: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with _translate_errors(path), safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+@contextmanager
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the reader, which raises anything for changed files or new dtypes."""
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {first_line(error)}",
+            hint="download the file again",
+            code=ErrorCode.CORRUPT_FILE,
+        ) from error
+
+
+def read_portions(path: Path, *, size: int = PORTION_BYTES) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the tensors of a file in portions of about `size` bytes, each with its own mapping."""
+    from safetensors import safe_open
+
+    keys = _tensor_names(path)
+    while keys:
+        portion: dict[str, torch.Tensor] = {}
+        held = 0
+        with _translate_errors(path), safe_open(path, framework="pt") as file:
+            while keys and held < size:
+                key = keys.pop(0)
+                portion[key] = file.get_tensor(key)
+                held += portion[key].nbytes
+        yield portion

@@ -1,4 +1,4 @@
-"""Sees where a run of eager turns tensor data that came from its inputs into Python values."""
+"""Find where a run of eager turns tensor data that depends on its inputs into Python values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .source_positions import CodeSite, find_user_frames
 if TYPE_CHECKING:
     import torch
 
-# What tells of a tensor's form, never of its data. What is not named here counts as data.
+# Metadata of a tensor. Everything else counts as data.
 _SIZES = frozenset(("size", "numel", "nelement", "__len__", "shape"))
 _METADATA_CALLS = frozenset(
     (
@@ -25,7 +25,7 @@ _METADATA_CALLS = frozenset(
     )
 )  # fmt: skip
 _MEMORY = frozenset(("numpy", "__array__", "__dlpack__"))
-# Operators that give a Python value, and those that give new tensors of a form alone.
+# Operators that return a Python value, and those that use only the metadata of their inputs.
 _SCALARS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
 _METADATA_ONLY = frozenset(
     f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn")
@@ -36,13 +36,14 @@ _METADATA_ONLY = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """Tensor data that became a Python value, or sizes that depend on data where `size`.
+    """Tensor data that became a Python value, or, with `size`, a size that depends on data.
 
-    `array` says that an array or a list was made, no number; `symbol` that it is one of a capture,
-    which follows the value.
-
-    `sites` are the user's frames, the innermost first. `within` says that it was torch's own
-    Python code that asked, `module` is the path of the module that did.
+    Attributes:
+        sites: the user's frames, the innermost first.
+        array: an array or a list was made, not a number.
+        symbol: it is a symbol of a capture, which follows the value.
+        within: torch's own Python code made the conversion.
+        module: the path of the converting module.
     """
 
     sites: tuple[CodeSite, ...]
@@ -58,30 +59,30 @@ ConversionLog: TypeAlias = dict[Conversion, list[str]]  # with the values, as te
 
 @contextmanager
 def track_taint(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[ConversionLog]:
-    """While in the block, collect every conversion of data that depends on `inputs`.
+    """Collect every conversion of data that depends on `inputs` within the context.
 
-    Parameters and buffers are no data: what they say is the same on every feed. Where Python
-    values have left the tensors once, tensors of unknown origin count as data as well.
+    Parameters and buffers are not data: they are the same on every feed. After the first
+    conversion, tensors of unknown origin count as data as well.
     """
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    book = _TaintMap(module, inputs)
+    taint = _TaintMap(module, inputs)
 
     class Calls(TorchFunctionMode):
-        """Sees calls as the user wrote them: those that give Python values."""
+        """Sees calls as the user wrote them."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             given = kwargs or {}
             answer = func(*args, **given)
-            book.note_call(func, (*args, *given.values()), answer)
+            taint.note_call(func, (*args, *given.values()), answer)
             return answer
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-        """Follows data from operator to operator, those within torch included."""
+        """Follows data through operators, including those within torch."""
 
         supports_higher_order_operators = True  # as torch.cond
 
@@ -90,23 +91,23 @@ def track_taint(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
         ) -> object:
             given = kwargs or {}
             answer = func(*args, **given)
-            book.propagate(func, args, given, answer)
+            taint.propagate(func, args, given, answer)
             return answer
 
     operators: TorchDispatchMode = Operators()  # type: ignore[no-untyped-call]  # torch's own
     with torch.no_grad(), operators, Calls():
-        yield book.seen
+        yield taint.seen
 
 
 @contextmanager
 def watch_capture() -> Iterator[ConversionLog]:
-    """While in the block, collect every place where a tensor gave up a Python value or a symbol."""
+    """Collect every place where a tensor becomes a Python value or a symbol within the context."""
     from torch.overrides import TorchFunctionMode
 
     seen: ConversionLog = {}
 
     class Calls(TorchFunctionMode):
-        """Sees each call that leaves the tensors, whatever the tensors depend on."""
+        """Sees each conversion, whatever the tensors depend on."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -125,14 +126,14 @@ def watch_capture() -> Iterator[ConversionLog]:
 
 
 class _TaintMap:
-    """Which storages hold data of the inputs, which have sizes that depend on it."""
+    """The storages that hold data of the inputs, and those whose sizes depend on it."""
 
     def __init__(self, module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:
         self.seen: ConversionLog = {}
         self.leaked = False
         self.data: dict[int, bool] = {}  # by storage: whether it holds data of the inputs
         self.shaped: set[int] = set()
-        self.held: list[object] = []  # weak references, so that no address is used again
+        self.held: list[object] = []  # weak references, so that no address is reused
         self.paths = {id(part): name for name, part in module.named_modules()}
         for tensor in (*module.parameters(), *module.buffers()):
             self._mark(tensor, data=False)
@@ -140,7 +141,7 @@ class _TaintMap:
             self._mark(tensor, data=True)
 
     def note_call(self, func: Any, args: Sequence[object], answer: object) -> None:
-        """Note a call that gave a Python value of data."""
+        """Record a call that returned a Python value of data."""
         name = _function_name(func)
         if not _is_python_value(answer, name):
             return
@@ -154,10 +155,10 @@ class _TaintMap:
     def propagate(
         self, func: Any, args: Sequence[object], kwargs: dict[str, object], answer: object
     ) -> None:
-        """Pass data on from what an operator took to what it gave and wrote."""
+        """Propagate taint from an operator's inputs to its outputs and mutated arguments."""
         given = list(_flatten_tensors((*args, *kwargs.values())))
         data = any(self._is_data(tensor) for tensor in given) or (not given and self.leaked)
-        schema = getattr(func, "_schema", None)  # what is of higher order has none
+        schema = getattr(func, "_schema", None)  # higher-order operators have none
         name = _function_name(func) if schema is None else schema.name.partition("::")[2]
         if data and name in _SCALARS:
             self._note(answer)
@@ -189,7 +190,7 @@ class _TaintMap:
 
 
 def _storage_key(tensor: torch.Tensor) -> int:
-    """The tensor's storage; 0 for all that have none, which therefore count as one."""
+    """Return the id of the tensor's storage; 0 for tensors without one, which count as one."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
@@ -211,7 +212,7 @@ def _flatten_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
 def _find_mutated(
     func: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Iterator[torch.Tensor]:
-    """The arguments that an operator changes; one of higher order, as torch.cond, none."""
+    """Yield the arguments that an operator mutates; none for higher-order operators."""
     schema = getattr(func, "_schema", None)
     for index, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -220,7 +221,7 @@ def _find_mutated(
 
 
 def _has_data_sizes(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
-    """Whether the operator's output has as many elements as the data says: `nonzero`, `x[mask]`."""
+    """Whether the output's size depends on data: `nonzero`, `x[mask]`."""
     import torch
 
     if name == "index":
@@ -234,12 +235,12 @@ def _function_name(func: Any) -> str:
 
 
 def _is_metadata_query(func: Any, name: str) -> bool:
-    """Whether the call tells of a tensor's form; an attribute never tells of its data."""
+    """Whether the call returns metadata of a tensor; every attribute does."""
     return name in _SIZES or name in _METADATA_CALLS or getattr(func, "__name__", "") == "__get__"
 
 
 def _is_python_value(answer: object, name: str) -> bool:
-    """Whether a call gave Python values or an array, no tensor and no symbol of a capture."""
+    """Whether the answer is a Python value or an array, not a tensor or a symbol."""
     if name in _MEMORY:
         return True
     if isinstance(answer, (list, tuple)):
@@ -248,7 +249,7 @@ def _is_python_value(answer: object, name: str) -> bool:
 
 
 def _is_symbol(answer: object) -> bool:
-    """Whether a call gave what a capture has in place of a Python number, or a list of such."""
+    """Whether the answer is a symbol of a capture, or a list of them."""
     import torch
 
     if isinstance(answer, (list, tuple)):
@@ -274,7 +275,7 @@ def _note_conversion(
 
 
 def _value_text(answer: object) -> str:
-    """The value, to be compared; arrays by their bytes."""
+    """Return text to compare values by; arrays by their bytes."""
     if hasattr(answer, "tobytes"):
         return f"{hash((answer.tobytes(), getattr(answer, 'shape', ())))}"
     return repr(answer)

@@ -1,4 +1,4 @@
-"""Archives that torch.export.save and torch.jit.save wrote: programs that bring their own code."""
+"""Archives of torch.export.save and torch.jit.save: programs with their own code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter, ParameterKind, parameters_of_schema
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.nested_values import iterate_leaves
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
 from ..core.torch_file import refuse_archive_code
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import sympy  # type: ignore[import-untyped] # it ships no types
+    import sympy  # type: ignore[import-untyped] # it has no type stubs
     import torch
     from torch.export import ExportedProgram
 
     from ..core.records import Checkpoint
 
-_ENDLESS_SIZE = 2**31  # upper bounds from here on mean "no bound"
+_ENDLESS_SIZE = 2**31  # larger upper bounds mean "no bound"
 
 
 def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
-    """Open the program and read its inputs: names, dtypes, sizes and ranges."""
+    """Load the program and read its inputs: names, dtypes, sizes and ranges."""
     import torch
 
     (path,) = weight_files(checkpoint)
@@ -36,7 +36,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
         if not checkpoint.allow_pickle:
             refuse_archive_code(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of older archive versions, which still open
+            warnings.simplefilter("ignore")  # about older archive versions, which still load
             with path.open("rb") as file:  # a path would have to end in .pt2
                 program = torch.export.load(file)
         module = program.module(check_guards=False)  # guards cannot be captured again
@@ -46,11 +46,12 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
         raise CheckpointError(
             f"{path} cannot be opened as an exported program: {first_line(error)}",
             hint="export it again with torch.export.save, on this version of torch",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     inputs = _program_inputs(program)
     sizes = _SymbolicSizes(program, inputs)
-    told = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
-    known = read_recorded_inputs(path) or told
+    inferred = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
+    known = read_recorded_inputs(path) or inferred
     return LoadedModule(
         kind=PT2,
         module=module,
@@ -61,7 +62,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
 
 
 def _sample_arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The args and kwargs of the export, with torch's argument records for the values."""
+    """Return the args and kwargs of the export, with torch's argument records as values."""
     from torch.export.graph_signature import InputKind
     from torch.utils._pytree import tree_unflatten
 
@@ -75,7 +76,7 @@ def _sample_arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dic
 
 
 def _argument_names(program: ExportedProgram) -> list[str]:
-    """Forward's parameter names, the positional ones first."""
+    """Return forward's parameter names, positional ones first."""
     signature = program.module_call_graph[0].signature
     args, kwargs = _sample_arguments(program)
     names = (signature.forward_arg_names if signature else None) or [
@@ -86,7 +87,7 @@ def _argument_names(program: ExportedProgram) -> list[str]:
 
 
 def _program_parameters(program: ExportedProgram) -> tuple[Parameter, ...]:
-    """Parameters as the program wants them: by position or by name as they were exported."""
+    """Return the program's parameters, by position or name as they were exported."""
     args, kwargs = _sample_arguments(program)
     kinds = [ParameterKind.POSITIONAL] * len(args) + [ParameterKind.KEYWORD] * len(kwargs)
     values = [*args, *kwargs.values()]
@@ -105,7 +106,7 @@ def _constant_leaves(value: object) -> tuple[object, ...]:
 
 
 def _program_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The program's tensor inputs by dotted name, as fake tensors with symbolic sizes."""
+    """Return the program's tensor inputs by dotted name, as fake tensors."""
     from torch.export.graph_signature import TensorArgument
 
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
@@ -119,7 +120,7 @@ def _program_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 class _SymbolicSizes:
-    """Turns symbolic sizes into named dims; one symbol is one name wherever it stands."""
+    """Turns symbolic sizes into named dims; each symbol has one name."""
 
     def __init__(self, program: ExportedProgram, inputs: dict[str, torch.Tensor]) -> None:
         self.ranges = program.range_constraints
@@ -131,15 +132,13 @@ class _SymbolicSizes:
             for expression in _size_expressions(value):
                 if not expression.is_symbol:
                     self.tied.update(expression.free_symbols)
-                    self.notes.append(
-                        f"a size is {expression}: it and its parts are taken as fixed"
-                    )
+                    self.notes.append(f"a size is {expression}: it and its symbols are fixed")
 
     def spec(self, name: str, value: torch.Tensor) -> InputSpec | None:
-        """One input; None, with a note, where its dtype is none of ours."""
+        """Return one input; None, with a note, if its dtype is unsupported."""
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
-            self.notes.append(f"input {name} is {dtype}, which feeds cannot hold")
+            self.notes.append(f"input {name} is {dtype}, which feeds do not support")
             return None
         dims = tuple(self._dim(size, name, axis) for axis, size in enumerate(value.shape))
         top = self.largest.get(name)
@@ -153,9 +152,9 @@ class _SymbolicSizes:
         if not symbol.is_symbol or symbol in self.tied:
             return Dim.of_size(int(hint))
         if symbol not in self.names:
-            taken = "batch" in self.names.values()
+            has_batch = "batch" in self.names.values()
             plain = name.replace(".", "_")
-            self.names[symbol] = "batch" if axis == 0 and not taken else f"{plain}_{axis}"
+            self.names[symbol] = "batch" if axis == 0 and not has_batch else f"{plain}_{axis}"
         low, high = self._range(symbol)
         opt = max(low, int(hint) if hint is not None else UNBOUNDED[1])
         if high is None:
@@ -164,7 +163,7 @@ class _SymbolicSizes:
         return Dim(name=self.names[symbol], low=low, opt=min(opt, high), high=high)
 
     def _range(self, symbol: sympy.Symbol) -> tuple[int, int | None]:
-        """Smallest and largest size; None where the program sets no upper bound."""
+        """Return the smallest and largest size; None without an upper bound."""
         found = self.ranges.get(symbol)
         if found is None:
             return UNBOUNDED[0], None
@@ -178,7 +177,7 @@ def _size_expressions(value: torch.Tensor) -> Iterator[sympy.Expr]:
 
 
 def _largest_integers(program: ExportedProgram) -> dict[str, int]:
-    """The largest value of each whole-number sample that the program was exported with."""
+    """Return the largest value of each integer input that the program was exported with."""
     import torch
 
     if program.example_inputs is None:
@@ -199,7 +198,7 @@ def _largest_integers(program: ExportedProgram) -> dict[str, int]:
 
 
 def load_torchscript(checkpoint: Checkpoint) -> LoadedModule:
-    """Open the archive on the CPU; a traced one says the shapes that it was traced with."""
+    """Load the archive on the CPU; a traced one has the shapes of its example."""
     (path,) = weight_files(checkpoint)
     try:
         module = _open_archive(path)
@@ -207,11 +206,13 @@ def load_torchscript(checkpoint: Checkpoint) -> LoadedModule:
         raise CheckpointError(
             f"{path} cannot be opened as TorchScript: {first_line(error)}",
             hint="save it again with torch.jit.save, on this version of torch",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     if not hasattr(module, "forward"):
         raise CheckpointError(
             f"{path} is a TorchScript archive without a forward method",
             hint="save a module that has forward",
+            code=ErrorCode.UNSUPPORTED,
         )
     method = module._c._get_method("forward")
     takes = parameters_of_schema(method.schema)
@@ -223,7 +224,7 @@ def _open_archive(path: Path) -> torch.jit.ScriptModule:
     import torch
 
     with warnings.catch_warnings():
-        # TorchScript is deprecated as a whole; that is for the docs to say, not for each file
+        # TorchScript is deprecated as a whole; warn in the docs, not per file
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.jit")
         module: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
             path, map_location="cpu", _restore_shapes=True
@@ -232,10 +233,7 @@ def _open_archive(path: Path) -> torch.jit.ScriptModule:
 
 
 def _infer_inputs(method: Any, takes: tuple[Parameter, ...]) -> dict[str, InputSpec]:
-    """The inputs' dtypes and sizes, where the archive remembers those of all its tensors.
-
-    torch declares no types for what a ScriptMethod's graph holds.
-    """
+    """Return the inputs' dtypes and sizes, if the archive has them for all its tensors."""
     known: dict[str, InputSpec] = {}
     inputs = list(method.graph.inputs())[1:]
     for parameter, value in zip(takes, inputs, strict=True):

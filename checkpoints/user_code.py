@@ -1,8 +1,8 @@
-"""Where the user's modules lie, and who may import them.
+"""Folders of the user's modules, and access to them.
 
-The working folder, and the folder of modelc.toml, are appended to `sys.path`, and only while a
-factory is imported and called. Anywhere else a `tensorrt.py` or `onnx.py` of the user's could stand
-in for a library. Later on, code that lies in these folders may still import what lies beside it.
+The working folder and the folder of modelc.toml are appended to `sys.path` only while a factory is
+imported and called: otherwise a `tensorrt.py` or `onnx.py` of the user could shadow a library. Code
+in these folders may import its neighbours at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _registered: list[str] = []
 
 
 def code_folders() -> tuple[str, ...]:
-    """The folders that hold the user's modules: the current one first."""
+    """Return the folders of the user's modules, the current one first."""
     try:
         here = [os.getcwd()]  # noqa: PTH109 - compared as text
     except FileNotFoundError:  # it was removed meanwhile
@@ -29,18 +29,18 @@ def code_folders() -> tuple[str, ...]:
 
 
 def extra_folders() -> tuple[str, ...]:
-    """The folders beside the current one, for a child process to register as well."""
+    """Return the registered folders, for a child process to register as well."""
     return tuple(_registered)
 
 
 def register_folders(folders: Iterable[str]) -> None:
-    """Have modules in these folders be the user's, until the process ends."""
+    """Register folders of the user's modules until the process ends."""
     _registered.extend(folders)
 
 
 @contextmanager
 def use_code_folder(folder: Path) -> Iterator[None]:
-    """Have modules in a folder be the user's within the block."""
+    """Register a folder of the user's modules within the context."""
     place = str(folder.resolve())
     _registered.append(place)
     try:
@@ -51,7 +51,7 @@ def use_code_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def make_user_code_importable() -> Iterator[None]:
-    """Append the user's folders to the import path within the block."""
+    """Append the user's folders to the import path within the context."""
     _install_finder()
     added = [folder for folder in code_folders() if folder not in sys.path]
     sys.path.extend(added)
@@ -59,12 +59,12 @@ def make_user_code_importable() -> Iterator[None]:
         yield
     finally:
         for folder in added:
-            if folder in sys.path:  # the user's code may have put the list back as it was
+            if folder in sys.path:  # the user's code may have restored the list
                 sys.path.remove(folder)
 
 
 class _UserCodeFinder:
-    """Finds modules in the user's folders for code that lies there itself."""
+    """Finds modules in the user's folders for code in these folders."""
 
     def find_spec(
         self,
@@ -82,7 +82,7 @@ _FINDER = _UserCodeFinder()
 
 
 def _install_finder() -> None:
-    """Put the finder behind Python's own, which therefore comes first."""
+    """Insert the finder behind Python's own."""
     if _FINDER not in sys.meta_path:
         finders: list[object] = list(sys.meta_path)
         place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
@@ -90,12 +90,12 @@ def _install_finder() -> None:
 
 
 def _find_importing_file() -> str:
-    """The file whose import statement led here."""
+    """Return the file of the current import statement."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name != __file__ and "importlib" not in name:
-            if name.startswith("<"):  # compiled at run time: of no file, and nobody's
+            if name.startswith("<"):  # compiled at run time
                 return ""
             return os.path.abspath(name)  # noqa: PTH100 - compared as text
         frame = frame.f_back

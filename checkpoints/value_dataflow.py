@@ -1,4 +1,4 @@
-"""Follow a value of tensor data through the user's source to the branches that it decides."""
+"""Follow a value of tensor data through the user's source to the branches that depend on it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ from .source_positions import Chain, CodeSite, find_chain, parse_file
 
 @dataclass(frozen=True, kw_only=True)
 class _ValueOrigin:
-    """Where a value was made: the place, the frames above it, whether it is an array.
+    """The origin of a value: its site, the frames above it, whether it is an array.
 
-    `caught` says that an error raised there is caught further out. `known` are meanings that were
-    worked out for the same stack, by how many frames of it are left: each function asks several
-    times for those of its caller.
+    `caught` says that an enclosing frame catches an error raised there. `known` caches the uses
+    by the number of remaining frames: each function asks several times for its caller's.
     """
 
     site: CodeSite
@@ -50,14 +49,13 @@ class _ValueOrigin:
 
 
 def find_value_uses(sites: Sequence[CodeSite], *, array: bool = False) -> tuple[ValueUse, ...]:
-    """What a Python value made at the innermost of `sites` decides.
+    """Return the uses of a Python value created at the innermost of `sites`.
 
-    It is followed to the names that it is assigned to within one function, and, where it is
-    returned, to where that function was called.
+    It is followed through names within a function, and, if returned, to the function's caller.
 
     Args:
         sites: the user's frames, the innermost first.
-        array: whether it is an array or a list, which have attributes, unlike numbers.
+        array: whether it is an array or a list, not a number.
     """
     return _find_uses(sites, array, {})
 
@@ -65,7 +63,7 @@ def find_value_uses(sites: Sequence[CodeSite], *, array: bool = False) -> tuple[
 def _find_uses(
     sites: Sequence[CodeSite], array: bool, known: dict[int, tuple[ValueUse, ...]]
 ) -> tuple[ValueUse, ...]:
-    """The same; `known` as of an origin."""
+    """Return the uses, from the cache if known."""
     if len(sites) not in known:
         known[len(sites)] = _read_uses(sites, array, known) if sites else ()
     return known[len(sites)]
@@ -77,19 +75,19 @@ def _read_uses(
     site = sites[0]
     tree = parse_file(site.file)
     chain = [] if tree is None or site.span[1] < 0 else find_chain(tree, site.span)
-    if len(chain) < 2:  # noqa: PLR2004 - the file itself is the first
+    if len(chain) < 2:  # noqa: PLR2004 - the first is the file
         text = linecache.getline(site.file, site.line).strip()
         return (KeptValue(file=site.file, line=site.line, text=text),)
-    caught = is_caught(sites)  # then a check decides what runs
+    caught = is_caught(sites)  # then a check is a branch
     origin = _ValueOrigin(site=site, outer=sites[1:], array=array, known=known, caught=caught)
     found = tuple(dict.fromkeys(_walk_outwards(chain, origin)))
-    if any(isinstance(meaning, KeptValue) for meaning in found) or not _is_named(chain, origin):
+    if any(isinstance(use, KeptValue) for use in found) or not _is_named(chain, origin):
         return found
     return (*found, make_kept_value(site, chain[-1]))
 
 
 def _is_named(chain: Chain, origin: _ValueOrigin) -> bool:
-    """Whether an expression names the value, `(most := x.max().item())`, and the name is used."""
+    """Whether a walrus names the value, `(most := x.max().item())`, and the name is used."""
     return any(
         isinstance(node, ast.NamedExpr)
         and _is_kept(attribute_names(node.target), chain[:at], origin)
@@ -98,9 +96,9 @@ def _is_named(chain: Chain, origin: _ValueOrigin) -> bool:
 
 
 def _walk_outwards(chain: Chain, origin: _ValueOrigin) -> Iterator[ValueUse]:
-    """From the value outwards, to what takes it.
+    """Walk from the value outwards to the statement or condition that uses it.
 
-    Where a bare name is asked for its truth, the instruction stands for the whole statement.
+    The instruction that tests a bare name has the span of the whole statement.
     """
     whole, site = chain[-1], origin.site
     if isinstance(whole, (*COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
@@ -128,7 +126,7 @@ def _walk_outwards(chain: Chain, origin: _ValueOrigin) -> Iterator[ValueUse]:
 
 
 def _read_whole_statement(node: ast.AST, origin: _ValueOrigin, above: Chain) -> Iterator[ValueUse]:
-    """What is asked where an instruction stands for a whole branch, comprehension or check."""
+    """Read the conditions of an instruction with the span of a branch, comprehension or check."""
     site = origin.site
     if isinstance(node, ast.Assert):
         yield from read_assertion(node, site.file, caught=origin.caught)
@@ -152,7 +150,7 @@ def _is_condition(parent: ast.AST, child: ast.AST) -> bool:
 def _read_statement(
     chain: Chain, origin: _ValueOrigin, value: ast.AST | None
 ) -> Iterator[ValueUse]:
-    """What the statement at the end of the chain does with a value, if that stayed plain."""
+    """Read what the last statement of the chain does with a value, if it is still a number."""
     statement, site = chain[-1], origin.site
     if isinstance(statement, ast.Assert):
         yield from read_assertion(statement, site.file, caught=origin.caught)
@@ -171,12 +169,12 @@ def _read_statement(
         found = list(_find_named_branches(target_names(statement), chain, origin))
         kept = _is_kept(target_names(statement), chain, origin)
     yield from found
-    if kept or not any(isinstance(meaning, IdleUse) for meaning in found):
+    if kept or not any(isinstance(use, IdleUse) for use in found):
         yield make_kept_value(site, statement)
 
 
 def _is_kept(names: frozenset[str], chain: Chain, origin: _ValueOrigin) -> bool:
-    """Whether names, or what is computed from them, serve for more than checks and messages."""
+    """Whether names, or values computed from them, are used for more than checks and messages."""
     function = find_function(chain)
     nodes = list(ast.walk(function))
     names = _propagate_names(names, nodes, array=origin.array)
@@ -188,24 +186,24 @@ def _is_kept(names: frozenset[str], chain: Chain, origin: _ValueOrigin) -> bool:
 
 
 def _is_kept_outside(origin: _ValueOrigin) -> bool:
-    """Whether a returned value is more than checked where the function was called.
+    """Whether the caller uses a returned value for more than checks.
 
-    What the outermost function returns is the model's answer.
+    The return value of the outermost function is the model's output.
     """
     found = _find_uses(origin.outer, origin.array, origin.known)
-    return not found or any(isinstance(meaning, KeptValue) for meaning in found)
+    return not found or any(isinstance(use, KeptValue) for use in found)
 
 
 def _read_callers(origin: _ValueOrigin) -> Iterator[ValueUse]:
-    """The branches that a returned value decides where the function was called."""
+    """Return the branches of the caller that depend on a returned value."""
     found = _find_uses(origin.outer, origin.array, origin.known)
-    return (meaning for meaning in found if not isinstance(meaning, KeptValue))
+    return (use for use in found if not isinstance(use, KeptValue))
 
 
 def _find_named_branches(
     names: frozenset[str], chain: Chain, origin: _ValueOrigin
 ) -> Iterator[ValueUse]:
-    """The branches of the same function that names decide, or names computed from them."""
+    """Yield the branches of the function that depend on names, or on names computed from them."""
     function = find_function(chain)
     nodes = list(ast.walk(function))
     names = _propagate_names(names, nodes, array=origin.array)
@@ -233,7 +231,7 @@ def _find_named_branches(
 def _propagate_names(
     names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool
 ) -> frozenset[str]:
-    """The names, and all that are computed from them in turn."""
+    """Return the names, and all names computed from them."""
     kinds = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
     assigned = [(target_names(node), node.value) for node in nodes if isinstance(node, kinds)]
     assigned += [(target_names(node), node.iter) for node in nodes if isinstance(node, ast.For)]
@@ -254,7 +252,7 @@ def _propagate_names(
 
 
 def _path_to(root: ast.AST, wanted: ast.AST) -> Chain:
-    """The nodes from `root` to `wanted`, which is left out."""
+    """Return the nodes from `root` to `wanted`, exclusive."""
     parents = {child: node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
     path: Chain = []
     node = parents.get(wanted)

@@ -1,4 +1,4 @@
-"""Load tensors by name into a module, and report what does not fit and what is NaN or Inf."""
+"""Load tensors by name into a module, and report mismatches, NaN and Inf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, Hint, Option, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
 
@@ -32,19 +32,19 @@ class KeyRenaming:
     prefixes: tuple[str, ...]
 
     def __call__(self, key: str) -> str:
-        """The module's name for a checkpoint's key."""
+        """Return the module's name for a checkpoint's key."""
         for prefix in self.prefixes:
             key = key.removeprefix(prefix)
         return key
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was stripped, for the user."""
-        return tuple(f"the prefix {prefix!r} was cut from the keys" for prefix in self.prefixes)
+        """Notes on the stripped prefixes."""
+        return tuple(f"the prefix {prefix!r} was removed from the keys" for prefix in self.prefixes)
 
 
 def find_renaming(keys: Iterable[str], expected: Iterable[str]) -> KeyRenaming:
-    """The fewest known prefixes that, cut off, make the most keys match the module."""
+    """Return the fewest known prefixes whose removal makes the most keys match the module."""
     names, wanted = list(keys), set(expected)
     orders = [
         KeyRenaming(prefixes=order)
@@ -60,9 +60,9 @@ def find_renaming(keys: Iterable[str], expected: Iterable[str]) -> KeyRenaming:
 
 
 class ModuleFiller:
-    """A module being filled, in one go or in portions: what fits goes in at once.
+    """Fills a module with tensors, at once or in portions.
 
-    Weights of a mapped file are not copied where nobody can tell.
+    Weights of a memory-mapped file are used without a copy where possible.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class ModuleFiller:
         versions: Mapping[str, object] | None = None,
         others: Mapping[str, object] | None = None,
     ) -> None:
-        """Begin to fill a module.
+        """Prepare to fill a module.
 
         Args:
-            module: takes the weights.
+            module: receives the weights.
             rename: from the checkpoint's keys to the module's.
-            versions: what the checkpoint records of its modules, by their names there.
-            others: entries of the state dict that are not tensors, as packed weights are.
+            versions: version records of the checkpoint's modules, by name.
+            others: entries of the state dict that are not tensors, such as packed weights.
         """
         self.module = module
         self.rename = rename
@@ -92,11 +92,11 @@ class ModuleFiller:
         self.missing: set[str] | None = None
         self.half: set[str] = set()
         self.cast: dict[tuple[str, str], list[str]] = {}
-        self._taking = MappedTakeover()
+        self._takeover = MappedTakeover()
         unshare_elements((*module.parameters(), *module.buffers()))
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put tensors, under the checkpoint's own keys, into the module."""
+        """Load tensors, by the checkpoint's keys, into the module."""
         import torch
 
         own = self.module.state_dict()
@@ -108,31 +108,32 @@ class ModuleFiller:
                 self._note_cast(key, tensor.dtype, own[name].dtype)
             if name in own and not _can_hold(own[name], tensor):
                 found, wanted = tuple(tensor.shape), tuple(own[name].shape)
-                self.mismatched.append(f"{name} is {found} where the module has {wanted}")
+                self.mismatched.append(f"{name} is {found}, the module's is {wanted}")
                 fitting[name] = own[name]
             else:
                 fitting[name] = tensor
-        del own  # its views would count as others that share the memory
-        self._taking.places = FileMappings()  # those of this portion among them
+        del own  # its views would count as sharing the memory
+        self._takeover.places = FileMappings()  # including those of this portion
         missing, unexpected = self._load({**fitting, **self._others})
         self.unexpected.update(unexpected)
-        # each portion lacks what the others bring: missing is what all of them lack
+        # a name is missing only if all portions lack it
         lacking = set(missing)
         self.missing = lacking if self.missing is None else self.missing & lacking
 
     def _note_cast(self, key: str, found: torch.dtype, wanted: torch.dtype) -> None:
-        """Keep what is to be said of a tensor whose dtype is not the module's.
+        """Record a tensor whose dtype differs from the module's.
 
         Raises:
-            CheckpointError: it is complex and the module is not: half of it would be lost.
+            CheckpointError: it is complex and the module's is not.
         """
         import torch
 
         then, now = (str(dtype).removeprefix("torch.") for dtype in (found, wanted))
         if found.is_complex and not wanted.is_complex:
             raise CheckpointError(
-                f"{key} is {then} where the module has {now}: its imaginary part would be lost",
-                hint="save what the module computes with, or build a module with complex weights",
+                f"{key} is {then}, the module's is {now}: the imaginary part would be lost",
+                hint="save real weights, or build a module with complex weights",
+                code=ErrorCode.MISFIT_WEIGHTS,
             )
         if found in (torch.float16, torch.bfloat16):
             self.half.add(then)
@@ -140,10 +141,10 @@ class ModuleFiller:
             self.cast.setdefault((then, now), []).append(key)
 
     def _load(self, state: dict[str, object]) -> tuple[Sequence[str], Sequence[str]]:
-        """What is missing, and what the module does not have.
+        """Load the state; return missing and unexpected names.
 
-        Where a module wants a version and the checkpoint records none, as safetensors do not, the
-        code's own versions hold.
+        If a module requires a version and the checkpoint has none, as with safetensors, the code's
+        own versions are used.
         """
         own = getattr(self.module.state_dict(), "_metadata", {})
         errors: list[Exception] = []
@@ -152,22 +153,22 @@ class ModuleFiller:
             if versions:
                 given._metadata = versions  # type: ignore[attr-defined] # as torch keeps it
             try:
-                with _make_takeover_mode(self._taking):
+                with _make_takeover_mode(self._takeover):
                     found = self.module.load_state_dict(given, strict=False)
             except Exception as error:  # noqa: BLE001 - the module's own code raises anything
                 errors.append(error)
             else:
                 return found.missing_keys, found.unexpected_keys
         raise CheckpointError(
-            f"the module does not take the weights: {first_line(errors[0])}",
-            hint="see whether module.load_state_dict takes them by itself",
+            f"the module rejects the weights: {first_line(errors[0])}",
+            hint="try module.load_state_dict in Python",
         ) from errors[0]
 
     def finish(self, path: str, *, strict: bool) -> tuple[str, ...]:
-        """The notes of this filling.
+        """Return notes on the loaded weights.
 
         Raises:
-            CheckpointError: `strict`, and checkpoint and module do not match.
+            CheckpointError: `strict` is set, and checkpoint and module do not match.
         """
         own = self.module.state_dict(keep_vars=True)
         missing = set(own) if self.missing is None else self.missing
@@ -190,12 +191,13 @@ class ModuleFiller:
                     Option("model-arg"),
                     ", or add ",
                     Option("no-strict"),
-                    " to go on without these",
+                    " to continue without these",
                 ),
                 option="model",
+                code=ErrorCode.MISFIT_WEIGHTS,
             )
         if found and (kept := len(lacking) + len(self.mismatched)):
-            found.append(f"kept as the factory drew them from seed 0: {kept} of {len(own)} tensors")
+            found.append(f"{kept} of {len(own)} tensors keep the factory's random values (seed 0)")
         kinds = " and ".join(sorted(self.half))
         halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
         return (*self.rename.notes, *halves, *self._casts(), *found)
@@ -206,15 +208,12 @@ class ModuleFiller:
             yield f"{count} cast from {then} to {now}: {_first_names(keys)}"
 
 
-def _make_takeover_mode(taking: MappedTakeover) -> TorchFunctionMode:
-    """A mode in which a module's own loading takes mapped memory over instead of copying it.
-
-    So what modules do to their state dict while they load it is done as ever.
-    """
+def _make_takeover_mode(takeover: MappedTakeover) -> TorchFunctionMode:
+    """Return a mode in which a module's own loading uses mapped memory instead of copying it."""
     import torch
 
     def take_over(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if func is torch.Tensor.copy_ and len(args) == 2 and taking.take(*args):  # noqa: PLR2004
+        if func is torch.Tensor.copy_ and len(args) == 2 and takeover.take(*args):  # noqa: PLR2004
             return args[0]
         return func(*args, **kwargs)
 
@@ -222,9 +221,9 @@ def _make_takeover_mode(taking: MappedTakeover) -> TorchFunctionMode:
 
 
 def unshare_elements(tensors: Iterable[torch.Tensor]) -> None:
-    """Give each tensor whose elements share memory, as `expand` makes them, memory for each.
+    """Make tensors with overlapping elements, as `expand` creates them, contiguous in place.
 
-    Nothing can be written into such a tensor. Its values stay, and so does the object.
+    Such tensors cannot be written to.
     """
     from torch.nn.parameter import is_lazy
 
@@ -251,7 +250,7 @@ def _can_hold(own: object, tensor: torch.Tensor) -> bool:
 
 
 def _storage_place(tensor: object) -> tuple[object, ...]:
-    """Where the elements lie: equal for tied weights."""
+    """Return the location of the elements, equal for tied weights."""
     import torch
     from torch.nn.parameter import is_lazy
 
@@ -263,7 +262,7 @@ def _storage_place(tensor: object) -> tuple[object, ...]:
 
 
 def _names_text(word: str, names: Sequence[str], others: Sequence[str]) -> str:
-    """`2 missing: a.weight (close: a.weigth), b.bias`."""
+    """Format `2 missing: a.weight (close: a.weigth), b.bias`."""
     if not names:
         return ""
     shown: list[str] = []
@@ -274,13 +273,13 @@ def _names_text(word: str, names: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _first_names(names: Sequence[str], *, of: int | None = None) -> str:
-    """The first names, and how many more there are."""
+    """Format the first names, and the number of the others."""
     more = (of or len(names)) - _SHOWN
     return f"{', '.join(names[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 def tensor_form(tensor: torch.Tensor) -> str:
-    """How a tensor holds its values: `dense`, `sparse_coo`, `quantized`, `meta`, `nested`, ..."""
+    """Return how a tensor stores its values: `dense`, `sparse_coo`, `quantized`, `meta`, ..."""
     import torch
 
     if tensor.is_meta:
@@ -293,32 +292,33 @@ def tensor_form(tensor: torch.Tensor) -> str:
 
 
 def check_form(name: str, tensor: torch.Tensor, wanted: str = "dense") -> None:
-    """Refuse a tensor without values, a nested one, and one of another form than is wanted.
+    """Check that a tensor has values and the wanted form.
 
     Raises:
-        CheckpointError: it is one of these.
+        CheckpointError: it is on the meta device, nested, or has another form.
     """
     form = tensor_form(tensor)
     if form not in ("meta", "nested") and form == wanted:
         return
     meta = "meta" in (form, wanted)
     raise CheckpointError(
-        f"the tensor {name} is {form} where the module has a {wanted} one",
+        f"the tensor {name} is {form}, the module's is {wanted}",
         hint="build the module on the cpu: a tensor on the meta device has no values"
         if meta
         else f"save it as a plain tensor: {_TO_PLAIN.get(form, 'tensor.to_dense()')}",
+        code=ErrorCode.MISFIT_WEIGHTS,
     )
 
 
 # Which weights of a module hold NaN or Inf, looked for without a copy of them.
 
 
-_BLOCK_SIZE = 1 << 22  # elements that are counted at once
+_BLOCK_SIZE = 1 << 22  # elements per block
 
 
 @dataclass(frozen=True, kw_only=True)
 class NonFiniteWeight:
-    """One weight with how many of its elements are NaN, and how many are Inf."""
+    """One weight with its numbers of NaN and Inf."""
 
     name: str
     nan: int
@@ -326,12 +326,12 @@ class NonFiniteWeight:
 
     def __str__(self) -> str:
         counts = ((self.nan, "NaN"), (self.inf, "Inf"))
-        told = " and ".join(f"{count} {word}" for count, word in counts if count)
-        return f"{self.name} has {told}"
+        text = " and ".join(f"{count} {word}" for count, word in counts if count)
+        return f"{self.name} has {text}"
 
 
 def find_nonfinite_weights(module: torch.nn.Module) -> tuple[NonFiniteWeight, ...]:
-    """Parameters with NaN or Inf, then buffers with NaN: Inf in a buffer is most often a mask."""
+    """Find parameters with NaN or Inf, and buffers with NaN: Inf in a buffer is mostly a mask."""
     named = ((name, one, True) for name, one in module.named_parameters())
     buffers = ((name, one, False) for name, one in module.named_buffers())
     found = (
@@ -343,7 +343,7 @@ def find_nonfinite_weights(module: torch.nn.Module) -> tuple[NonFiniteWeight, ..
 
 
 def _is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Whether it has elements that can be asked: a class of tensors of its own need not answer."""
+    """Whether it is a dense float tensor of torch's own class."""
     import torch
 
     floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -354,7 +354,7 @@ def _is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 
 def _is_all_finite(tensor: torch.Tensor) -> bool:
-    """Whether all is finite: the smallest and the largest say so, and need no memory."""
+    """Whether all elements are finite, by minimum and maximum, which need no memory."""
     import torch
 
     low, high = torch.aminmax(tensor.detach())

@@ -1,4 +1,4 @@
-"""Sets of weights in one checkpoint, as raw and EMA: which fit the module, and which is taken."""
+"""Sets of weights in one checkpoint, such as raw and EMA: choose the one for the module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, Hint, Option, unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, unknown_name_error
 from ..core.torch_file import read_torch_file
 from .weight_loading import find_renaming
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     import torch
 
-TOP_KEY = "."  # the key of weights that lie at the top of the file
+TOP_KEY = "."  # the key of weights at the top level of the file
 USUAL_KEYS = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
-_TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng")  # keys of tensors that are no weights
+_TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng")  # keys of tensors that are not weights
 _DEPTH = 3  # of dicts in dicts
-_SHOWN = 6  # sets that a message names
-_TWINS = 3  # parts of one set, at most, that are taken for sets of their own
-_LISTED = 20  # parts of names that a hint offers
+_SHOWN = 6  # sets that a message lists
+_MAX_MODELS = 3  # at most this many parts of one set count as separate sets
+_LISTED = 20  # parts of names that a hint lists
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSet:
-    """One state dict: `key` leads to it, as --weights-key takes it.
+    """One state dict, selected with --weights-key `key`.
 
-    `shapes` are those of its tensors by their names in the set; `prefix` is what the names begin
-    with in the file beside. `read` gives a tensor by its name in the set.
+    `shapes` has the shapes of its tensors by name; `prefix` precedes the names in the file.
+    `read` returns a tensor by name.
     """
 
     key: str
@@ -42,15 +42,15 @@ class WeightSet:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it holds."""
+        """The number of its elements."""
         return sum(map(prod, self.shapes.values()))
 
     def is_in(self, key: str) -> bool:
-        """Whether the set is that of a key, or a part of it."""
+        """Whether the set is the one of a key, or a part of it."""
         return key in (TOP_KEY, self.key) or self.key.startswith(f"{key}.")
 
     def within(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries that are of the set, by their names in it."""
+        """Return the entries of the set, by their names in it."""
         return {
             name.removeprefix(self.prefix): value
             for name, value in found.items()
@@ -58,7 +58,7 @@ class WeightSet:
         }
 
     def parts(self) -> Iterator[WeightSet]:
-        """A set for each first part of the names, where all have one and there are several."""
+        """Yield a set per first part of the names, if all names have one and there are several."""
         named: dict[str, dict[str, tuple[int, ...]]] = {}
         for name, shape in self.shapes.items():
             head, dot, rest = name.partition(".")
@@ -76,9 +76,9 @@ class WeightSet:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSetSummary:
-    """One set as `modelc inspect` shows it.
+    """One set for `modelc inspect`.
 
-    `differs` is how far each other set of the same names and shapes is from it, by key: the norm of
+    `differs` has the distance of each other set of the same names and shapes, by key: the norm of
     the difference over the norm of this set.
     """
 
@@ -89,9 +89,9 @@ class WeightSetSummary:
 
 
 def find_states(found: object) -> dict[str, Mapping[str, object]]:
-    """The state dicts in what a file holds, by key; those of a well-known key come first.
+    """Return the state dicts in a loaded file by key, well-known keys first.
 
-    A state dict is a dict with text for keys and a tensor among its values.
+    A state dict is a dict with string keys and at least one tensor.
     """
     states = dict(_walk_states(found, (), _DEPTH))
     usual = [key for key in USUAL_KEYS if key in states]
@@ -116,11 +116,11 @@ def _walk_states(
 
 
 def make_weight_set(key: str, state: Mapping[str, object]) -> WeightSet:
-    """The set of a state dict that was read."""
+    """Return the set of a loaded state dict."""
     import torch
 
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    # a nested tensor has no shape; whoever loads it names it
+    # a nested tensor has no shape; loading it reports that
     shapes = {n: () if one.is_nested else tuple(one.shape) for n, one in tensors.items()}
     return WeightSet(key=key, shapes=shapes, read=tensors.__getitem__)
 
@@ -128,14 +128,14 @@ def make_weight_set(key: str, state: Mapping[str, object]) -> WeightSet:
 def choose_weight_set(
     sets: Sequence[WeightSet], module: torch.nn.Module, *, key: str | None, strict: bool, path: str
 ) -> tuple[WeightSet, tuple[str, ...]]:
-    """The set to fill a module with, and a note on its key.
+    """Return the set to fill a module with, and notes on its key.
 
     Args:
-        sets: at least one; the first is taken where none fits.
-        module: takes the weights.
+        sets: at least one; the first is used if none fits.
+        module: receives the weights.
         key: the set that the user chose.
-        strict: all of the module's tensors, and no others, have to be there.
-        path: of the file.
+        strict: require exactly the module's tensors.
+        path: the path of the file.
 
     Raises:
         UsageError: there is no set of that key.
@@ -161,7 +161,7 @@ def choose_weight_set(
 
 
 def _find_by_key(key: str, sets: Sequence[WeightSet]) -> WeightSet:
-    """The set of a key, which may be a first part of the names in another."""
+    """Return the set of a key, which may be a prefix of names in another set."""
     parts = [part for one in sets for part in one.parts()]
     by_key = {one.key: one for one in (*parts, *sets)}
     if key not in by_key:
@@ -173,17 +173,17 @@ def _find_by_key(key: str, sets: Sequence[WeightSet]) -> WeightSet:
 
 def _subkeys(chosen: WeightSet, *more: str) -> tuple[str, ...]:
     if chosen.key == TOP_KEY:
-        return ("; ".join(("the weights at the top were taken", *more)),) if more else ()
-    return ("; ".join((f"the weights were under the key {chosen.key!r}", *more)),)
+        return ("; ".join(("the weights at the top level were used", *more)),) if more else ()
+    return ("; ".join((f"the weights have the key {chosen.key!r}", *more)),)
 
 
 def _note_unused(
     sets: Sequence[WeightSet], chosen: WeightSet, equal: Sequence[WeightSet], wanted: _ModuleShapes
 ) -> Iterator[str]:
-    """What is said of the sets that were not taken."""
+    """Yield notes on the sets that are not used."""
     for one in sets[:_SHOWN]:
         if one in equal:
-            yield f"{one.key!r} holds the same"
+            yield f"{one.key!r} is identical"
         elif one is not chosen:
             count, all_ = wanted.matches(one), len(wanted.shapes)
             yield f"of {one.key!r}, {count} of the module's {all_} tensors fit"
@@ -191,7 +191,7 @@ def _note_unused(
 
 @dataclass(frozen=True, kw_only=True)
 class _ModuleShapes:
-    """What a module takes: shapes by name, None where any goes; `tied` may be missing."""
+    """The shapes of a module by name, None for any shape; `tied` names may be missing."""
 
     shapes: Mapping[str, tuple[int, ...] | None]
     tied: frozenset[str]
@@ -221,24 +221,24 @@ class _ModuleShapes:
         return name in self.shapes and self.shapes[name] in (None, shape)
 
     def takes(self, one: WeightSet) -> bool:
-        """Whether the set has all of the module's tensors, and no others."""
+        """Whether the set has exactly the module's tensors."""
         names = self._rename_keys(one)
         missing = set(self.shapes) - set(names) - self.tied
         return not missing and all(self._fits(name, shape) for name, shape in names.items())
 
     def matches(self, one: WeightSet) -> int:
-        """How many of the module's tensors the set has."""
+        """Return how many of the module's tensors the set has."""
         return sum(self._fits(name, shape) for name, shape in self._rename_keys(one).items())
 
     def nearest(self, sets: Iterable[WeightSet]) -> list[WeightSet]:
-        """The sets that have the most of the module's tensors, where any has one."""
+        """Return the sets with the most of the module's tensors; empty if none has any."""
         counted = [(self.matches(one), one) for one in sets]
         most = max((count for count, _ in counted), default=0)
         return [one for count, one in counted if count == most] if most else []
 
 
 def _relative_difference(one: WeightSet, other: WeightSet) -> float | None:
-    """The norm of the difference over the norm of `one`; None for other names or shapes."""
+    """Return the norm of the difference over the norm of `one`; None if names or shapes differ."""
     if dict(one.shapes) != dict(other.shapes):
         return None
     apart, norm = 0.0, 0.0
@@ -250,7 +250,7 @@ def _relative_difference(one: WeightSet, other: WeightSet) -> float | None:
 
 
 def percent_text(share: float) -> str:
-    """`0.83%` or `120%`."""
+    """Format a share as `0.83%` or `120%`."""
     percent = 100 * share
     return f"{percent:,.0f}%" if percent >= 10 else f"{percent:.2g}%"  # noqa: PLR2004
 
@@ -267,20 +267,21 @@ def _ambiguous_error(fits: Sequence[WeightSet], path: str) -> CheckpointError:
     sizes = [f"{len(one.shapes)} tensors, {one.parameters:,} parameters" for one in fits]
     size = f"each of {sizes[0]}" if len(set(sizes)) == 1 else f"of {' and '.join(sizes)}"
     apart = _relative_difference(*fits[:2])
-    told = "" if apart is None else f"; they differ by {percent_text(apart)} of their norm"
+    difference = "" if apart is None else f"; they differ by {percent_text(apart)} of their norm"
     return CheckpointError(
-        f"{path} holds {len(fits)} sets of weights that fit the module, {' and '.join(keys)}, "
-        f"{size}{told}",
+        f"{path} has {len(fits)} sets of weights that fit the module, {' and '.join(keys)}, "
+        f"{size}{difference}",
         hint=Hint(
             "add ",
             Option("weights-key", ", or --weights-key ".join(one.key for one in fits[:_SHOWN])),
         ),
         option="weights-key",
+        code=ErrorCode.AMBIGUOUS_WEIGHTS,
     )
 
 
 def weights_kind(path: Path) -> str:
-    """The kind of a checkpoint that holds weights alone; empty for all other files."""
+    """Return the kind of a checkpoint of weights only; empty for other files."""
     from .sniff import SAFETENSORS, STATE_DICT, sniff_kind
 
     try:
@@ -291,13 +292,13 @@ def weights_kind(path: Path) -> str:
 
 
 def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
-    """The sets of weights in a file that torch.save or safetensors wrote.
+    """Describe the sets of weights in a file of torch.save or safetensors.
 
     Raises:
-        CheckpointError: the file cannot be read, or is a pickle of objects.
+        CheckpointError: the file cannot be read, or contains pickled objects.
     """
-    from .safetensors_checkpoint import read_weight_set
     from .sniff import SAFETENSORS, sniff_kind
+    from .state_dict_checkpoint import read_weight_set
 
     if sniff_kind(path) == SAFETENSORS:
         sets = [read_weight_set([path])]
@@ -324,6 +325,6 @@ def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
 
 
 def _are_whole_models(parts: Sequence[WeightSet]) -> bool:
-    """Whether the parts of one set look like whole models, as student and teacher do."""
+    """Whether the parts of one set look like whole models, such as student and teacher."""
     same = all(dict(one.shapes) == dict(parts[0].shapes) for one in parts)
-    return 1 < len(parts) <= _TWINS and same and len(parts[0].shapes) > 1
+    return 1 < len(parts) <= _MAX_MODELS and same and len(parts[0].shapes) > 1

@@ -19,9 +19,7 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from ..projects.project_faults import split_faults
-from ..projects.setting_keys import REPLACED_KEYS
-from . import build_commands, cache, debug, export, folder_commands, run, setup_commands, validate
+from . import cache, export, folder_commands, run, setup_commands, validate
 from .streams import flush_streams, open_streams
 
 INTERRUPTED = 130
@@ -37,10 +35,10 @@ app = typer.Typer(
 )
 app.command("export")(export.export)
 app.command("run")(run.run)
-app.command("build-ov")(build_commands.build_ov)
-app.command("build-trt")(build_commands.build_trt)
+app.command("build-ov")(export.build_ov)
+app.command("build-trt")(export.build_trt)
 app.command("validate")(validate.validate)
-app.command("debug")(debug.debug)
+app.command("debug")(validate.debug)
 app.command("report")(folder_commands.report)
 app.add_typer(cache.app, name="cache")
 app.command("calibrate")(setup_commands.calibrate)
@@ -89,17 +87,6 @@ def _handle_signals() -> None:
     handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
-_FORMER_OPTIONS = {
-    "--inputs": "--samples"
-}  # options by names that they had before; no help lists them
-
-
-def _replace_former_name(argument: str) -> str:
-    """The argument, an option's former name replaced."""
-    name, sign, value = argument.partition("=")
-    return f"{_FORMER_OPTIONS.get(name, name)}{sign}{value}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class _CliFault:
     """One thing that stopped the command, as it is told and as `--json` writes it."""
@@ -133,7 +120,6 @@ def run_cli(arguments: list[str]) -> int:
     from .streams import forget_folders
 
     forget_folders()
-    arguments = [_replace_former_name(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
         _check_environment(arguments)
@@ -199,6 +185,8 @@ def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
     if isinstance(error, TyperException):
         code, faults = error.exit_code, _usage_faults(error)
     elif isinstance(error, ModelcError):
+        from ..projects.project_faults import split_faults
+
         code = error.exit_code
         faults = [_CliFault.of(one) for one in split_faults(error)]
     else:
@@ -217,9 +205,6 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     near = _nearest_options(error)
     if near:
         message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
-    former = REPLACED_KEYS.get(str(getattr(error, "option_name", "")).removeprefix("--"))
-    if former:
-        message, hint = message.partition(" (")[0], f"use --{former}"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
 
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import common_options as o
+from ..pipeline.call_options import CallOptions
+from ..pipeline.option_spec import Given, Panel, read_record
+from .command_options import with_options
+from .run_options import CACHE_DIR, cache_folder
 
 if TYPE_CHECKING:
     from ..pipeline.cache.store_layout import StoreLayout
@@ -22,18 +25,18 @@ CacheDir = Annotated[
         "--cache-dir",
         envvar="MODELC_CACHE_DIR",
         metavar="DIR",
-        help=o.CACHE_DIR,
-        rich_help_panel=o.Panel.CACHE,
+        help=CACHE_DIR,
+        rich_help_panel=Panel.CACHE,
     ),
 ]
 
 
 @app.command("ls")
+@with_options("cache ls")
 def ls(
-    json: o.Json = False,
-    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     cache_dir: CacheDir = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """List the results that are kept, the last used first."""
     from ..pipeline.cache.store_layout import list_results
@@ -43,7 +46,7 @@ def ls(
 
     layout = _open_layout(cache_dir)
     rows = list_results(layout)
-    if json:
+    if read_record(CallOptions, given).json:
         show_json(
             encode_json({"results": rows, "size": layout.size(), "folder": str(layout.folder)})
         )
@@ -52,16 +55,15 @@ def ls(
 
 
 @app.command("gc")
+@with_options("cache gc")
 def gc(
-    json: o.Json = False,
-    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     limit: Annotated[
         str | None,
         typer.Option(
             "--limit",
             metavar="SIZE",
             help="Bytes to keep: 2GB, 500MB, 0 for none; default 10GB.",
-            rich_help_panel=o.Panel.CACHE,
+            rich_help_panel=Panel.CACHE,
         ),
     ] = None,
     older_than: Annotated[
@@ -70,11 +72,12 @@ def gc(
             "--older-than",
             metavar="TIME",
             help="Also what was not used for: 30d, 12h.",
-            rich_help_panel=o.Panel.CACHE,
+            rich_help_panel=Panel.CACHE,
         ),
     ] = None,
     cache_dir: CacheDir = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Remove what was used least recently, beyond a size or an age."""
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
@@ -87,18 +90,18 @@ def gc(
     age = None if older_than is None else parse_seconds(older_than)
     layout = _open_layout(cache_dir)
     freed = collect_garbage(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
-    if json:
+    if read_record(CallOptions, given).json:
         show_json(encode_json({"freed": freed, "left": layout.size()}))
     else:
         show_cache_freed(freed, layout.size())
 
 
 @app.command("verify")
+@with_options("cache verify")
 def verify(
-    json: o.Json = False,
-    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     cache_dir: CacheDir = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Digest every file again and remove what is wrong; exit 1 where anything was."""
     from ..pipeline.cache.result_store import verify_store as wrong_in
@@ -108,7 +111,7 @@ def verify(
 
     layout = _open_layout(cache_dir)
     wrong = wrong_in(layout) if layout.folder.is_dir() else ()
-    if json:
+    if read_record(CallOptions, given).json:
         show_json(encode_json({"wrong": wrong, "left": layout.size()}))
     else:
         show_cache_faults(wrong, layout.size())
@@ -121,9 +124,6 @@ def _open_layout(cache_dir: Path | None) -> StoreLayout:
     from ..pipeline.cache.result_store import RESULTS_FOLDER
     from ..pipeline.cache.store_layout import StoreLayout
 
-    folder = cache_dir or o.cache_folder()
-    if folder is None:
-        raise RuntimeError("there is always a folder of the user's")
     if cache_dir is not None and not cache_dir.is_dir():
         raise UsageError(f"no such folder: {cache_dir}", hint="give the folder of a cache")
-    return StoreLayout(folder=folder / RESULTS_FOLDER)
+    return StoreLayout(folder=(cache_dir or cache_folder()) / RESULTS_FOLDER)

@@ -1,4 +1,4 @@
-"""Consoles on stdout and stderr: tables, JSON documents, lines of prose, and progress."""
+"""Consoles on stdout and stderr: tables, JSON documents, text, and progress."""
 
 from __future__ import annotations
 
@@ -27,22 +27,19 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 STATE_MARKS = {
-    State.PASSED: "[green]pass[/]",
-    State.FAILED: "[red]FAIL[/]",
-    State.ERROR: "[red]error[/]",
+    State.PASSED: "[green]passed[/]",
+    State.FAILED: "[red]rejected[/]",
+    State.ERROR: "[red]failed[/]",
 }
 _INDENT = 2  # columns
-_NAME_COLUMNS = ("model", "artifact", "measure")  # columns that say what a row is of
-_MIN_WIDTH = 20  # columns of prose, on however narrow a terminal
-_WIDE_CONSOLE = 200  # what is piped is not cut to 80 columns
-_MAX_WIDTH = 10_000  # columns: as wide as a table would be
+_NAME_COLUMNS = ("model", "artifact", "measure")  # columns that identify a row
+_MIN_WIDTH = 20  # columns of text, even on a narrower terminal
+_WIDE_CONSOLE = 200  # columns of piped output
+_MAX_WIDTH = 10_000  # columns: to measure the full width of a table
 
 
 class CleanConsole(Console):
-    """A console that shows control characters as their escapes: a name may hold any of them.
-
-    Every text is a line, a part of one, or a cell, so that line breaks are shown as well.
-    """
+    """A console that escapes control characters and line breaks, as names may contain them."""
 
     def render_str(
         self,
@@ -56,7 +53,7 @@ class CleanConsole(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Every text of a line or a cell comes through here."""
+        """Render the text of a line or a cell."""
         return super().render_str(
             escape_control_line(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
             markup=markup, highlight=highlight, highlighter=highlighter,
@@ -64,13 +61,13 @@ class CleanConsole(Console):
 
 
 def result_console() -> Console:
-    """The console of results; as wide as the terminal."""
+    """Return the console on stdout, as wide as the terminal."""
     return CleanConsole(highlight=False, width=None if sys.stdout.isatty() else _WIDE_CONSOLE)
 
 
 @contextmanager
 def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
-    """A console without colours, whatever the environment asks for, and what was drawn on it."""
+    """Yield a console without colours, and a function that returns the printed lines."""
     with io.StringIO() as stream:
         console = Console(
             file=stream,
@@ -84,14 +81,14 @@ def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
 
 
 def show_json_error(errors: Sequence[Mapping[str, str]]) -> None:
-    """The document of a command that an error stopped; nothing where there is one already."""
+    """Add the JSON document of an error, unless the command has added one."""
     if not _documents:
         document = {"error": errors[0], "errors": list(errors)}
         show_json(json.dumps(document, indent=1).encode() + b"\n")
 
 
 def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table with these columns, those in `right` aligned so."""
+    """Return an empty table; the columns in `right` are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -106,19 +103,23 @@ def fit_table(
     right: Iterable[str] = (),
     less: Sequence[str] = (),
 ) -> Table:
-    """A table of rows by column, without as many columns of `less` as the console is too narrow.
+    """Return a table; on a narrow console, columns are dropped in the order of `less`.
 
-    They go in the order of `less`. A cell that a row has no text for is empty.
+    A missing cell is empty.
     """
-    kept = list(columns)
-    table = _fill_table(kept, rows, right)
-    options = console.options.update(max_width=_MAX_WIDTH)
-    for gone in less:
-        if console.measure(table, options=options).maximum <= console.width:
+    shown = list(columns)
+    table = _fill_table(shown, rows, right)
+    for column in less:
+        if _fits(console, table):
             break
-        kept = [column for column in kept if column != gone]
-        table = _fill_table(kept, rows, right)
+        shown.remove(column)
+        table = _fill_table(shown, rows, right)
     return table
+
+
+def _fits(console: Console, table: Table) -> bool:
+    options = console.options.update(max_width=_MAX_WIDTH)
+    return console.measure(table, options=options).maximum <= console.width
 
 
 def _fill_table(
@@ -131,9 +132,9 @@ def _fill_table(
 
 
 def print_line(console: Console, text: str) -> None:
-    """One line of prose with its markup; what is piped stays one line.
+    """Print one line of text with markup.
 
-    On a terminal that is too narrow the further lines are indented below the first.
+    A terminal wraps it and indents the further lines; piped output is never wrapped.
     """
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
@@ -147,7 +148,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Lines of prose, each as `say` has it."""
+    """Print each line as `print_line` does."""
     for line in lines:
         print_line(console, line)
 
@@ -155,14 +156,13 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 def show_reasons_table(
     console: Console, rows: Sequence[Mapping[str, str]], *, right: Iterable[str] = ()
 ) -> None:
-    """A table whose last column, `why`, goes to lines of its own where it is too narrow for it.
+    """Print a table; on a narrow console its last column, `why`, becomes lines below it.
 
-    A line begins with the names that its row begins with.
+    Each of these lines begins with the names of its row.
     """
     columns = list(rows[0])
     table = _fill_table(columns, rows, right)
-    options = console.options.update(max_width=_MAX_WIDTH)
-    if console.measure(table, options=options).maximum <= console.width:
+    if _fits(console, table):
         console.print(table)
         return
     console.print(_fill_table(columns[:-1], rows, right))
@@ -172,52 +172,52 @@ def show_reasons_table(
             print_line(console, f"{' '.join(names)}: {row['why']}")
 
 
-_documents: list[bytes] = []  # what this run of the command will write to stdout
+_documents: list[bytes] = []  # to be written to stdout when the command ends
 
 
 def show_json(document: bytes) -> None:
-    """One JSON object, written with its exit code once the command has ended."""
+    """Add a JSON object, which is written when the command has ended."""
     _documents.append(document)
 
 
 def write_json(exit_code: int) -> None:
-    """Write what `show_json` was given, with the exit code as the first of its keys."""
+    """Write the documents of `show_json`, each with the exit code as its first key."""
     for document in _documents:
         show_document(_with_code(document, exit_code))
     _documents.clear()
 
 
 def _with_code(document: bytes, exit_code: int) -> bytes:
-    """The document with the exit code as the first of its keys, where it has none of its own."""
+    """Add the exit code as the first key, unless the document has one."""
     found = json.loads(document)
     if not isinstance(found, dict) or "exit_code" in found:
         return document
     text = json.dumps({"exit_code": exit_code, **found}, indent=1, ensure_ascii=False)
-    return text.encode(errors="backslashreplace") + b"\n"  # a lone surrogate is escaped as JSON is
+    return text.encode(errors="backslashreplace") + b"\n"  # lone surrogates as JSON escapes
 
 
 def show_document(document: bytes) -> None:
-    """A document of a format of its own, as it is."""
+    """Write a document to stdout unchanged."""
     sys.stdout.buffer.write(document)
     sys.stdout.flush()
 
 
-_USUAL, _NARROW = 40, 36  # columns of a step's name: `convert openvino-int8 (onnxruntime)` has 35
+_USUAL, _NARROW = 40, 36  # columns of a step; `convert openvino-int8 (onnxruntime)` has 35
 _WIDE_TERMINAL = 90  # columns of the terminal
 
 
 @contextmanager
 def error_console() -> Iterator[Console]:
-    """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
+    """Yield a console on a copy of stderr, unaffected by the redirection of stderr to logs."""
     with lenient_stream(os.dup(2), "utf-8", closes=True) as stream:
         yield CleanConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 
 class Screen:
-    """A listener that draws on stderr. A context manager: the spinner ends with it."""
+    """A listener that draws progress on stderr; a context manager that ends the spinner."""
 
     def __init__(self, *, quiet: bool = False, more: int = 0) -> None:
-        """`more` columns stand before a step's usual name."""
+        """Reserve `more` columns for a prefix of the step names."""
         self._quiet = quiet
         self._more = more
         self._open = ExitStack()
@@ -268,7 +268,7 @@ class Screen:
             case Finished():
                 self._finish(event)
             case Entered():
-                pass  # its steps say so
+                pass  # its steps are shown
             case _:
                 assert_never(event)
 
@@ -276,8 +276,8 @@ class Screen:
         task = self._tasks.pop(event.step, None)
         if task is not None:
             self._progress.remove_task(task)
-        missed = "[yellow]✗[/]" if event.attempt else "[red]✗[/]"
-        mark = "[green]✓[/]" if event.passed else missed
+        colour = "green" if event.passed else "yellow" if event.attempt else "red"
+        mark = f"[{colour}]{'✓' if event.passed else '✗'}[/]"
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
         width = self._more + (_NARROW if self._console.width < _WIDE_TERMINAL else _USUAL)
         step = f"{event.step:<{width}}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -12,88 +10,62 @@ from ..core.children.limits import ProcessLimits
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
+from ..pipeline.call_options import CallOptions
 from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
 from ..pipeline.provenance.signing import keep_signature
 from ..pipeline.recorded_run import AnyRequest, FinishRequest
 from ..pipeline.report_files import remove_stale_reports
-from ..reports.report_formats import ReportFormat
 from .console import Screen, show_json
+from .judging_options import parse_formats
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
 from .render_report import report_run
-from .run_options import load_private_key
+from .run_options import load_private_key, process_bounds
 from .streams import set_output_folder
 
 
-def execute(
-    order: Order,
-    *,
-    dry_run: bool,
-    json: bool,
-    quiet: bool,
-    prepare_only: bool = False,
-    reports: Sequence[ReportFormat] = (),
-    bounds: ProcessLimits | None = None,
-    sign_key: Path | None = None,
-) -> None:
+def execute(order: Order, call: CallOptions) -> None:
     """Run the order, show its manifest and write its reports; or show only its plan.
-
-    With `bounds` it runs in a process of its own.
 
     Raises:
         typer.Exit: as `execute_request`.
     """
-    if dry_run:
-        rows = plan_rows(make_plan(order), order)
-        if json:
-            show_json(encode_json({"plan": rows}))
-        else:
-            show_plan(rows)
-        return
-    execute_request(
-        order,
-        json=json,
-        quiet=quiet,
-        prepare_only=prepare_only,
-        reports=reports,
-        bounds=bounds,
-        sign_key=sign_key,
-    )
+    if not call.dry_run:
+        execute_request(order, call)
+    process_bounds(call)  # refuses what a run refuses
+    parse_formats(call.report)
+    rows = plan_rows(make_plan(order), order)
+    if call.json:
+        show_json(encode_json({"plan": rows}))
+    else:
+        show_plan(rows)
 
 
-def execute_request(
-    order: AnyRequest,
-    *,
-    json: bool,
-    quiet: bool,
-    prepare_only: bool,
-    reports: Sequence[ReportFormat] = (),
-    bounds: ProcessLimits | None = None,
-    sign_key: Path | None = None,
-) -> NoReturn:
+def execute_request(order: AnyRequest, call: CallOptions) -> NoReturn:
     """Run an order, or what is pending in a folder; show the manifest and write its reports.
 
-    With `bounds` it runs in a process of its own.
+    With a time or memory limit, and by default on POSIX, it runs in a child process.
 
     Raises:
         typer.Exit: with the manifest's exit code; with `prepare_only`, steps that are only pending
             do not affect it.
     """
-    key = load_private_key(sign_key)
+    bounds, reports = process_bounds(call), parse_formats(call.report)
+    key = load_private_key(call.sign_key)
     set_output_folder(order.out)
     with (
         remove_stale_reports(order.out, reports),
-        Screen(quiet=quiet) as screen,
+        Screen(quiet=call.quiet) as screen,
         keep_signature(order.out, key, screen),
     ):
         manifest = _run_order(order, screen, bounds)
-    _show_result(manifest, str(order.out), json=json)
-    report_run(manifest, order.out, reports, json=json)
+    _show_result(manifest, str(order.out), json=call.json)
+    report_run(manifest, order.out, reports, json=call.json)
     code = manifest.exit_code
     pending_only = code == MissingError.exit_code and not manifest.failures
-    raise typer.Exit(0 if prepare_only and pending_only else code)
+    raise typer.Exit(0 if call.prepare_only and pending_only else code)
 
 
 def _run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:

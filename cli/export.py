@@ -1,4 +1,4 @@
-"""`modelc export`: a checkpoint in, proven artifacts out."""
+"""`modelc export`, `build-ov` and `build-trt`: a checkpoint in, proven artifacts out."""
 
 from __future__ import annotations
 
@@ -7,134 +7,115 @@ from typing import Annotated
 
 import typer
 
-from . import common_options as o
-from . import conversion_options as c
-from . import judging_options as a
-from . import run_options as b
-from .judging_options import Tolerances, read_limits
-from .run_options import SignKey
+from ..core.errors import UsageError
+from ..pipeline.call_options import CallOptions, FileOptions
+from ..pipeline.manifest_file import MANIFEST_FILE
+from ..pipeline.option_spec import Given, read_record, specs_of
+from ..pipeline.option_table import ENGINE_OPTIONS, AccuracyOptions, ArtifactOptions, JudgingOptions
+from .command_options import refuse_others, with_options
+
+# The options of a command that finishes a folder; the others are on record.
+_FINISH_OPTIONS = {
+    "checkpoint", "samples", "allow-pickle", "trust", "preprocess",
+    *(one.name for record in (JudgingOptions, AccuracyOptions, CallOptions)
+      for one in specs_of(record)),
+    *(one.name for one in ENGINE_OPTIONS),
+} - {"out", "dry-run"}  # fmt: skip
 
 
+@with_options("export")
 def export(
     checkpoint: Annotated[
         Path, typer.Argument(help="state_dict, safetensors, TorchScript, .pt2 or a HF folder.")
     ],
     *,
-    model: o.Model = None,
-    model_arg: o.ModelArg = None,
-    method: o.Method = None,
-    weights_key: o.WeightsKey = None,
-    inputs: o.Input = None,
-    static: o.Static = None,
-    drop_output: o.DropOutput = None,
-    samples: o.Samples = None,
-    preprocess: c.PreprocessText = None,
-    allow_pickle: o.AllowPickle = False,
-    trust: o.Trust = False,
-    to: Annotated[
-        list[str],
-        typer.Option(
-            "--to",
-            metavar="TARGET",
-            autocompletion=o.complete_targets,
-            help="Format, or format:precision as openvino:fp16. Repeatable.",
-            rich_help_panel=o.Panel.OUTPUT,
-        ),
-    ],
-    out: o.Out = Path("out"),
-    overwrite: o.Overwrite = False,
-    dry_run: o.DryRun = False,
-    report: a.Report = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    fp16: c.Fp16 = False,
-    bf16: c.Bf16 = False,
-    int8: c.Int8 = False,
-    half_io: c.HalfIo = False,
-    keep_fp: c.KeepFp = None,
-    calib: c.Calib = None,
-    calib_samples: c.CalibSamples = None,
-    quantizer: c.Quantizer = None,
-    feeds: o.Feeds = None,
-    atol: o.Atol = None,
-    rtol: o.Rtol = None,
-    min_sqnr: o.MinSqnr = None,
-    tolerance: Tolerances = None,
-    search: o.Search = None,
-    device: o.Device = None,
-    data: a.Data = None,
-    metric: a.Metric = None,
-    max_drop: a.MaxDrop = None,
-    capture: c.CaptureWay = o.CaptureChoice.AUTO,
-    opset: c.Opset = None,
-    patch: c.Patch = None,
-    runtimes: c.For = None,
-    narrow: c.Narrow = False,
-    guard: c.Guard = False,
-    no_cache: o.NoCache = False,
-    isolate: b.Isolate = None,
-    timeout: b.Timeout = None,
-    memory: b.Memory = None,
-    sign_key: SignKey = None,
-    external_data: c.ExternalData = False,
-    custom_op: c.CustomOp = None,
-    capture_timeout: c.CaptureTimeout = 60.0,
-    no_strict: o.NoStrict = False,
-    seed: o.Seed = None,
-    sensitivity: o.Sensitivity = None,
-    accept_branch: o.AcceptBranch = None,
-    label: a.Label = None,
-    metric_output: a.MetricOutput = None,
-    calib_select: c.CalibSelect = None,
-    calib_seed: c.CalibSeed = None,
-    calib_method: c.CalibMethod = None,
-    max_trials: c.MaxTrials = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    given: Given,
 ) -> None:
     """Convert a checkpoint and validate every artifact against eager."""
-    from ..core.kinds import Capture
-    from ..pipeline import make_order as asked
-    from ..pipeline.order import Order, Wanted
+    from ..pipeline.make_order import choose_precision, make_order
+    from ..pipeline.order import Wanted
     from .execute import execute
+    from .judging_options import read_limits
+    from .run_options import cache_folder
 
-    precision = c.choose_precision(fp16=fp16, bf16=bf16, int8=int8)
-    source = asked.make_source(
-        checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        drop_outputs=drop_output, weights_key=weights_key, trust=trust,
-    )  # fmt: skip
-    judging = asked.make_judging(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=read_limits(tolerance), device=device, search=search, accept=accept_branch,
-        sensitivity=sensitivity,
-    )  # fmt: skip
-    lowering = asked.make_lowering(
-        calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=asked.calibration_preprocess(preprocess, data, calib),
-        quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, max_trials=max_trials,
-    )  # fmt: skip
-    order = Order(
-        source=source,
-        wanted=tuple(Wanted.parse(text, precision) for text in to),
-        out=out,
-        judging=judging,
-        measuring=asked.make_measuring(
-            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
-        ),
-        capture=None if capture is o.CaptureChoice.AUTO else Capture(capture.value),
-        opset=opset,
-        external_data=external_data,
-        narrow=narrow,
-        guard=guard,
-        capture_timeout=capture_timeout,
-        overwrite=overwrite,
-        lowering=lowering,
-        cache=o.cache_folder(no_cache=no_cache),
-        patches=tuple(patch or ()),
-        custom_ops=asked.parse_custom_ops(custom_op),
-        runtimes=tuple(runtimes or ()),
+    call, artifacts = read_record(CallOptions, given), read_record(ArtifactOptions, given)
+    precision = choose_precision(artifacts)
+    order = make_order(
+        given,
+        checkpoint,
+        tuple(Wanted.parse(text, precision) for text in artifacts.to),
+        limits=read_limits(call.tolerance),
+        cache=cache_folder(),
     )
-    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
-    reports = a.parse_formats(report)
-    execute(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
-              sign_key=sign_key)  # fmt: skip
+    execute(order, call)
+
+
+@with_options("build-ov")
+def build_ov(
+    path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")], *, given: Given
+) -> None:
+    """Build OpenVINO IR and validate it against eager."""
+    _build(path, "openvino", given)
+
+
+@with_options("build-trt")
+def build_trt(
+    path: Annotated[
+        Path, typer.Argument(help="An ONNX file, a checkpoint, or an output folder to finish.")
+    ],
+    *,
+    given: Given,
+) -> None:
+    """Build a TensorRT engine and validate it against eager.
+
+    Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
+    will take, leaves the engine pending (exit 4), and prints the command that finishes it.
+    """
+    if (path / MANIFEST_FILE).is_file():
+        _finish(path, given)
+        return
+    checkpoint = read_record(FileOptions, given).checkpoint
+    if checkpoint is not None:
+        text, hint = "--checkpoint is for a folder to finish", f"give {checkpoint} alone"
+        raise UsageError(text, hint=hint, option="checkpoint")
+    _build(path, "tensorrt", given)
+
+
+def _build(path: Path, target: str, given: Given) -> None:
+    """Build one artifact of the target."""
+    from ..pipeline.make_order import build_order, choose_precision, make_order
+    from ..pipeline.order import Wanted
+    from .execute import execute
+    from .judging_options import read_limits
+    from .run_options import cache_folder
+
+    call = read_record(CallOptions, given)
+    wanted = Wanted(target=target, precision=choose_precision(read_record(ArtifactOptions, given)))
+    checkpoint = read_record(FileOptions, given).against or path
+    limits = read_limits(call.tolerance)
+    order = make_order(given, checkpoint, (wanted,), limits=limits, cache=cache_folder())
+    execute(build_order(path, order), call)
+
+
+def _finish(folder: Path, given: Given) -> None:
+    """Carry out what is pending in an output folder."""
+    from ..pipeline.make_order import make_judging, make_measuring, make_settings
+    from ..pipeline.recorded_run import FinishRequest
+    from .execute import execute_request
+    from .judging_options import read_limits
+    from .run_options import cache_folder, file_move
+
+    call = read_record(CallOptions, given)
+    refuse_others(
+        given, _FINISH_OPTIONS, f"with the folder {folder}: its steps are on record",
+        f"finish it: modelc build-trt {folder}; or give a checkpoint",
+    )  # fmt: skip
+    request = FinishRequest(
+        out=folder,
+        moved=file_move(given),
+        judging=make_judging(given, read_limits(call.tolerance)),
+        settings=make_settings(given),
+        cache=None if call.no_cache else cache_folder(),
+        measuring=make_measuring(given, calibrates=False),
+    )
+    execute_request(request, call)

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError
-from . import common_options as o
-from . import judging_options as a
-from . import run_options as b
-from .run_options import load_public_key
+from ..pipeline.call_options import CallOptions
+from ..pipeline.option_spec import Given, Panel, read_record
+from ..pipeline.option_table import SourceOptions
+from .command_options import with_options
+from .judging_options import parse_formats
+from .run_options import load_public_key, process_bounds, run_call
 
 
+@with_options("report")
 def report(
     paths: Annotated[
         list[Path],
@@ -28,27 +31,25 @@ def report(
             "--out",
             metavar="FILE_OR_DIR",
             help="Where to; default: the folder.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
-    report: a.Report = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     fail_on_regression: Annotated[
         bool,
         typer.Option(
             "--fail-on-regression",
             help="With two folders: exit 1 if anything is worse.",
-            rich_help_panel=o.Panel.VALIDATION,
+            rich_help_panel=Panel.VALIDATION,
         ),
     ] = False,
-    latency: a.Latency = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Write the reports of a run, or compare two runs, from their manifests alone."""
     from .render_report import compare_and_show, write_report
 
-    formats = a.parse_formats(report)
+    call = read_record(CallOptions, given)
+    formats = parse_formats(call.report)
     if len(paths) == 1:
         if fail_on_regression:
             raise UsageError(
@@ -56,30 +57,32 @@ def report(
                 hint="modelc report BEFORE AFTER",
                 option="fail-on-regression",
             )
-        write_report(paths[0], out, formats, json=json)
+        write_report(paths[0], out, formats, json=call.json)
         return
     if len(paths) != 2:  # noqa: PLR2004 - one run, or two beside each other
         raise UsageError(
             f"{len(paths)} runs were given", hint="give one, or two to compare: BEFORE AFTER"
         )
-    worse = compare_and_show((paths[0], paths[1]), out, formats, json=json, latency=latency)
+    worse = compare_and_show(
+        (paths[0], paths[1]), out, formats, json=call.json, latency=call.latency
+    )
     raise typer.Exit(1 if worse and fail_on_regression else 0)
 
 
+@with_options("verify")
 def verify(
     out: Annotated[Path, typer.Argument(help="What modelc export or modelc run wrote.")],
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     key: Annotated[
         Path | None,
         typer.Option(
             "--key",
             metavar="PEM",
             help="Public key that the manifest must be signed with.",
-            rich_help_panel=o.Panel.SIGNING,
+            rich_help_panel=Panel.SIGNING,
         ),
     ] = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Check a folder's files, records and lineage again; no model is run and nothing is written."""
     from ..pipeline.manifest_file import encode_json
@@ -87,23 +90,20 @@ def verify(
     from .console import show_json
     from .render import show_verification
 
+    call = read_record(CallOptions, given)
     found = look(out, key=load_public_key(key))
-    if json:
+    if call.json:
         show_json(encode_json(found))
     else:
-        show_verification(found, str(out), quiet=quiet)
+        show_verification(found, str(out), quiet=call.quiet)
     raise typer.Exit(found.exit_code)
 
 
+@with_options("inspect")
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model, or a checkpoint of weights.")],
-    trust: o.Trust = False,
-    json: o.Json = False,
-    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
-    isolate: b.Isolate = None,
-    timeout: b.Timeout = None,
-    memory: b.Memory = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
     from ..checkpoints.weight_sets import weights_kind
@@ -113,20 +113,22 @@ def inspect(
     from .console import show_json
     from .render import show_checkpoint, show_inspection
 
-    bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
+    call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
+    bounds = process_bounds(call)
     if weights_kind(path):
-        call = ApiCall(function="inspect_checkpoint", arguments={"path": path})
-        contents = b.run_call(call, CheckpointContents, bounds)
-        show_json(encode_json(contents)) if json else show_checkpoint(contents, path)
+        look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
+        contents = run_call(look, CheckpointContents, bounds)
+        show_json(encode_json(contents)) if call.json else show_checkpoint(contents, path)
         return
-    call = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
-    looked = b.run_call(call, InspectedFile, bounds)
-    if json:
+    look = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
+    looked = run_call(look, InspectedFile, bounds)
+    if call.json:
         show_json(encode_json(looked))
         return
     show_inspection(looked.inspection, looked.size, looked.lineage)
 
 
+@with_options("sbom")
 def sbom(
     out: Annotated[Path, typer.Argument(help="What modelc export wrote.")],
     file: Annotated[
@@ -136,11 +138,11 @@ def sbom(
             "--out",
             metavar="FILE",
             help="Where to; default: stdout.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
     from ..pipeline.provenance.bill_of_materials import make_bill, write_bill
@@ -151,5 +153,5 @@ def sbom(
         show_document(bill)
         return
     written = write_bill(bill, file)
-    if not quiet:
+    if not read_record(CallOptions, given).quiet:
         print_line(result_console(), f"wrote {written}")

@@ -1,17 +1,14 @@
-"""Options of validation: tolerances, accuracy on labelled data, and reports."""
+"""Limits and reports as the command line and modelc.toml say them."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..core.errors import ErrorCode, UsageError, first_line, unknown_name_error
 from ..core.verdict import Limits
-from .common_options import Panel
 
 if TYPE_CHECKING:
     from ..reports.report_formats import ReportFormat
@@ -19,25 +16,14 @@ if TYPE_CHECKING:
 PROJECT_FILE = "modelc.toml"
 _TOLERANCE_TABLE = "tolerance"
 
-Tolerances = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tolerance",
-        metavar="[OUTPUT:]KEY=VALUE,…",
-        help="Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
-        "of one output, as logits:min-sqnr=60. Repeatable.",
-        rich_help_panel=Panel.VALIDATION,
-    ),
-]
-
 
 def read_limits(
     texts: Sequence[str] | None = None, file: Path = Path(PROJECT_FILE)
 ) -> tuple[Limits, dict[str, Limits]]:
-    """The limits for all outputs, and by output; those in `file` where no option says otherwise.
+    """Read the limits for all outputs, and by output; `texts` override those in `file`.
 
     Raises:
-        UsageError: an unknown key, or a value that is no number.
+        UsageError: a key is unknown, or a value is not a number.
     """
     from ..pipeline.limit_text import parse_limits
 
@@ -49,7 +35,7 @@ def read_limits(
 
 
 def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
-    """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
+    """Read the `[tolerance]` table: numbers for all outputs, a table for each output."""
     from ..pipeline.limit_text import limit_field, parse_limit_number
     from ..projects.setting_keys import TOP_LEVEL
 
@@ -65,7 +51,8 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     table = tables.get(_TOLERANCE_TABLE, {})
     if not isinstance(table, Mapping):
         raise UsageError(
-            f"{file}: {_TOLERANCE_TABLE} is no table", hint=f"write [{_TOLERANCE_TABLE}] above it"
+            f"{file}: {_TOLERANCE_TABLE} is not a table",
+            hint=f"write [{_TOLERANCE_TABLE}] above it",
         )
     found = [("", {k: v for k, v in table.items() if not isinstance(v, Mapping)})]
     found += [(name, dict(value)) for name, value in table.items() if isinstance(value, Mapping)]
@@ -83,91 +70,24 @@ def _limits_in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     ]
 
 
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DIR_OR_LOADER",
-        help="Labelled samples: a folder a class, labels.csv, arrays with `label`, PKG.MOD:LOADER.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        "--metric",
-        metavar="METRIC",
-        help="top1 (default), top5, mse, or PKG.MOD:FN of predictions and labels.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-MaxDrop = Annotated[
-    str | None,
-    typer.Option(
-        "--max-drop",
-        metavar="DROP",
-        help="Refuse an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
-        "relative for mse.",
-        rich_help_panel=Panel.ACCURACY,
-    ),
-]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        metavar="NAME",
-        help="The array that holds the labels; default: label, labels, y, target ...",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-MetricOutput = Annotated[
-    str | None,
-    typer.Option(
-        "--metric-output",
-        metavar="NAME",
-        help="The output that the metric reads; default: the first of floats.",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-
-
-Report = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--report",
-        metavar="NAMES",
-        help="Reports to write: html, md, junit, sarif, json; several with commas.",
-        rich_help_panel=Panel.OUTPUT,
-    ),
-]
-Latency = Annotated[
-    bool,
-    typer.Option(
-        "--latency",
-        help="Beside another run, judge timings too: as ratios to fp32, beyond their noise.",
-        rich_help_panel=Panel.ADVANCED,
-    ),
-]
-
-
-def parse_formats(texts: list[str] | None) -> tuple[ReportFormat, ...]:
-    """The formats that were asked for.
+def parse_formats(texts: Sequence[str]) -> tuple[ReportFormat, ...]:
+    """Parse the formats of `--report`.
 
     Raises:
-        UsageError: one of them is not known.
+        UsageError: a format is unknown.
     """
     if not texts:
         return ()
     from ..reports import report_formats
 
-    return report_formats.parse_formats(texts)
+    return report_formats.parse_formats(list(texts))
 
 
-def parse_folder_formats(path: Path, texts: list[str] | None) -> tuple[ReportFormat, ...]:
-    """The same where `path` is judged: only a folder has a manifest to report of.
+def parse_folder_formats(path: Path, texts: Sequence[str]) -> tuple[ReportFormat, ...]:
+    """As `parse_formats`, for `validate`: only a folder has a manifest to report.
 
     Raises:
-        UsageError: it is a model file.
+        UsageError: `path` is a model file.
     """
     if texts and not path.is_dir():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Renders accuracy on labelled data and the trade-offs of accuracy-aware INT8."""
+"""Render accuracy on labelled data and the trade-offs of accuracy-aware INT8."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .console import new_table, print_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SAMPLES_SHOWN = 5  # disagreeing samples in the terminal; the manifest has a hundred
+_SAMPLES_SHOWN = 5  # disagreeing samples; the manifest has up to 100
 
 
 def show_accuracy(console: Console, shown: Sequence[Artifact]) -> None:
-    """One row an artifact that was measured, then the first samples they disagree on."""
+    """Show the accuracy of each measured artifact, then the first disagreeing samples."""
     measured = [(a.name, a.accuracy) for a in shown if a.accuracy is not None]
     if not measured:
         return
@@ -55,25 +55,23 @@ def _accuracy_cells(accuracy: Accuracy) -> tuple[str, ...]:
 
 
 def _show_disagreements(console: Console, name: str, accuracy: Accuracy) -> None:
-    """The first samples that are answered otherwise, with what each answered."""
+    """Show the first samples with different predictions."""
     for answer in accuracy.answers[:_SAMPLES_SHOWN]:
         text = f"{answer.sample}: {answer.label}; eager {answer.eager}, artifact {answer.artifact}"
         print_line(console, f"  [dim]{escape(name)}: {escape(text)}[/]")
     more = accuracy.disagreements - min(len(accuracy.answers), _SAMPLES_SHOWN)
     if more > 0 and accuracy.answers:
-        print_line(
-            console, f"  [dim]{escape(name)}: {more:,} more; up to 100 are in the manifest[/]"
-        )
+        print_line(console, f"  [dim]{escape(name)}: {more:,} more (manifest: up to 100)[/]")
 
 
-_LAYERS_SHOWN = 12  # layers that are named; all are in the manifest
-_MAX_ROWS = 12  # points that are shown
+_LAYERS_SHOWN = 12
+_MAX_ROWS = 12  # points
 
 
 def show_tradeoffs(console: Console, artifact: Artifact) -> None:
-    """The Pareto table of an artifact whose layers were searched, and which layers it keeps."""
+    """Show the Pareto table of a layer search, and the layers kept in floating point."""
     points = artifact.tradeoffs
-    if len(points) < 2:  # noqa: PLR2004 - plain INT8 held, and was not searched
+    if len(points) < 2:  # noqa: PLR2004 - INT8 in all layers passed, without a search
         return
     shown = select_pareto(points)
     columns = {
@@ -84,7 +82,7 @@ def show_tradeoffs(console: Console, artifact: Artifact) -> None:
     }
     named = [name for name, used in columns.items() if used]
     table = new_table(
-        f"{escape(artifact.name)}: layers kept", *named, "seconds", "budget",
+        f"{escape(artifact.name)}: layers in float", *named, "seconds", "budget",
         right=(*named, "seconds"),
     )  # fmt: skip
     for point in _select_few(shown):
@@ -95,7 +93,7 @@ def show_tradeoffs(console: Console, artifact: Artifact) -> None:
 
 
 def select_pareto(points: Sequence[TradeOff]) -> list[TradeOff]:
-    """The points that no other beats with fewer layers or as many; the chosen one in any case."""
+    """Return the Pareto-optimal points and the chosen one."""
     best = -math.inf
     found: list[TradeOff] = []
     for point in sorted(points, key=lambda p: (len(p.kept), -_rank_value(p))):
@@ -106,7 +104,7 @@ def select_pareto(points: Sequence[TradeOff]) -> list[TradeOff]:
 
 
 def _rank_value(point: TradeOff) -> float:
-    """The more the better: of the metric where there is one, else the SQNR."""
+    """Rank by the metric if there is one, else by SQNR; higher is better."""
     if point.drop is not None:
         return -point.drop
     if point.sqnr is not None:
@@ -115,7 +113,7 @@ def _rank_value(point: TradeOff) -> float:
 
 
 def _select_few(points: Sequence[TradeOff]) -> list[TradeOff]:
-    """As many as a table holds: the ends, and those around the chosen one."""
+    """Return at most `_MAX_ROWS` points: the first, and those around the chosen one."""
     if len(points) <= _MAX_ROWS:
         return list(points)
     middle = next((i for i, point in enumerate(points) if point.chosen), len(points) - 1)
@@ -143,23 +141,18 @@ def _drop_cell(point: TradeOff, artifact: Artifact) -> str:
 
 
 def _outcome_cell(point: TradeOff) -> tuple[str, str]:
-    state = "holds" if point.passed else "misses"
+    state = "met" if point.passed else "exceeded"
     seconds = f"{point.seconds:.1f}" if point.seconds else ""
-    return seconds, "[green]kept[/]" if point.chosen else state
+    return seconds, "[green]chosen[/]" if point.chosen else state
 
 
 def _show_rest(console: Console, artifact: Artifact, hidden: int) -> None:
     if hidden:
-        print_line(
-            console, f"  [dim]{hidden} other trade-offs that were tried are in the manifest[/]"
-        )
+        print_line(console, f"  [dim]{hidden} more trade-offs in the manifest[/]")
     chosen = next((point for point in artifact.tradeoffs if point.chosen), None)
     if chosen is None or not chosen.kept:
         return
     names = ", ".join(chosen.kept[:_LAYERS_SHOWN])
-    more = (
-        f" and {len(chosen.kept) - _LAYERS_SHOWN} more" if len(chosen.kept) > _LAYERS_SHOWN else ""
-    )
-    print_line(
-        console, f"  {escape(artifact.name)} keeps in floating point: {escape(names + more)}"
-    )
+    rest = len(chosen.kept) - _LAYERS_SHOWN
+    names += f" and {rest} more" if rest > 0 else ""
+    print_line(console, f"  {escape(artifact.name)}: layers in floating point: {escape(names)}")

@@ -1,4 +1,4 @@
-"""Draws a look at calibration samples: counts, a row an input and channel, histograms, findings."""
+"""Render a calibration report: counts, statistics by input and channel, findings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..calibration.calibration_report import (
     SampleSeverity,
     ValueSpread,
 )
+from ..reports.text_format import count_text
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -26,34 +27,34 @@ _STYLES = {
 }
 _BLOCKS = "·▁▂▃▄▅▆▇█"
 _FIGURES = ("min", "max", "mean", "std", "0.1 %", "99.9 %")
-_CHANNELS = 4  # as many rows of channels an input; all are in the JSON document
+_CHANNELS = 4  # rows per input; --json has all channels
 
 
 def show_calibration(report: CalibrationReport) -> None:
-    """The report as tables, then what was found, then whether it can be used."""
+    """Show the report, its findings, and whether the samples are usable."""
     console = result_console()
     _show_counts(console, report)
     if report.inputs:
         _show_values(console, report.inputs)
     for finding in report.findings:
         _show_finding(console, finding)
-    errors = len(report.errors)
-    if errors:
-        kinds = "kind" if errors == 1 else "kinds"
-        print_line(console, f"[red]not usable[/]: {errors} {kinds} of errors")
+    warnings = sum(one.severity is SampleSeverity.WARNING for one in report.findings)
+    if report.errors:
+        print_line(console, f"[red]not usable[/]: {count_text(len(report.errors), 'error')}")
     else:
-        warnings = sum(one.severity is SampleSeverity.WARNING for one in report.findings)
-        told = f", with {warnings} warnings to look at" if warnings else ""
-        print_line(console, f"[green]usable[/]{told}")
+        suffix = f", {count_text(warnings, 'warning')}" if warnings else ""
+        print_line(console, f"[green]usable[/]{suffix}")
 
 
 def _show_counts(console: Console, report: CalibrationReport) -> None:
     kind = f"{escape(report.source)} ({report.kind})"
-    chosen = report.selection + (f" of seed {report.seed}" if report.selection == "random" else "")
+    chosen = report.selection + (
+        f" with seed {report.seed}" if report.selection == "random" else ""
+    )
     print_line(
         console,
         f"{kind}: {report.found:,} samples, {report.read:,} read; "
-        f"{report.used:,} to calibrate with, {report.held_out:,} held out; {chosen}",
+        f"{report.used:,} for calibration, {report.held_out:,} held out; {chosen}",
     )
     if report.preprocess:
         print_line(console, f"preprocess: {escape(report.preprocess)}")
@@ -82,7 +83,7 @@ def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
 
 
 def _first_channels(one: InputReport) -> Iterator[tuple[int, ValueSpread]]:
-    """The first channels; none where one is all there is."""
+    """Yield the first channels of an input with several."""
     if len(one.channels) > 1:
         yield from enumerate(one.channels[:_CHANNELS])
 
@@ -97,7 +98,7 @@ def _figure_text(value: float) -> str:
 
 
 def bars_text(counts: Sequence[int]) -> str:
-    """A histogram in one line of block characters; what is not empty has at least a sliver."""
+    """Draw a histogram in one line; a bin that is not empty is never blank."""
     most = max(counts, default=0)
     steps = len(_BLOCKS) - 1
     heights = [0 if not count else max(1, round(steps * count / most)) for count in counts]

@@ -1,4 +1,4 @@
-"""The guilty layer, the worst layers and the growth of the error, on stdout."""
+"""Render the first wrong layer, the worst layers and the error along the model."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ _CURVE_WIDTH = 60  # columns of the curve
 _BARS = "▁▂▃▄▅▆▇█"
 _NAMED_BY = {
     "scopes": "layers by the exporter's scopes",
-    "weights": "layers by the names of weights and by values, as the file keeps no scopes",
-    "values": "layers by values alone, as the file keeps neither scopes nor names of weights",
+    "weights": "layers by weight names and values (the file has no scopes)",
+    "values": "layers by values only (the file has neither scopes nor weight names)",
 }
-_CEILING = 150.0  # dB: all of float32's digits and some
+_CEILING = 150.0  # dB, more than float32 resolves
 
 
 def warn_no_reproducer(found: Localisation, out: Path | None) -> None:
-    """Say on stderr why nothing was written to the folder that was asked for, where that is so."""
-    unwritten = _no_reproducer_reason(found, out)
-    print_warnings([unwritten] if unwritten else [])
+    """Warn on stderr if the requested reproducer was not written."""
+    reason = _no_reproducer_reason(found, out)
+    print_warnings([reason] if reason else [])
 
 
 def _no_reproducer_reason(found: Localisation, out: Path | None) -> str:
-    """Why there is no reproducer: it shows the operation of a guilty layer."""
+    """Return why a requested reproducer was not written; it needs a wrong layer."""
     if out is None or found.reproducer:
         return ""
     why = f"{found.artifact} passed" if found.passed else "no layer is wrong by itself"
-    return f"nothing was written to {out}: a reproducer is of a guilty layer, and {why}"
+    return f"no reproducer written to {out}: {why}"
 
 
 def show_localisation(found: Localisation, artifact: Path, out: Path | None = None) -> None:
-    """Everything that was found, the verdict first, and where the reproducer is.
+    """Show a localisation: the verdict first, the path of the reproducer last.
 
     Args:
-        found: what is shown.
-        artifact: the file; the folder of its manifest may be one up.
-        out: the folder that was asked for, if one was.
+        found: the localisation.
+        artifact: the file; its manifest is in the same folder or the one above.
+        out: the requested folder of the reproducer, if any.
     """
     console = result_console()
     if found.passed:
         name = escape(found.artifact)
-        print_line(
-            console, f"[green]{name} passed[/]: its outputs are within the limits on every feed"
-        )
+        print_line(console, f"[green]{name} passed[/]: every output is within its limits")
     _show_verdict(found)
     _show_worst(found)
     _show_curve(found)
@@ -66,14 +64,14 @@ def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> N
     console = result_console()
     folders = (out or artifact.parent, artifact.parent, artifact.parent.parent)
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
-    there = [script for script in scripts if found.reproducer and script.is_file()]
-    unwritten = _no_reproducer_reason(found, out)
-    if unwritten:
-        print_line(console, f"[yellow]{escape(unwritten)}[/]")
+    existing = [script for script in scripts if found.reproducer and script.is_file()]
+    reason = _no_reproducer_reason(found, out)
+    if reason:
+        print_line(console, f"[yellow]{escape(reason)}[/]")
     elif found.guilty and not found.reproducer:
-        print_line(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
-    if there:
-        print_line(console, f"reproduce it: python {escape(str(there[0]))}")
+        print_line(console, "no reproduce.py written: the file has no manifest; add -o DIR")
+    if existing:
+        print_line(console, f"reproduce: python {escape(str(existing[0]))}")
 
 
 def _show_verdict(found: Localisation) -> None:
@@ -84,7 +82,7 @@ def _show_verdict(found: Localisation) -> None:
     elif found.whole:
         print_line(console, f"[bold red]{name} is wrong as a whole[/]: {escape(found.whole)}")
     elif found.deviating:
-        print_line(console, f"{escape(_deviation_text(found))}: the limits allow it")
+        print_line(console, f"{escape(_deviation_text(found))}, within the limits")
     else:
         print_line(console, f"[green]no layer of {name} is wrong by itself[/]")
 
@@ -92,16 +90,15 @@ def _show_verdict(found: Localisation) -> None:
 def _show_guilty(found: Localisation) -> None:
     console = result_console()
     layer = found.layers[0]
-    print_line(
-        console, f"[bold red]{escape(found.guilty)}[/] is where {escape(found.artifact)} goes wrong"
-    )
+    name = f"[bold red]{escape(found.guilty)}[/]"
+    print_line(console, f"{name} is the first wrong layer of {escape(found.artifact)}")
     facts = new_table("", "")
     facts.show_header = False
     facts.add_row("class", escape(layer.kind))
     facts.add_row("called at", escape(_place_text(layer)))
     facts.add_row("node", escape(f"{layer.operator} {layer.node}"))
     facts.add_row("error before", _ratio_text(layer.before))
-    facts.add_row("its own error", _ratio_text(layer.local))
+    facts.add_row("own error", _ratio_text(layer.local))
     facts.add_row("error after", _ratio_text(layer.accumulated))
     facts.add_row("cause", escape(found.cause) or "[dim]not found[/]")
     console.print(facts)
@@ -118,8 +115,8 @@ def _show_worst(found: Localisation) -> None:
     if not found.layers:
         return
     table = new_table(
-        "layer", "class", "operator", "own dB", "before dB", "after dB", "called at",
-        right=("own dB", "before dB", "after dB"),
+        "layer", "class", "operator", "own dB", "before", "after", "called at",
+        right=("own dB", "before", "after"),
     )  # fmt: skip
     for layer in found.layers[:_WORST_COUNT]:
         table.add_row(
@@ -135,7 +132,7 @@ def _show_worst(found: Localisation) -> None:
 
 
 def _show_curve(found: Localisation) -> None:
-    """The signal that is left, from the first layer to the last: full is no error."""
+    """Show the SQNR from the first layer to the last; a full bar is no error."""
     values = [_CEILING if value is None else value for _, value in found.curve]
     if not values:
         return

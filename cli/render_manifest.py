@@ -1,4 +1,4 @@
-"""Renders a manifest: artifacts, attempts, reasons, warnings and pending steps."""
+"""Render a manifest: artifacts, attempts, reasons, warnings and pending steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict
 from ..pipeline.size_probe import describe_narrowed_values
 from ..pipeline.trial_choice import CHOICE_RULE
-from ..reports.result_rows import domain_lines, sensitivity_lines, sqnr_text
+from ..reports.result_rows import (
+    STATE_OUTCOMES,
+    Outcome,
+    domain_lines,
+    sensitivity_lines,
+    sqnr_text,
+)
 from ..reports.summary import list_notes, list_sample_findings, list_shared_warnings, random_warning
 from ..reports.text_format import count_text, figure_text, has_size_symbols, size_text
 from .console import STATE_MARKS, fit_table, new_table, print_line, print_lines, result_console
@@ -25,26 +31,22 @@ from .render_accuracy import show_accuracy, show_tradeoffs
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OPTIONAL_COLUMNS = (
-    "max abs",
-    "seconds",
-    "made by",
-    "size",
-)  # columns that go first where not all fit
+# Dropped in this order on a narrow terminal.
+_OPTIONAL_COLUMNS = ("max abs", "seconds", "method", "size", "compute dtype")
 
 
 def show_manifest(manifest: Manifest, out: str) -> None:
-    """The verdict table of the last run, the reasons of what did not pass, where the record is."""
+    """Show the verdicts of the last run, the reasons, and the path of the manifest."""
     console = result_console()
     shown = artifacts_to_show(manifest)
     rows = [_artifact_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
     waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
     for step, mark in (
-        *((failure.step, _failure_mark(failure)) for failure in manifest.failures),
+        *((failure.step, _FAILURE_MARKS[_failure_state(failure)]) for failure in manifest.failures),
         *((pending.step, "[yellow]pending[/]") for pending in waiting),
     ):
         rows.append({"format": escape(step), "verdict": mark})
-    right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
+    right = ("size", "max abs", "SQNR dB", "margin", "ms (fp32)", "seconds")
     console.print(
         fit_table(console, _columns_in_use(shown), rows, right=right, less=_OPTIONAL_COLUMNS)
     )
@@ -67,14 +69,12 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     for pending in waiting:
         show_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
-        print_line(
-            console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]"
-        )
+        print_line(console, f"finish on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
     print_line(console, f"{_count_text(manifest, shown)} · {escape(out)}/manifest.json")
 
 
 def _failure_hint(failure: Failure, out: str) -> str:
-    """The hint; where it is to read the log, with the log's path."""
+    """Return the hint, with the path of the log if it refers to the log."""
     log = Path(out) / "logs" / f"{failure.step}.log"
     if failure.full_hint.names_log and log.is_file():
         return f"{failure.hint}: {log}"
@@ -82,78 +82,78 @@ def _failure_hint(failure: Failure, out: str) -> str:
 
 
 def _count_text(manifest: Manifest, shown: Sequence[Artifact]) -> str:
-    """How many of the last run ended in which way; what could not be judged is not refused."""
+    """Count the artifacts and steps of the last run by state."""
     verdicts = [manifest.verdict_of(artifact.name) for artifact in shown]
-    states = Counter(State.ERROR if v is None else v.state for v in verdicts)
-    parts = [f"{states[State.PASSED]} proven", f"{states[State.FAILED]} refused"]
-    rejected = sum(_is_rejection(failure) for failure in manifest.failures)
-    parts[1] = f"{states[State.FAILED] + rejected} refused"
-    errors = states[State.ERROR] + len(manifest.failures) - rejected
-    parts += [f"{errors} not judged"] if errors else []
-    parts += [f"{len(manifest.steps_pending)} pending"] if manifest.steps_pending else []
-    return ", ".join(parts)
+    states = Counter(STATE_OUTCOMES[State.ERROR if v is None else v.state] for v in verdicts)
+    states.update(map(_failure_state, manifest.failures))
+    states[Outcome.PENDING] = len(manifest.steps_pending)
+    always = (Outcome.PASSED, Outcome.REJECTED)
+    return ", ".join(f"{states[one]} {one}" for one in Outcome if states[one] or one in always)
 
 
-def _is_rejection(failure: Failure) -> bool:
-    """Whether no artifact was made because it would hold in a part of the domain only."""
-    return failure.exit_code == 1 and not failure.orphan_of
+_FAILURE_MARKS = {
+    Outcome.REJECTED: STATE_MARKS[State.FAILED],
+    Outcome.FAILED: STATE_MARKS[State.ERROR],
+    Outcome.SKIPPED: "[yellow]skipped[/]",
+}
 
 
-def _failure_mark(failure: Failure) -> str:
-    return STATE_MARKS[State.FAILED] if _is_rejection(failure) else STATE_MARKS[State.ERROR]
+def _failure_state(failure: Failure) -> Outcome:
+    """Return skipped if the parent is missing, rejected if only a part of the domain is valid."""
+    if failure.orphan_of:
+        return Outcome.SKIPPED
+    return Outcome.REJECTED if failure.exit_code == 1 else Outcome.FAILED
 
 
 def _columns_in_use(shown: Sequence[Artifact]) -> list[str]:
-    """The columns that any artifact has something in."""
-    columns = ["format", "precision", "made by", "size", "max abs", "SQNR dB", "headroom"]
+    """Return the columns that have a value for at least one artifact."""
+    columns = ["format", "precision", "method", "size", "max abs", "SQNR dB", "margin"]
     if any(artifact.latency for artifact in shown):
         columns.append("ms (fp32)")
     if any(artifact.coverage for artifact in shown):
-        columns.append("computes in")
+        columns.append("compute dtype")
     return [*columns, "verdict", "seconds"]
 
 
 def _show_attempts(console: Console, artifact: Artifact) -> None:
-    """What each quantizer gave, where several were tried."""
-    tried = artifact.attempts
-    if len(tried) <= 1 or artifact.calibration is None:
+    """Show the result of each quantizer, if several were tried."""
+    if len(artifact.attempts) <= 1 or artifact.calibration is None:
         return
     table = new_table(
-        f"{escape(artifact.name)}: tried", "SQNR dB", "ms (fp32)", "size", "seconds", "outcome",
+        f"{escape(artifact.name)} by", "SQNR dB", "ms (fp32)", "size", "seconds", "outcome",
         right=("SQNR dB", "ms (fp32)", "size", "seconds"),
     )  # fmt: skip
-    for attempt in tried:
-        kept = attempt.capture == artifact.capture
-        why = f": {attempt.reason}" if attempt.reason else ""
+    for attempt in artifact.attempts:
+        passed = attempt.outcome == State.PASSED
+        outcome = STATE_OUTCOMES.get(attempt.outcome, attempt.outcome)
+        reason = f": {attempt.reason}" if attempt.reason else ""
         table.add_row(
             escape(attempt.capture),
             figure_text(attempt.sqnr, ".1f"),
             latency_text(attempt.latency),
             "" if attempt.size is None else size_text(attempt.size),
             f"{attempt.seconds:.1f}",
-            "[green]kept[/]"
-            if kept and attempt.outcome == "passed"
-            else escape(f"{attempt.outcome}{why}"),
+            "[green]chosen[/]"
+            if passed and attempt.capture == artifact.capture
+            else escape(f"{outcome}{reason}"),
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
-        print_line(console, f"  [dim]{escape(artifact.capture)} is kept, {CHOICE_RULE}[/]")
+        print_line(console, f"  [dim]{escape(artifact.capture)} was chosen, {CHOICE_RULE}[/]")
 
 
 def show_pending(console: Console, pending: Pending) -> None:
-    """Why it is not built, and what is known of it."""
-    print_line(
-        console, f"[yellow]{escape(pending.step)}[/]: not built here: {escape(pending.reason)}"
-    )
+    """Show why a step is pending, its warnings and its estimated memory."""
+    print_line(console, f"[yellow]{escape(pending.step)}[/]: pending: {escape(pending.reason)}")
     for warning in pending.warnings:
         print_line(console, f"  [yellow]{escape(warning)}[/]")
     if pending.memory:
         size = size_text(pending.memory)
-        print_line(console, f"  [dim]it needs about {size} of device memory (an estimate)[/]")
+        print_line(console, f"  [dim]estimated device memory: {size}[/]")
 
 
 def artifacts_to_show(manifest: Manifest) -> list[Artifact]:
-    """The last run's artifacts; what was there before is not what a failed step gave."""
+    """Return the artifacts of the last run, without earlier ones of failed steps."""
     by_name = {artifact.name: artifact for artifact in manifest.artifacts}
     broken = {failure.step for failure in manifest.failures}
     steps = [step for step in manifest.steps if step not in broken]
@@ -165,37 +165,34 @@ def _artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]
     return {
         "format": escape(artifact.target),
         "precision": str(artifact.precision),
-        "made by": escape(artifact.capture or ""),
+        "method": escape(artifact.capture or ""),
         "size": size_text(artifact.size),
         "max abs": figure_text(verdict.max_abs) if verdict else "",
         "SQNR dB": sqnr_text(verdict) if verdict else "",
-        "headroom": headroom_text(verdict),
+        "margin": margin_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),
-        "computes in": escape(coverage_text(artifact.coverage)),
-        "verdict": STATE_MARKS[verdict.state] if verdict else "not judged",
+        "compute dtype": escape(coverage_text(artifact.coverage)),
+        "verdict": STATE_MARKS[verdict.state if verdict else State.ERROR],
         "seconds": f"{artifact.seconds:.1f}",
     }
 
 
 def show_reason(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
-    """Why it did not pass, and where it is."""
+    """Show why an artifact did not pass, and where it was moved."""
     if verdict is None:
         return
     if not verdict.passed:
-        whole = not console.is_terminal  # piped, a reason stays one line
-        texts = [one.text for one in verdict.reasons] or [verdict.state]
-        first, *more = [verdict.reason] if whole else texts
+        texts = [one.text for one in verdict.reasons] or [STATE_OUTCOMES[verdict.state]]
+        first, *more = texts if console.is_terminal else [verdict.reason]  # piped: one line
         print_line(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
         for part in more:
             print_line(console, f"  {escape(part)}")
     if artifact.rejected:
-        print_line(
-            console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]"
-        )
+        print_line(console, f"  [dim]moved to {escape(artifact.files[0].name)}[/]")
 
 
 def show_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
-    """The layer that a refused artifact goes wrong in, and the command that says more."""
+    """Show the first wrong layer of a rejected artifact, and the command for details."""
     from ..pipeline.debug.rejection import describe_guilty
 
     found = next((one for one in manifest.localisations if one.artifact == artifact.name), None)
@@ -203,16 +200,16 @@ def show_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, 
         return
     command = f"modelc debug {quote(f'{out}/{artifact.files[0].name}')}"
     print_line(console, f"  [bold]{escape(describe_guilty(found))}[/]")
-    print_line(console, f"  [dim]more: {escape(command)}[/]")
+    print_line(console, f"  [dim]details: {escape(command)}[/]")
 
 
 def latency_text(latency: Latency | None) -> str:
-    """Milliseconds, with the FP32 parent's in brackets."""
+    """Format milliseconds, with those of the FP32 parent in brackets."""
     return "" if latency is None else f"{latency.milliseconds:.2f} ({latency.parent:.2f})"
 
 
 def coverage_text(coverage: Coverage | None) -> str:
-    """Each dtype with its layers and its share of the work, the largest share first."""
+    """Format the layers and the share of the work by dtype, the largest share first."""
     if coverage is None:
         return ""
     dtypes = sorted(coverage.layers, key=lambda dtype: -coverage.share.get(dtype, 0.0))
@@ -222,61 +219,58 @@ def coverage_text(coverage: Coverage | None) -> str:
     )
 
 
-def headroom_text(verdict: Verdict | None) -> str:
-    """How far the worst output on the worst feed is from its nearest limit, in dB."""
-    room = None if verdict is None else verdict.headroom
-    return "" if room is None else f"{room:+.0f} dB"
+def margin_text(verdict: Verdict | None) -> str:
+    """Format the distance of the worst output to its limit, in dB."""
+    margin = None if verdict is None else verdict.headroom
+    return "" if margin is None else f"{margin:+.0f} dB"
 
 
-_NOTES_SHOWN = 8  # shown of each artifact
-_TRACE_LINES_SHOWN = 3  # warnings of the tracer that are shown
+_NOTES_SHOWN = 8  # per artifact
+_TRACE_LINES_SHOWN = 3
 _TRACER_KIND = "TracerWarning"
 _WARNING_STYLE = "yellow"
 
 
 def lines_of_warnings(manifest: Manifest, shown: Sequence[Artifact]) -> list[str]:
-    """The warnings alone: what calibrated them, what was found in the samples, the notes."""
+    """Return the warnings: on samples, calibration and sizes, and the notes."""
     calibrated = calibration_lines(shown, warnings=True)
     larger = size_increase_lines(manifest, shown)
     return [*sample_finding_lines(shown), *calibrated, *larger, *note_lines(manifest, shown)]
 
 
 def sample_finding_lines(shown: Sequence[Artifact]) -> Iterator[str]:
-    """What was found in the calibration samples."""
+    """Yield the findings in the calibration samples."""
     for finding in list_sample_findings(shown):
         yield _markup_line(_WARNING_STYLE, finding)
 
 
 def size_increase_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
-    """Which quantized artifacts are larger than the FP32 one of their format."""
+    """Yield a warning for each INT8 artifact that is larger than the FP32 one."""
     plain = {a.target: a for a in manifest.artifacts if a.precision is Precision.FP32}
     for one in shown:
         other = plain.get(one.target)
         if one.precision is Precision.INT8 and other is not None and one.size > other.size:
-            sizes = f"{size_text(one.size)} and {size_text(other.size)}"
-            why = "size counts last where a quantizer is chosen"
-            yield _markup_line(
-                _WARNING_STYLE, f"{one.name}: larger than {other.name}: {sizes}; {why}"
-            )
+            sizes = f"{size_text(one.size)}, {other.name} {size_text(other.size)}"
+            yield _markup_line(_WARNING_STYLE, f"{one.name} is larger than fp32: {sizes}")
 
 
 def calibration_lines(shown: Sequence[Artifact], *, warnings: bool = False) -> Iterator[str]:
-    """What quantized artifacts were calibrated with and judged on, alike ones together.
+    """Yield the calibration samples of INT8 artifacts, one line for equal ones.
 
-    With `warnings` only what a reader should be warned of.
+    With `warnings`, only those that need attention.
     """
     owners: dict[tuple[str, str], list[str]] = {}
     for artifact in shown:
         if artifact.calibration is not None:
-            told = _calibration_line(artifact.calibration)
-            owners.setdefault(told, []).append(artifact.name)
+            line = _calibration_line(artifact.calibration)
+            owners.setdefault(line, []).append(artifact.name)
     for (style, text), names in owners.items():
         if style == _WARNING_STYLE or not warnings:
             yield _markup_line(style, f"{', '.join(names)}: {text}")
 
 
 def _calibration_line(record: CalibrationRecord) -> tuple[str, str]:
-    """How to show it, and what to say."""
+    """Return the style and the text."""
     warning = random_warning(record)
     if warning:
         return _WARNING_STYLE, warning
@@ -286,9 +280,9 @@ def _calibration_line(record: CalibrationRecord) -> tuple[str, str]:
 
 
 def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
-    """The notes, each once with all artifacts that it is of; then what is of all of them.
+    """Yield each note once, with the names of its artifacts; then the shared warnings.
 
-    A note in torch's own symbols is for readers of the manifest.
+    Notes that contain torch's symbols are only in the manifest.
     """
     owners: dict[str, list[str]] = {}
     hidden = 0
@@ -308,15 +302,14 @@ def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
 
 
 def trace_warning_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
-    """What the tracer said of the user's lines, but for values and sizes: these are judged."""
+    """Yield the tracer's warnings, except those on values and sizes, which the verdict covers."""
     traced = any(artifact.capture in TRACES for artifact in shown)
-    told = [w for w in manifest.warned if traced and w.kind == _TRACER_KIND and not w.converts]
-    for one in told[:_TRACE_LINES_SHOWN]:
+    found = [w for w in manifest.warned if traced and w.kind == _TRACER_KIND and not w.converts]
+    for one in found[:_TRACE_LINES_SHOWN]:
         yield _markup_line(_WARNING_STYLE, f"{one.file}:{one.line}: {one.text}")
-    if len(told) > _TRACE_LINES_SHOWN:
-        yield _markup_line(
-            "dim", f"{len(told) - _TRACE_LINES_SHOWN} more warnings are in the manifest"
-        )
+    if len(found) > _TRACE_LINES_SHOWN:
+        more = count_text(len(found) - _TRACE_LINES_SHOWN, "more warning")
+        yield _markup_line("dim", f"{more} in the manifest")
 
 
 def _markup_line(style: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What `modelc report` shows: where documents are, and two runs as a table."""
+"""Render what `modelc report` writes: paths of documents, and two runs as a table."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _COMPARISON_WRITERS: dict[str, Callable[[Comparison], str]] = {
 def write_report(
     path: Path, out: Path | None, formats: Sequence[ReportFormat], *, json: bool
 ) -> None:
-    """Write the documents of one run and say where they are; with `json` its manifest instead.
+    """Write the documents of one run and show their paths; with `json`, show its manifest.
 
     Raises:
-        UsageError: there is no run, or a document cannot be written.
+        UsageError: the folder contains no run, or a document cannot be written.
     """
     if is_project_folder(path):
         _write_project(path, out, formats, json=json)
@@ -53,14 +53,13 @@ def write_report(
 def _write_project(
     folder: Path, out: Path | None, formats: Sequence[ReportFormat], *, json: bool
 ) -> None:
-    """The documents of all models and their index, beside the manifests that they are of."""
+    """Write the documents of all models and their index beside their manifests."""
     from ..projects.index_page import write_project_reports
 
     if out is not None:
         raise UsageError(
-            f"-o {out}: the pages of a project are written into {folder}, as they lead to each "
-            "other",
-            hint="leave -o out, or give the folder of one model",
+            f"-o {out}: the linked pages of a project are written to {folder}",
+            hint="omit -o, or report the folder of one model",
         )
     chosen = list(formats) or ([] if json else [find_format("html")])
     written = write_project_reports(folder, chosen)
@@ -80,12 +79,12 @@ def _write_documents(
 
 
 def _is_document_path(out: Path) -> bool:
-    """Whether `-o` names a file: it has a document's suffix and is no folder."""
+    """Whether `-o` names a file: it has the suffix of a document and is not a folder."""
     return not out.is_dir() and bool(_formats_by_suffix(out))
 
 
 def _formats_by_suffix(out: Path | None) -> list[ReportFormat]:
-    """The format whose file ends as `out` does; `.junit.xml` is JUnit as `.xml` is."""
+    """Return the format with the suffix of `out`; `.xml` is JUnit."""
     if out is None or out.is_dir() or not out.suffix:
         return []
     return [one for one in REPORT_FORMATS if one.file.endswith(out.suffix)]
@@ -94,8 +93,8 @@ def _formats_by_suffix(out: Path | None) -> list[ReportFormat]:
 def _single_format(formats: Sequence[ReportFormat], out: Path) -> ReportFormat:
     if len(formats) > 1:
         raise UsageError(
-            f"-o {out} is one file, and {len(formats)} reports are asked for",
-            hint="give a folder with -o, or one --report",
+            f"-o {out} is one file, but {len(formats)} reports were requested",
+            hint="pass a folder to -o, or one --report",
         )
     return formats[0]
 
@@ -103,10 +102,10 @@ def _single_format(formats: Sequence[ReportFormat], out: Path) -> ReportFormat:
 def report_run(
     manifest: Manifest, folder: Path, formats: Sequence[ReportFormat], *, json: bool
 ) -> None:
-    """Write the reports of a run that has just ended; with `json` stdout holds one document alone.
+    """Write the reports of the run that ended; with `json`, do not show their paths.
 
     Raises:
-        UsageError: one cannot be written.
+        UsageError: a report cannot be written.
     """
     written = write_reports(manifest, folder, formats)
     if not json:
@@ -114,7 +113,7 @@ def report_run(
 
 
 def show_paths(paths: Sequence[Path]) -> None:
-    """Where each document is."""
+    """Show the path of each document."""
     console = result_console()
     for path in paths:
         print_line(console, f"report · {escape(str(path))}")
@@ -128,19 +127,20 @@ def compare_and_show(
     json: bool,
     latency: bool = False,
 ) -> bool:
-    """Show what changed from the first run to the second; True if anything is worse.
+    """Show what changed from the first run to the second; return whether anything is worse.
 
-    Documents are written where `--report` or `-o` asks for them.
+    Documents are written if `--report` or `-o` is given.
 
     Raises:
-        UsageError: there is no run, or the report is none of a comparison.
+        UsageError: a folder contains no run, or the format does not support comparisons.
     """
     chosen = list(formats) or _formats_by_suffix(out) or ([find_format("md")] if out else [])
     for one in chosen:
         if one.name not in _COMPARISON_WRITERS:
             known = ", ".join(_COMPARISON_WRITERS)
             raise UsageError(
-                f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
+                f"--report {one.name} does not support two runs",
+                hint=f"use one of {known}, or --json",
             )
     projects = [is_project_folder(path) for path in paths]
     if all(projects):
@@ -173,7 +173,7 @@ def _write_comparison(
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """The measures that changed, aligned; how many did not."""
+    """Show the measures that changed, and count the others."""
     console = result_console()
     print_line(console, f"before: {escape(run_text(comparison.before))}")
     print_line(console, f"after:  {escape(run_text(comparison.after))}")
@@ -193,9 +193,9 @@ def _show_comparison(comparison: Comparison) -> None:
             for m in shown
         ]
         show_reasons_table(console, rows, right=("before", "after"))
-    quiet = [
+    unchanged = [
         (len(comparison.of(change)), CHANGE_TITLES[change])
         for change in (Change.NOISE, Change.SAME)
     ]
-    rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
+    rest = ", ".join(f"{count} {title.lower()}" for count, title in unchanged if count)
     print_line(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

@@ -1,4 +1,4 @@
-"""Renders the result of a project run, its plan, and what changed from the base run."""
+"""Render the result of a project run, its plan, and changes from the base run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..projects.project_records import (
     ModelOrder,
     ModelOutcome,
     Regression,
-    RunSettings,
 )
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
 from ..reports.text_format import count_text, figure_text, size_text
 from .console import (
@@ -42,24 +42,34 @@ from .render_manifest import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+# By the states and sources in run.json.
 _RUN_STATE_MARKS = {
-    "passed": "[green]pass[/]",
-    "failed": "[red]FAIL[/]",
-    "error": "[red]error[/]",
+    "passed": "[green]passed[/]",
+    "failed": "[red]rejected[/]",
+    "error": "[red]failed[/]",
     "pending": "[yellow]pending[/]",
-    "not-run": "[dim]not run[/]",
+    "not-run": "[dim]skipped[/]",
 }
-_SOURCE_MARKS = {"": "", "made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
+_SOURCE_MARKS = {
+    "": "",
+    "made": "built",
+    "kept": "[dim]up to date[/]",
+    "cache": "[dim]reused[/]",
+}
 
 
 def show_run(
-    ended: Sequence[ModelOutcome], record: RunRecord, out: Path, *, console: Console | None = None
+    outcomes: Sequence[ModelOutcome],
+    record: RunRecord,
+    out: Path,
+    *,
+    console: Console | None = None,
 ) -> None:
-    """A row an artifact; then, model by model, what is wrong; what changed; then the sum."""
+    """Show a table of artifacts, the reasons by model, the changes, and the counts."""
     console = console or result_console()
     _show_artifacts(console, record.models)
-    for one, end in zip(ended, record.models, strict=True):
-        _show_model(console, one, end)
+    for outcome, model in zip(outcomes, record.models, strict=True):
+        _show_model(console, outcome, model)
     if record.regression is not None:
         show_regression(console, record.regression)
     print_line(
@@ -71,9 +81,8 @@ def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
     right = ("size", "SQNR dB", "seconds")
     table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
     for model in models:
-        rows = [_artifact_cells(one) for one in model.artifacts] or [
-            ("", "", "", _RUN_STATE_MARKS[model.state], "")
-        ]
+        empty = ("", "", "", _RUN_STATE_MARKS[model.state], "")
+        rows = [_artifact_cells(one) for one in model.artifacts] or [empty]
         for number, row in enumerate(rows):
             first = number == 0
             seconds = f"{model.seconds:.1f}" if first and model.state != "not-run" else ""
@@ -92,24 +101,22 @@ def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:
     )
 
 
-def _show_model(console: Console, one: ModelOutcome, end: ModelRun) -> None:
-    """What stopped a model, what of it is not proven, its warnings, which gates it breaks."""
-    name = escape(one.name)
-    if end.error:
-        print_line(console, f"[red]{name}[/]: {escape(end.error)}")
-        print_line(console, f"  [dim]hint: {escape(end.hint)}[/]")
-    if one.manifest is not None:
-        _show_model_artifacts(console, one, one.manifest)
-    for breach in one.breaches:
-        told = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
-        print_line(
-            console,
-            f"[red]{name}/{escape(breach.artifact)}[/]: {escape(breach.message)}{told}",
-        )
+def _show_model(console: Console, outcome: ModelOutcome, model: ModelRun) -> None:
+    """Show the error of a model, the reasons and warnings on its artifacts, and broken gates."""
+    name = escape(outcome.name)
+    if model.error:
+        print_line(console, f"[red]{name}[/]: {escape(model.error)}")
+        print_line(console, f"  [dim]hint: {escape(model.hint)}[/]")
+    if outcome.manifest is not None:
+        _show_model_artifacts(console, outcome, outcome.manifest)
+    for breach in outcome.breaches:
+        origin = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
+        what = f"[red]{name}/{escape(breach.artifact)}[/]"
+        print_line(console, f"{what}: {escape(breach.message)}{origin}")
 
 
 def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifest) -> None:
-    """What is not proven and why, what waits for another host, the warnings as export has them."""
+    """Show what did not pass, what is pending, and the warnings, as export does."""
     shown = artifacts_to_show(manifest)
     wrong = [
         artifact
@@ -127,15 +134,11 @@ def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifes
         show_guilty_layer(console, artifact, manifest, one.folder)
     for failure in manifest.failures:
         print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        print_line(
-            console,
-            f"  [dim]hint: {escape(str(key_hint(failure.full_hint)))}[/]",
-        )
+        print_line(console, f"  [dim]hint: {escape(str(key_hint(failure.full_hint)))}[/]")
     for pending in waiting:
         show_pending(console, pending)
-        print_line(
-            console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}"
-        )
+        command = f"{pending.command} {one.folder}"
+        print_line(console, f"  finish on a GPU host: {escape(command)}")
     print_lines(console, warnings)
 
 
@@ -143,29 +146,30 @@ def _run_summary(record: RunRecord) -> str:
     artifacts = [one for model in record.models for one in model.artifacts]
     states = Counter(one.state for one in artifacts)
     sources = Counter(one.source for one in artifacts)
-    parts = [f"{states['passed']} proven", f"{states['failed']} refused"]
-    parts += [f"{states[s]} {text}" for s, text in _OTHER_STATES if states[s]]
-    stopped = sum(model.state == "error" for model in record.models)
-    parts += [f"{stopped} of {count_text(len(record.models), 'model')} stopped"] if stopped else []
-    unrun = sum(model.state == "not-run" for model in record.models)
-    parts += [f"{count_text(unrun, 'model')} not begun (--keep-going)"] if unrun else []
+    parts = [f"{states['passed']} passed", f"{states['failed']} rejected"]
+    parts += [f"{states['error']} failed"] if states["error"] else []
+    parts += [f"{states['pending']} pending"] if states["pending"] else []
+    models = Counter(model.state for model in record.models)
+    of_all = f"of {count_text(len(record.models), 'model')}"
+    parts += [f"{models['error']} {of_all} failed"] if models["error"] else []
+    skipped = models["not-run"]
+    parts += [f"{skipped} {of_all} skipped (--keep-going runs all)"] if skipped else []
     breaches = sum(len(model.breaches) for model in record.models)
     parts += [f"{count_text(breaches, 'gate')} broken"] if breaches else []
-    taken_up = sources["kept"] + sources["cache"]
-    return f"{', '.join(parts)} · {sources['made']} made, {taken_up} taken up"
-
-
-_OTHER_STATES = (("error", "not judged"), ("pending", "pending"))
+    origins = [f"{sources['made']} built"]
+    origins += [f"{sources['kept']} up to date"] if sources["kept"] else []
+    origins += [f"{sources['cache']} reused"] if sources["cache"] else []
+    return f"{', '.join(parts)} · {', '.join(origins)}"
 
 
 def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:
-    """What would be made, model by model; nothing is read but the project."""
+    """Show the plan of each model; only the project file is read."""
     plans = {model.name: plan_rows(model.plan, model.order) for model in models}
     if json:
         show_json(encode_json({"models": plans}))
         return
     console = result_console()
-    table = new_table("model", "artifact", "from", "by", "file")
+    table = new_table("model", "artifact", "from", "method", "file")
     for model in models:
         for number, row in enumerate(plans[model.name]):
             table.add_row(escape(model.name) if number == 0 else "", *_plan_cells(row, model))
@@ -174,12 +178,12 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
         for text in (*model.left_out, *model.unused):
             print_line(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
     steps = count_text(sum(map(len, plans.values())), "artifact")
-    of = count_text(len(models), "model")
-    print_line(console, f"{steps} of {of} by {escape(str(file))} in {escape(str(run.out))}")
+    summary = f"{steps} of {count_text(len(models), 'model')}"
+    print_line(console, f"{summary} · {escape(str(file))} · output folder {escape(str(run.out))}")
 
 
 def _plan_cells(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
-    needed = "" if row.asked else " [dim](needed by others)[/]"
+    needed = "" if row.asked else " [dim](intermediate)[/]"
     made_from = str(model.order.source.checkpoint) if row.made_from == "eager" else row.made_from
     return (
         escape(row.artifact) + needed,
@@ -193,20 +197,19 @@ CHANGE_MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
     Change.NEW: "[cyan]new[/]",
-    Change.TOLD: "[yellow]info[/]",
+    Change.INFO: "[yellow]info[/]",
 }
 
 
 def show_regression(console: Console, found: Regression) -> None:
-    """A row a measure that changed; what was not compared; the sum."""
+    """Show the measures that changed, what was not compared, and the count of worse ones."""
     if found.changed:
         rows = [_change_row(one) for one in found.changed]
         show_reasons_table(console, rows, right=("base", "now"))
     for text in (*found.notes, *found.left_out):
         print_line(console, f"  [yellow]{escape(text)}[/]")
-    worse = len(found.worse)
-    told = f"{worse} worse" if worse else "nothing worse"
-    print_line(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
+    counts = f"{len(found.worse)} of {found.compared} measures worse"
+    print_line(console, f"{counts} than {escape(found.base)}")
 
 
 def _change_row(one: MeasureChange) -> dict[str, str]:

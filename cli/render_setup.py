@@ -1,4 +1,4 @@
-"""Renders what doctor, config, init and cache report."""
+"""Render the results of doctor, config, init and cache."""
 
 from __future__ import annotations
 
@@ -32,41 +32,34 @@ _CHECK_MARKS = {
 
 
 def show_diagnosis(diagnosis: Diagnosis, *, quiet: bool = False) -> None:
-    """The checks, then the formats and quantizers, then one line that sums it up.
+    """Show the checks, the formats and quantizers, and a summary.
 
-    Where it is to be quiet, only the checks that something came of, and that line.
+    If `quiet`, only checks with warnings or failures, and the summary.
     """
     console = result_console()
-    if quiet:
-        found = [
-            check
-            for check in diagnosis.checks
-            if check.state in (CheckState.WARN, CheckState.BROKEN)
-        ]
-        if found:
-            _show_checks(console, found)
-        print_line(console, _diagnosis_summary(diagnosis))
-        return
-    _show_checks(console, diagnosis.checks)
-    _show_buildable(console, "format", "precisions", diagnosis.targets)
-    if diagnosis.quantizers:
+    wrong = (CheckState.WARN, CheckState.BROKEN)
+    checks = [check for check in diagnosis.checks if not quiet or check.state in wrong]
+    if checks:
+        _show_checks(console, checks)
+    if not quiet:
+        _show_buildable(console, "format", "precisions", diagnosis.targets)
+    if diagnosis.quantizers and not quiet:
         _show_buildable(console, "quantizer", "for", diagnosis.quantizers)
     print_line(console, _diagnosis_summary(diagnosis))
 
 
 def _show_checks(console: Console, checks: Sequence[Check]) -> None:
-    table = new_table("check", "", "found", "what mends it")
+    table = new_table("check", "", "found", "fix")
     table.columns[0].no_wrap = True
     for check in checks:
-        # What is as it should be, or need not be there, is not to be mended.
-        mend = check.mend if check.state is not CheckState.OK else ""
-        row = (check.name, _CHECK_MARKS[check.state], check.told, mend)
-        table.add_row(escape(row[0]), row[1], escape(row[2]), escape(row[3]))
+        fix = "" if check.state is CheckState.OK else check.mend
+        mark = _CHECK_MARKS[check.state]
+        table.add_row(escape(check.name), mark, escape(check.told), escape(fix))
     console.print(table)
 
 
-def _show_buildable(console: Console, title: str, makes: str, rows: Sequence[Buildable]) -> None:
-    table = new_table(title, "here", makes, "version, or why not", "what mends it")
+def _show_buildable(console: Console, title: str, what: str, rows: Sequence[Buildable]) -> None:
+    table = new_table(title, "ready", what, "version or reason", "fix")
     table.columns[0].no_wrap = True
     for row in rows:
         mark = "[green]yes[/]" if row.ready else "[red]no[/]"
@@ -76,15 +69,15 @@ def _show_buildable(console: Console, title: str, makes: str, rows: Sequence[Bui
 
 def _diagnosis_summary(diagnosis: Diagnosis) -> str:
     ready = sum(row.ready for row in diagnosis.targets)
-    can = f"{ready} of {len(diagnosis.targets)} formats can be built here"
+    summary = f"{ready} of {len(diagnosis.targets)} formats can be built here"
     if not diagnosis.failures:
-        return can
+        return summary
     names = ", ".join(escape(check.name) for check in diagnosis.failures)
-    return f"[red]broken[/]: {names}; {can}"
+    return f"[red]broken[/]: {names}; {summary}"
 
 
 def print_warnings(lines: Sequence[str]) -> None:
-    """Lines that the user should see, on stderr."""
+    """Print warnings on stderr."""
     if not lines:
         return
     with error_console() as console:
@@ -93,10 +86,10 @@ def print_warnings(lines: Sequence[str]) -> None:
 
 
 def show_check(file: Path, given: Overrides, model: str | None, *, json: bool, quiet: bool) -> None:
-    """Plan a project as a run would, and say in one line that nothing is wrong with it.
+    """Plan a project as a run would, and show that it has no errors.
 
     Raises:
-        ModelcError: all faults of the file, of what goes over it and of the models as one.
+        ModelcError: all errors of the file, the overrides and the models, joined.
     """
     planned = plan_project(file, given=given, names=() if model is None else (model,))
     if not quiet:
@@ -106,12 +99,12 @@ def show_check(file: Path, given: Overrides, model: str | None, *, json: bool, q
         return
     models = planned.models
     artifacts = sum(step.asked for one in models for step in one.plan)
-    told = f"{count_text(len(models), 'model')}, {count_text(artifacts, 'artifact')}"
-    print_line(result_console(), f"{escape(str(file))}: {told}, nothing wrong")
+    counts = f"{count_text(len(models), 'model')}, {count_text(artifacts, 'artifact')}"
+    print_line(result_console(), f"{escape(str(file))}: {counts}, no errors")
 
 
 def show_settings(settings: Settings, model: str | None) -> None:
-    """A table for the run, and one for each model, or for the one that is named."""
+    """Show the settings of the run and of each model, or of the named model only."""
     console = result_console()
     tables = [] if model else [("the run", settings.run_said)]
     tables += [(one.name, one.said) for one in settings.models if model in (None, one.name)]
@@ -127,7 +120,7 @@ def show_settings(settings: Settings, model: str | None) -> None:
 
 
 def settings_document(settings: Settings, model: str | None) -> bytes:
-    """The same as JSON: `run`, and `models` by name, each a list of settings."""
+    """Return the settings as JSON: `run`, and `models` by name, each a list."""
     document = {
         "file": str(settings.project.file),
         "run": _rows_of_settings(settings.run_said),
@@ -149,19 +142,19 @@ def _rows_of_settings(said: Mapping[KeyPath, Setting]) -> list[dict[str, object]
 
 
 def _sort_settings(said: Mapping[KeyPath, Setting]) -> Iterable[Setting]:
-    """What somebody said before what is built in."""
+    """Sort explicit settings before defaults."""
     return sorted(said.values(), key=lambda one: one.layer is SettingLayer.BUILT_IN)
 
 
 def _value_text(value: Value) -> str:
-    """A value as TOML has it; one of a list alone without its brackets."""
+    """Format a value as in TOML, a list without brackets."""
     if isinstance(value, tuple):
         return ", ".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def project_document(begun: NewProject) -> bytes:
-    """The file, its models, the lines to edit, and what else is wrong."""
+    """Return the file, its models, the lines to edit, and other errors as JSON."""
     from ..pipeline.manifest_file import encode_json
 
     left = [{"message": one.text, "hint": one.hint} for one in begun.left]
@@ -171,30 +164,30 @@ def project_document(begun: NewProject) -> bytes:
 
 
 def show_new_project(begun: NewProject) -> None:
-    """The models, the lines to edit, and the command that comes next."""
+    """Show the models, the lines to edit, and the next command."""
     console = result_console()
     for name, one in zip(begun.models, begun.described, strict=True):
-        held = f", {one.parameters:,} numbers in {len(one.tensors)} tensors" if one.tensors else ""
-        print_line(console, f"{escape(name)}: {escape(one.kind)}{held}")
+        counts = f"{one.parameters:,} parameters in {count_text(len(one.tensors), 'tensor')}"
+        print_line(
+            console, f"{escape(name)}: {escape(one.kind)}{f', {counts}' if one.tensors else ''}"
+        )
     print_line(console, f"wrote {escape(str(begun.file))}")
     for edit in begun.edits:
         what = ", ".join((*edit.sizes, edit.what))
         place = f"{begun.file}:{edit.line} {edit.key}"
         print_line(console, f"[yellow]edit[/] {escape(place)}: {escape(what)}")
     for fault in begun.left:
-        print_line(console, f"[yellow]mend[/] {escape(fault.text)}")
-        print_line(console, f"     [dim]{escape(fault.hint)}[/]")
-    print_line(
-        console,
-        "then: modelc config, modelc run" if begun.edits or begun.left else "next: modelc run",
-    )
+        print_line(console, f"[yellow]fix[/] {escape(fault.text)}")
+        print_line(console, f"    [dim]{escape(fault.hint)}[/]")
+    unfinished = begun.edits or begun.left
+    print_line(console, f"next: {'modelc config, modelc run' if unfinished else 'modelc run'}")
 
 
 _TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
-    """A row for each result, then the size of all and where they are."""
+    """Show a row per result, then their total size and folder."""
     console = result_console()
     if rows:
         heads = ("model", "artifact", "size", "last used", "key", "result")
@@ -202,27 +195,25 @@ def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
         for row in rows:
             used = _age_text(time.time() - row.used)
             names = (row.key[:12], row.name[:12])
-            table.add_row(
-                escape(row.model), escape(row.artifact), size_text(row.size), used, *names
-            )
+            cells = (escape(row.model), escape(row.artifact), size_text(row.size), used, *names)
+            table.add_row(*cells)
         console.print(table)
-    print_line(
-        console, f"{count_text(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}"
-    )
+    results = count_text(len(rows), "result")
+    print_line(console, f"{results}, {size_text(size)} in {escape(str(folder))}")
 
 
 def show_cache_freed(freed: int, left: int) -> None:
-    """What went and what stays."""
+    """Show the freed and the remaining size."""
     print_line(result_console(), f"{size_text(freed)} freed, {size_text(left)} left")
 
 
 def show_cache_faults(wrong: Sequence[str], left: int) -> None:
-    """A line for each thing that was wrong, then one that sums it up."""
+    """Show each corrupt result that was removed, and a summary."""
     console = result_console()
     for line in wrong:
         print_line(console, f"[red]removed[/]: {escape(line)}")
-    told = f"{len(wrong)} wrong and removed" if wrong else "all digests are right"
-    print_line(console, f"{told}, {size_text(left)} left")
+    summary = f"{count_text(len(wrong), 'corrupt file')} removed" if wrong else "all digests match"
+    print_line(console, f"{summary}, {size_text(left)} left")
 
 
 def _age_text(seconds: float) -> str:

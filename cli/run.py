@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from . import common_options as o
-from . import judging_options as a
-from . import run_options as b
-from .run_options import ProjectFile, Set, SignKey
+from ..pipeline.call_options import CallOptions
+from ..pipeline.option_spec import Given, Panel, read_record
+from .command_options import with_options
+from .run_options import CACHE_DIR, ProjectFile, Set
 
 
+@with_options("run")
 def run(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models; default: all.")
@@ -23,7 +24,7 @@ def run(
             "--only",
             metavar="NAMES",
             help="Formats, precisions or artifacts, as onnx,int8: what has one of each kind.",
-            rich_help_panel=o.Panel.PROJECT,
+            rich_help_panel=Panel.PROJECT,
         ),
     ] = None,
     file: ProjectFile = Path("modelc.toml"),
@@ -35,7 +36,7 @@ def run(
             "--jobs",
             metavar="N",
             help="Models side by side.",
-            rich_help_panel=o.Panel.PROJECT,
+            rich_help_panel=Panel.PROJECT,
         ),
     ] = None,
     keep_going: Annotated[
@@ -44,7 +45,7 @@ def run(
             "-k",
             "--keep-going",
             help="Begin further models when one has failed.",
-            rich_help_panel=o.Panel.PROJECT,
+            rich_help_panel=Panel.PROJECT,
         ),
     ] = False,
     out: Annotated[
@@ -54,34 +55,29 @@ def run(
             "--out",
             metavar="DIR",
             help="Folder of all models; default: as the file says, or out.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
-    dry_run: o.DryRun = False,
-    prepare_only: o.PrepareOnly = False,
-    report: a.Report = None,
     ci: Annotated[
         bool,
         typer.Option(
             "--ci",
             help="In a job: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = False,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     fail_on_regression: Annotated[
         Path | None,
         typer.Option(
             "--fail-on-regression",
             metavar="BASE",
             help="Exit 1 if anything is worse than in this `out` folder of another run.",
-            rich_help_panel=o.Panel.VALIDATION,
+            rich_help_panel=Panel.VALIDATION,
         ),
     ] = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option("--cache-dir", metavar="DIR", help=o.CACHE_DIR, rich_help_panel=o.Panel.CACHE),
+        typer.Option("--cache-dir", metavar="DIR", help=CACHE_DIR, rich_help_panel=Panel.CACHE),
     ] = None,
     remote_cache: Annotated[
         str | None,
@@ -89,51 +85,49 @@ def run(
             "--remote-cache",
             metavar="URL",
             help="Another cache to share with, as s3://bucket/path (fsspec).",
-            rich_help_panel=o.Panel.CACHE,
+            rich_help_panel=Panel.CACHE,
         ),
     ] = None,
-    no_cache: o.NoCache = False,
     memory: Annotated[
         str | None,
         typer.Option(
             "--memory",
             metavar="SIZE",
             help="Memory of all of them together, as 16GB; a step beyond its part fails.",
-            rich_help_panel=o.Panel.ISOLATION,
+            rich_help_panel=Panel.ISOLATION,
         ),
     ] = None,
-    timeout: b.Timeout = None,
-    sign_key: SignKey = None,
-    latency: a.Latency = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
     from .ci_run import make_ci_run
     from .run_options import collect_overrides
     from .run_project import RunArguments, run_project
 
+    call = read_record(CallOptions, given)
     flags = {
         "out": out,
         "jobs": jobs,
         "memory": memory,
-        "timeout": timeout,
+        "timeout": call.timeout,
         "keep-going": "true" if keep_going else None,
         "cache-dir": cache_dir,
         "remote-cache": remote_cache,
-        "report": ",".join(report) if report else None,
+        "report": ",".join(call.report) if call.report else None,
     }
     asked = RunArguments(
         file=file,
         models=tuple(models or ()),
         only=tuple(filter(None, (word.strip() for word in (only or "").split(",")))),
-        use_cache=not no_cache,
-        dry_run=dry_run,
-        prepare_only=prepare_only,
-        sign_key=sign_key,
-        json=json,
-        quiet=quiet,
-        ci=make_ci_run(quiet=quiet, json=json) if ci else None,
+        use_cache=not call.no_cache,
+        dry_run=call.dry_run,
+        prepare_only=call.prepare_only,
+        sign_key=call.sign_key,
+        json=call.json,
+        quiet=call.quiet,
+        ci=make_ci_run(quiet=call.quiet, json=call.json) if ci else None,
         base=fail_on_regression,
-        latency=latency,
+        latency=call.latency,
     )
     raise typer.Exit(run_project(asked, collect_overrides(sets, flags)))

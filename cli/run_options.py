@@ -1,4 +1,4 @@
-"""Options of how a command runs: child process and limits, project file, signing key."""
+"""What several commands do with their options: limits, project settings, keys, folders."""
 
 from __future__ import annotations
 
@@ -11,58 +11,33 @@ import typer
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, ignore_events
-from .common_options import Panel
+from ..pipeline.call_options import CallOptions, FileOptions
+from ..pipeline.option_spec import Given, Panel, read_record
+from ..pipeline.option_table import SourceOptions
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
+    from ..pipeline.recorded_run import Moved
     from ..projects.setting_layers import Overrides
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
-
-Isolate = Annotated[
-    bool | None,
-    typer.Option(
-        "--isolate/--no-isolate",
-        help="Work in a process of its own, so that a crash or a bound ends one step; the default.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
-Timeout = Annotated[
-    str | None,
-    typer.Option(
-        "--timeout",
-        metavar="TIME",
-        help="The most that one step may take, as 600 or 10min; beyond it, that step fails.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="The most memory that a step may take, as 8GB; beyond it, that step fails.",
-        rich_help_panel=Panel.ISOLATION,
-    ),
-]
+CACHE_DIR = "Folder of the cache; default: the user's own, as the system has it."
 
 
-def process_bounds(
-    isolate: bool | None, *, timeout: str | None = None, memory: str | None = None
-) -> ProcessLimits | None:
-    """The bounds of a process of its own; None where the work is done in this one.
+def process_bounds(call: CallOptions) -> ProcessLimits | None:
+    """The limits of a child process; None where the work is done in this process.
 
     Raises:
-        UsageError: a bound was given where there is no process to hold to it.
+        UsageError: a limit was given where there is no child process to keep it.
     """
     from ..core.children.limits import ProcessLimits
     from ..projects.setting_values import parse_bytes, parse_seconds
 
-    for name, value in (("--timeout", timeout), ("--memory", memory)):
-        if isolate is False and value is not None:
+    for name, value in (("--timeout", call.timeout), ("--memory", call.memory)):
+        if call.isolate is False and value is not None:
             raise UsageError(
                 f"{name} has no effect with --no-isolate",
                 hint="leave one of them out",
@@ -70,20 +45,20 @@ def process_bounds(
                 code=ErrorCode.NO_EFFECT,
             )
     bounds = ProcessLimits(
-        timeout=None if timeout is None else parse_seconds(timeout),
-        memory=None if memory is None else parse_bytes(memory),
+        timeout=None if call.timeout is None else parse_seconds(call.timeout),
+        memory=None if call.memory is None else parse_bytes(call.memory),
     )
-    asked = isolate or timeout is not None or memory is not None
-    return bounds if asked or (isolate is None and _isolates_by_default()) else None
+    asked = call.isolate or call.timeout is not None or call.memory is not None
+    return bounds if asked or (call.isolate is None and _isolates_by_default()) else None
 
 
 def run_call(
     call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = ignore_events
 ) -> Returned:
-    """What the call returns, of this type: from a process of its own where there are bounds.
+    """Run a call, in a child process where there are bounds, and return its result.
 
     Raises:
-        ModelcError: what the call raises, or what ended its process.
+        ModelcError: the error of the call, or the end of its process.
     """
     if bounds is None:
         from ..pipeline.isolation.worker import perform_call
@@ -99,14 +74,14 @@ def run_call(
 
 
 def _isolates_by_default() -> bool:
-    """What holds where nothing is said: processes of their own, where the system has sessions."""
-    said = os.environ.get(_ISOLATE_VARIABLE, "")
-    if said not in ("", "0", "1"):
+    """Whether commands run in a child process by default: on systems with sessions."""
+    value = os.environ.get(_ISOLATE_VARIABLE, "")
+    if value not in ("", "0", "1"):
         raise UsageError(
-            f"{_ISOLATE_VARIABLE}={said} is neither 0 nor 1",
-            hint=f"set {_ISOLATE_VARIABLE}=1, or not",
+            f"{_ISOLATE_VARIABLE} must be 0 or 1, not {value}",
+            hint=f"set {_ISOLATE_VARIABLE}=1, or unset it",
         )
-    return os.name == "posix" if said == "" else said == "1"
+    return os.name == "posix" if value == "" else value == "1"
 
 
 ProjectFile = Annotated[
@@ -130,34 +105,16 @@ Set = Annotated[
 def collect_overrides(
     sets: Sequence[str] | None, flags: Mapping[str, str | None] | None = None
 ) -> Overrides:
-    """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
+    """Collect the settings beside the file: flags of the run, `--set`, MODELC_ variables."""
     from ..projects.setting_layers import VARIABLE_PREFIX, Overrides
 
-    ours = {
-        name: text
-        for name, text in os.environ.items()
-        if name.startswith(VARIABLE_PREFIX) and name != SIGN_KEY_VARIABLE
-    }
+    ours = {name: text for name, text in os.environ.items() if name.startswith(VARIABLE_PREFIX)}
     plain = {name: text for name, text in (flags or {}).items() if text is not None}
     return Overrides(sets=tuple(sets or ()), flags=plain, environment=ours)
 
 
-SIGN_KEY_VARIABLE = "MODELC_SIGN_KEY"
-
-SignKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--sign-key",
-        envvar=SIGN_KEY_VARIABLE,
-        metavar="PEM",
-        help="Sign the manifest with this ed25519 key, into manifest.json.sig.",
-        rich_help_panel=Panel.SIGNING,
-    ),
-]
-
-
 def load_private_key(path: Path | None) -> PrivateKey | None:
-    """The key in the file that was named, if one was."""
+    """Load the private key of `--sign-key`; None without one."""
     if path is None:
         return None
     from ..pipeline.provenance.signing import read_private_key
@@ -166,7 +123,7 @@ def load_private_key(path: Path | None) -> PrivateKey | None:
 
 
 def load_public_key(path: Path | None) -> PublicKey | None:
-    """As `load_private_key`, of the key that signatures are checked with."""
+    """Load the public key that signatures are checked with; None without one."""
     if path is None:
         return None
     from ..pipeline.provenance.signing import read_public_key
@@ -174,7 +131,27 @@ def load_public_key(path: Path | None) -> PublicKey | None:
     return read_public_key(path)
 
 
+def file_move(given: Given, *, trust: bool = False) -> Moved:
+    """Where `--checkpoint` and `--samples` say that the files of an earlier run are now."""
+    from ..pipeline.recorded_run import Moved
+
+    source = read_record(SourceOptions, given)
+    return Moved(
+        checkpoint=read_record(FileOptions, given).checkpoint,
+        samples=source.samples,
+        allow_pickle=source.allow_pickle,
+        trust=source.trust or trust,
+    )
+
+
+def cache_folder() -> Path:
+    """The cache folder of the user on this system."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("modelc", appauthor=False)
+
+
 def is_on_command_line(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, and not in the environment alone."""
+    """Whether an option is on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

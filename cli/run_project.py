@@ -16,14 +16,14 @@ from ..core.events import Entered, Event, Noted, Tell
 from ..pipeline.manifest_file import encode_json
 from ..projects.artifact_selection import select_models
 from ..projects.model_orders import PlannedProject, plan_project
-from ..projects.project_records import ModelOrder, ModelOutcome, RunSettings
+from ..projects.project_records import ModelOrder, ModelOutcome
+from ..projects.setting_keys import RunSettings
 from ..projects.setting_layers import Overrides, results_folder
 from .ci_run import CiRun
-from .common_options import cache_folder
 from .console import Screen, show_json
 from .render_run import show_plans, show_run
 from .render_setup import print_warnings
-from .run_options import load_private_key
+from .run_options import cache_folder, load_private_key
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     from ..projects.run_record import make_record, with_regression
 
     began = time.perf_counter()
-    cache = cache_folder(no_cache=not asked.use_cache)
+    cache = cache_folder() if asked.use_cache else None
     with _report_refusals(asked, given):
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         models = select_models(planned.models, asked.only)
@@ -157,10 +157,10 @@ def _open_caching(
     from ..pipeline.cache.reuse import ReuseSources
     from ..pipeline.cache.step_cache import StepCache, open_remote
 
-    folder = run.cache_dir or cache_folder()
-    if not asked.use_cache or folder is None:
+    if not asked.use_cache:
         yield None
         return
+    folder = run.cache_dir or cache_folder()
     remote = None if run.remote_cache is None else open_remote(run.remote_cache, tell)
     limit = DEFAULT_CACHE_LIMIT if run.cache_limit is None else run.cache_limit
     with FileDigests(folder) as digests:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from . import common_options as o
-from . import conversion_options as c
-from .run_options import ProjectFile, Set, collect_overrides
+from ..pipeline.call_options import CallOptions
+from ..pipeline.option_spec import Given, Panel, read_record
+from ..pipeline.option_table import CalibrationChoice, SourceOptions
+from .command_options import with_options
+from .run_options import ProjectFile, Set, cache_folder, collect_overrides
 
 
-def doctor(
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
-) -> None:
+@with_options("doctor")
+def doctor(*, given: Given) -> None:
     """Look at driver, GPUs, libraries, versions and clashes, and say what can be built here.
 
     What is missing is no fault; only what is installed and cannot work ends with exit code 4.
@@ -26,22 +26,17 @@ def doctor(
     from .console import show_json
     from .render_setup import show_diagnosis
 
-    folders = {"work": Path.cwd(), "cache": o.cache_folder()}
-    diagnosis = examine(
-        collect_surroundings({name: f for name, f in folders.items() if f is not None})
-    )
-    if json:
+    call = read_record(CallOptions, given)
+    diagnosis = examine(collect_surroundings({"work": Path.cwd(), "cache": cache_folder()}))
+    if call.json:
         show_json(encode_json(diagnosis))
     else:
-        show_diagnosis(diagnosis, quiet=quiet)
+        show_diagnosis(diagnosis, quiet=call.quiet)
     raise typer.Exit(diagnosis.exit_code)
 
 
-def targets(
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
-) -> None:
+@with_options("targets")
+def targets(*, given: Given) -> None:
     """List every format: ready or not, why not, and the line that makes it so."""
     from ..converters.registry import plugin_faults
     from ..pipeline.api import targets as rows_of
@@ -50,21 +45,20 @@ def targets(
     from .render import show_targets
     from .render_setup import print_warnings
 
-    rows = rows_of()
-    if not quiet:
+    call, rows = read_record(CallOptions, given), rows_of()
+    if not call.quiet:
         print_warnings(plugin_faults())
-    if json:
+    if call.json:
         show_json(encode_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
         return
     show_targets(rows)
 
 
+@with_options("init")
 def init(
     checkpoints: Annotated[
         list[Path], typer.Argument(help="Checkpoints; each becomes a model of the project.")
     ],
-    model: o.Model = None,
-    model_arg: o.ModelArg = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -72,18 +66,15 @@ def init(
             "--out",
             metavar="FILE",
             help="Where it is written.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = Path("modelc.toml"),
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Replace a file that is there.", rich_help_panel=o.Panel.OUTPUT
-        ),
+        typer.Option("--force", help="Replace a file that is there.", rich_help_panel=Panel.OUTPUT),
     ] = False,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Write a commented modelc.toml from what checkpoints say, and name the lines to edit.
 
@@ -93,13 +84,16 @@ def init(
     from .console import show_json
     from .render_setup import project_document, show_new_project
 
-    begun = create_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
-    if json:
+    call, source = read_record(CallOptions, given), read_record(SourceOptions, given)
+    arguments = [f"{name}={value}" for name, value in source.model_args.items()]
+    begun = create_project(checkpoints, out, model=source.model, model_args=arguments, force=force)
+    if call.json:
         show_json(project_document(begun))
-    elif not quiet:
+    elif not call.quiet:
         show_new_project(begun)
 
 
+@with_options("config")
 def config(
     model: Annotated[
         str | None, typer.Argument(help="One model of the project; default: all.")
@@ -111,20 +105,19 @@ def config(
         typer.Option(
             "--check",
             help="Plan every model and stop: exit 2 where anything is wrong.",
-            rich_help_panel=o.Panel.PROJECT,
+            rich_help_panel=Panel.PROJECT,
         ),
     ] = False,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     schema: Annotated[
         bool,
         typer.Option(
             "--schema",
             help="Print the JSON Schema of modelc.toml and stop.",
-            rich_help_panel=o.Panel.OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
         ),
     ] = False,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Show every setting of a project with where it comes from.
 
@@ -141,21 +134,23 @@ def config(
     if schema:
         show_document(SCHEMA_FILE.read_bytes())
         return
+    call = read_record(CallOptions, given)
     if check:
-        show_check(file, collect_overrides(sets), model, json=json, quiet=quiet)
+        show_check(file, collect_overrides(sets), model, json=call.json, quiet=call.quiet)
         return
     settings = resolve_settings(read_project(file), collect_overrides(sets))
     names = [one.name for one in settings.models]
     if model is not None and model not in names:
         raise unknown_name_error(f"model in {file}:", model, names or ["(none)"])
-    if not quiet:
+    if not call.quiet:
         print_warnings(settings.warnings)
-    if json:
+    if call.json:
         show_json(settings_document(settings, model))
     else:
         show_settings(settings, model)
 
 
+@with_options("calibrate")
 def calibrate(
     source: Annotated[
         str,
@@ -163,23 +158,17 @@ def calibrate(
             help="A folder of images or arrays, .tar shards, PKG.MOD:LOADER, or random."
         ),
     ],
-    inputs: o.Input = None,
-    samples: o.Samples = None,
-    preprocess: c.PreprocessText = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     calib_samples: Annotated[
         int | None,
         typer.Option(
             "--calib-samples",
             metavar="N",
             help="Read only what a build with as many would read; default: all that are on disk.",
-            rich_help_panel=o.Panel.CALIBRATION,
+            rich_help_panel=Panel.CALIBRATION,
         ),
     ] = None,
-    calib_select: c.CalibSelect = None,
-    calib_seed: c.CalibSeed = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Show counts, ranges, histograms and problems of calibration samples."""
     from ..pipeline.make_order import make_calibration
@@ -188,15 +177,17 @@ def calibrate(
     from .console import Screen, show_json
     from .render_calibration import show_calibration
 
-    with Screen(quiet=quiet) as screen:
+    call, eager = read_record(CallOptions, given), read_record(SourceOptions, given)
+    choice = replace(read_record(CalibrationChoice, given), calib_samples=calib_samples)
+    with Screen(quiet=call.quiet) as screen:
         report = preview_calibration(
-            make_calibration(source, calib_samples, calib_select, calib_seed, preprocess),
-            tuple(inputs or ()),
-            samples,
+            make_calibration(source, choice),
+            eager.inputs,
+            eager.samples,
             screen,
             thorough=calib_samples is None,
         )
-    if json:
+    if call.json:
         show_json(encode_json(report))
     else:
         show_calibration(report)

@@ -1,4 +1,4 @@
-"""The process's standard streams, and the output folder to name when a command is interrupted."""
+"""The standard streams, and the output folder to name if a command is interrupted."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class LenientFile(io.FileIO):
     fault: OSError | None = None
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write, or drop; as many bytes as were given count as written."""
+        """Write or drop the data; always return its full length."""
         try:
             written = super().write(data)
-        except OSError as error:  # the next is tried again: the descriptor may lead elsewhere then
+        except OSError as error:  # the next write is tried: the descriptor may be redirected
             self.fault = self.fault or error
             return memoryview(data).nbytes
-        if written is None:  # of a stream that does not block: it takes more later
+        if written is None:  # a non-blocking stream that is full
             select.select([], [self], [])
             return self.write(data)
         return written
 
 
 def lenient_stream(descriptor: int, encoding: str, *, closes: bool = False) -> TextIO:
-    """A text stream on a descriptor that drops what cannot be written or encoded."""
+    """Return a text stream that drops what cannot be written and escapes what cannot be encoded."""
     raw = LenientFile(descriptor, "w", closefd=closes)
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=True
@@ -43,15 +43,16 @@ def lenient_stream(descriptor: int, encoding: str, *, closes: bool = False) -> T
 
 
 def open_streams() -> LenientFile:
-    """Put lenient streams in place of stdout and stderr; gives the file below stdout.
+    """Replace stdout and stderr by lenient streams; return the file below stdout.
 
-    A descriptor that was closed leads nowhere from now on: no other file may get its number.
+    A closed standard descriptor is opened on the null device, so that no other file gets its
+    number.
     """
     for number in _STANDARD:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream: TextIO | None = getattr(sys, name)
         encoding = "utf-8" if stream is None else stream.encoding
@@ -63,30 +64,29 @@ def open_streams() -> LenientFile:
 
 
 def flush_streams(stdout: LenientFile) -> None:
-    """Write what is left; say where a disk did not take the result, not that a reader has left."""
+    """Flush; warn if the result could not be written, unless the reader closed the pipe."""
     sys.stdout.flush()
     fault = stdout.fault
     if fault is not None and fault.errno != errno.EPIPE:
-        told = fault.strerror or type(fault).__name__
-        sys.stderr.write(f"warning: the result was not written to stdout: {told}\n")
+        reason = fault.strerror or type(fault).__name__
+        sys.stderr.write(f"warning: the result was not written to stdout: {reason}\n")
     sys.stderr.flush()
 
 
-_output_folders: list[Path] = []  # output folders that this run of the command works in
+_output_folders: list[Path] = []  # of this command
 
 
 def forget_folders() -> None:
-    """A new run of the command begins."""
+    """Start a new command."""
     _output_folders.clear()
 
 
 def set_output_folder(folder: Path) -> None:
-    """From now on, what is proven is kept in this folder."""
+    """Record a folder that the command writes artifacts to."""
     _output_folders.append(folder)
 
 
 def last_output_folder() -> Path | None:
-    """The folder that holds what was proven, of this run or an earlier one; None for nothing."""
+    """Return the first recorded folder that contains a manifest, or None."""
     records = ("manifest.json", "run.json", "*/manifest.json")
-    held = (one for one in _output_folders if any(any(one.glob(name)) for name in records))
-    return next(held, None)
+    return next((one for one in _output_folders if any(any(one.glob(r)) for r in records)), None)

@@ -1,9 +1,9 @@
-"""`modelc validate`: judge again, from the manifest or against a checkpoint."""
+"""`modelc validate` and `modelc debug`: judge again, and name the layer that is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,134 +14,125 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
-from . import common_options as o
-from . import conversion_options as c
-from . import judging_options as a
-from . import run_options as b
-from .judging_options import Tolerances, read_limits
-from .run_options import SignKey, is_on_command_line, load_private_key
+from ..pipeline.call_options import CallOptions, FileOptions
+from ..pipeline.option_spec import Given, read_record, specs_of
+from ..pipeline.option_table import SourceOptions
+from .command_options import refuse, refuse_others, with_options
+from .judging_options import parse_folder_formats, read_limits
+from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
+    from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
+_MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
 _REJUDGE_OPTIONS = {
-    "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "sign_key", "json",
-    "quiet", "debug",
+    "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
+    "debug",
 }  # fmt: skip
 
 
+@with_options("validate")
 def validate(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="An output folder, or a converted model.")],
-    checkpoint: o.Checkpoint = None,
-    against: o.Against = None,
-    model: o.Model = None,
-    model_arg: o.ModelArg = None,
-    method: o.Method = None,
-    weights_key: o.WeightsKey = None,
-    inputs: o.Input = None,
-    static: o.Static = None,
-    drop_output: o.DropOutput = None,
-    samples: o.Samples = None,
-    preprocess: c.PreprocessText = None,
-    allow_pickle: o.AllowPickle = False,
-    trust: o.Trust = False,
-    report: a.Report = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    precision: o.ArtifactPrecision = None,
-    feeds: o.Feeds = None,
-    atol: o.Atol = None,
-    rtol: o.Rtol = None,
-    min_sqnr: o.MinSqnr = None,
-    tolerance: Tolerances = None,
-    search: o.Search = None,
-    device: o.Device = None,
-    rejudge: Annotated[
-        bool,
-        typer.Option(
-            "--rejudge",
-            help="Apply tolerances to what the manifest of a folder measured; nothing is run.",
-            rich_help_panel=o.Panel.VALIDATION,
-        ),
-    ] = False,
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            "--replay",
-            metavar="NPZ",
-            help="Judge a model file on this feed too and show it alone: DIR/worst/ARTIFACT.npz.",
-            rich_help_panel=o.Panel.VALIDATION,
-        ),
-    ] = None,
-    data: a.Data = None,
-    metric: a.Metric = None,
-    max_drop: a.MaxDrop = None,
-    plugins: c.Plugins = None,
-    trust_engine: c.TrustEngine = False,
-    isolate: b.Isolate = None,
-    timeout: b.Timeout = None,
-    memory: b.Memory = None,
-    sign_key: SignKey = None,
-    no_strict: o.NoStrict = False,
-    seed: o.Seed = None,
-    label: a.Label = None,
-    metric_output: a.MetricOutput = None,
-    sensitivity: o.Sensitivity = None,
-    accept_branch: o.AcceptBranch = None,
-    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+    *,
+    given: Given,
 ) -> None:
     """Check digests and judge artifacts against eager again."""
-    from ..pipeline.api import rejudge as rejudge_it
-    from ..pipeline.make_order import make_judging, make_measuring, make_settings, make_source
+    from ..pipeline.api import rejudge
+    from ..pipeline.make_order import make_judging, make_measuring, make_settings
     from ..pipeline.report_files import remove_stale_reports
     from .console import Screen
     from .streams import set_output_folder
 
-    trusted = trust or trust_engine
-    eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
-             "--static": static, "--drop-output": drop_output,
-             "--weights-key": weights_key}  # fmt: skip
-    if against is None:
-        _refuse_options([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
-        source = None
-    else:
-        _refuse_options(["--checkpoint"], [checkpoint], "beside --against")
-        source = make_source(
-            against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-            strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-            drop_outputs=drop_output, weights_key=weights_key, trust=trusted,
-        )  # fmt: skip
-    measuring = make_measuring(
-        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
-        calibrates=False,
-    )  # fmt: skip
-    if rejudge:
-        o.refuse_other_options(
-            context, _REJUDGE_OPTIONS, "with --rejudge: nothing is run", "leave it out"
-        )
-    judging = make_judging(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device,
-        limits=read_limits(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
-    )  # fmt: skip
-    reports = a.parse_folder_formats(path, report)
-    settings = make_settings(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
+    call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    trusts_code = bool(given.get("trust") or given.get("trust-engine"))
+    source = _read_eager_side(given, trust=trusts_code)
+    measuring = make_measuring(given, calibrates=False)
+    if files.rejudge:
+        refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge: nothing is run", "leave it out")
+    judging = make_judging(given, read_limits(call.tolerance))
+    reports = parse_folder_formats(path, call.report)
+    settings = make_settings({**given, "trust-engine": trusts_code})
     set_output_folder(path)
-    sign = _keep_signature(path, sign_key, context, rejudge=rejudge)
-    with remove_stale_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
-        if rejudge:
-            result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
+    sign = _keep_signature(path, call.sign_key, context, rejudge=files.rejudge)
+    with (
+        remove_stale_reports(path, reports),
+        Screen(quiet=call.quiet) as screen,
+        sign(screen) as trusts,
+    ):
+        if files.rejudge:
+            result: Manifest | Verdict = rejudge(path, judging=judging, tell=screen)
         else:
             arguments = {
-                "path": path, "against": source, "precision": precision, "settings": settings,
-                "judging": replace(judging, trusts_record=trusts), "measuring": measuring,
-                "moved": o.file_move(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
-                "replay": replay,
+                "path": path, "against": source, "precision": files.precision,
+                "settings": settings, "judging": replace(judging, trusts_record=trusts),
+                "measuring": measuring, "moved": file_move(given, trust=trusts_code),
+                "replay": files.replay,
             }  # fmt: skip
-            bounds = b.process_bounds(isolate, timeout=timeout, memory=memory)
-            result = _judge_again(path, arguments, bounds, screen)
-    raise typer.Exit(_show_result(result, path, reports, json=json))
+            result = _judge_again(path, arguments, process_bounds(call), screen)
+    raise typer.Exit(_show_result(result, path, reports, json=call.json))
+
+
+@with_options("debug")
+def debug(
+    artifact: Annotated[Path, typer.Argument(help="A converted model, also a rejected one.")],
+    *,
+    given: Given,
+) -> None:
+    """Name the layer of a converted model that first leaves eager, and why."""
+    from ..core.findings import Localisation
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging
+    from ..pipeline.manifest_file import encode_json
+    from ..pipeline.provenance.signing import keep_signature
+    from ..projects.setting_values import parse_bytes
+    from .console import Screen, show_json
+    from .render_debug import show_localisation, warn_no_reproducer
+
+    call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    source = _read_eager_side(given)
+    with ExitStack() as held:
+        bounds = process_bounds(call)
+        screen = held.enter_context(Screen(quiet=call.quiet))
+        held.enter_context(keep_signature(artifact.parent, None, screen))
+        held.enter_context(keep_signature(artifact.parent.parent, None, screen))
+        arguments = {
+            "path": artifact, "against": source, "moved": file_move(given),
+            "precision": files.precision, "feed": files.feed,
+            "memory": parse_bytes(files.activations), "out": files.debug_folder,
+            "judging": make_judging(given, read_limits()),
+        }  # fmt: skip
+        localise = ApiCall(function="localise", arguments=arguments)
+        result = run_call(localise, Localisation, bounds, screen)
+    if call.json:
+        show_json(encode_json(result))
+        warn_no_reproducer(result, files.debug_folder)
+    else:
+        show_localisation(result, artifact, files.debug_folder)
+    raise typer.Exit(1 if result.guilty or result.whole else 0)
+
+
+def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
+    """The eager side that `--against` names; None for that of the record.
+
+    Raises:
+        UsageError: an option of the eager side was given without `--against`, or one of the record
+            with it.
+    """
+    from ..pipeline.make_order import make_source
+
+    checkpoint = read_record(FileOptions, given).against
+    hint = "leave it out, or name the eager reference with --against CHECKPOINT"
+    if checkpoint is None:
+        names = [one.name for one in specs_of(SourceOptions) if one.name not in _MOVE_OPTIONS]
+        refuse(given, names, "without --against", hint)
+        return None
+    refuse(given, ["checkpoint"], "beside --against", hint)
+    source = make_source(checkpoint, given)
+    return replace(source, trust=source.trust or trust)
 
 
 def _judge_again(
@@ -152,8 +143,8 @@ def _judge_again(
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():
-        return b.run_call(call, Manifest, bounds, tell)
-    return b.run_call(call, Verdict, bounds, tell)
+        return run_call(call, Manifest, bounds, tell)
+    return run_call(call, Verdict, bounds, tell)
 
 
 def _keep_signature(
@@ -198,15 +189,3 @@ def _show_result(
     if not isinstance(result, Verdict):
         report_run(result, path, reports, json=json)
     return result.exit_code
-
-
-def _refuse_options(names: Sequence[str], values: Sequence[object], where: str) -> None:
-    """No option that was given stays without effect in silence."""
-    for name, value in zip(names, values, strict=True):
-        if value:
-            raise UsageError(
-                f"{name} has no effect {where}",
-                hint="leave it out, or name the eager reference with --against CHECKPOINT",
-                code=ErrorCode.NO_EFFECT,
-                option=name.removeprefix("--"),
-            )

@@ -1,1 +1,1 @@
-"""One file a format: how it is made and how it is run. The only room that knows frameworks."""
+"""One module per format, which converts and runs it; only these packages know the frameworks."""

@@ -1,8 +1,8 @@
 """AOTInductor package: machine code and weights in one archive, compiled here, loaded by torch.
 
-The package is native code of one kind of CPU. It computes on whatever sizes it is given, so its
-runner holds feeds to the signature in its record. To open one runs its code: that is done for what
-this process compiled itself, and else only where the user says that its maker is trusted.
+A package is native code for one kind of CPU. It accepts any sizes, so its runner checks feeds
+against the signature in its record. Opening it runs its code, which is allowed for packages that
+this process compiled, and else only if the user trusts their maker.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = exported_program.CAPTURES
 DEVICES: tuple[str, ...] = ("cpu",)
 
-_INSIDE = "inside"  # the part of the record that says what the package holds
+_INSIDE = "inside"  # name of our record of the package's contents
 _LIBRARIES = "data/aotinductor/"
-_SOURCES = (".cpp", ".h", ".o", ".S")  # what the library was compiled from; they name folders
+_SOURCES = (".cpp", ".h", ".o", ".S")  # the sources of the library, which name folders
 _KEPT = 1 << 20  # bytes copied at once
 _TRUST_HINT = "add --trust, only if you trust its maker"
-_COMPILED: set[str] = set()  # digests of what this process compiled: its own code, not a stranger's
+_COMPILED: set[str] = set()  # digests of packages that this process compiled, whose code is its own
 
 
 def readiness() -> Readiness:
-    """Whether a C++ compiler with its headers is here, on a system that this is for."""
+    """Return whether Linux and a C++ compiler with its headers are available."""
     if not sys.platform.startswith("linux"):
         reason = f"packages are made on Linux, not on {sys.platform}"
         return Readiness(ready=False, reason=reason, mend="run modelc on Linux")
@@ -78,21 +78,19 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """A pt2 archive that holds a compiled library."""
-    return exported_program.is_archive(path) and bool(_library_names(path))
-
-
-def _library_names(path: Path) -> list[str]:
-    return [name for name in zip_members(path) if _LIBRARIES in name]
+    """Return whether it is a pt2 archive with a compiled library."""
+    return exported_program.is_archive(path) and any(
+        _LIBRARIES in name for name in zip_members(path)
+    )
 
 
 def convert(job: Job) -> Converted:
-    """Capture, compile in a process of its own, pack with our record."""
-    taken = capture_exported_program(job)
+    """Capture, compile in a child process, and pack with our record."""
+    captured = capture_exported_program(job)
     name = job.stem + SUFFIX
     place = job.folder / "aoti"
     place.mkdir()
-    with exported_program.with_examples(taken.program, job) as program:
+    with exported_program.with_examples(captured.program, job) as program:
         from_one = any(dim.low <= 1 for dim in job.signature.dynamic_dims.values())
         package = aoti_compiler.compile_package(program, place, from_one=from_one)
         record = _build_record(job, program)
@@ -104,13 +102,13 @@ def convert(job: Job) -> Converted:
         files=((name, "model"),),
         versions=package_versions("torch"),
         options={"compiled for": target},
-        notes=(*taken.notes, f"machine code for {target}: export again for another kind of CPU"),
-        places=taken.places,
+        notes=(*captured.notes, f"machine code for {target}: export again for another kind of CPU"),
+        places=captured.places,
     )
 
 
 def _build_record(job: Job, program: torch.export.ExportedProgram) -> str:
-    """The call record, with what can be said of the program: the library does not tell."""
+    """Return the call record with facts about the program, which the library cannot give."""
     record: dict[str, Any] = json.loads(build_call_record(job, "flat"))
     inputs, outputs = archive_records.tensor_infos(program, record)
     inside = {
@@ -124,40 +122,41 @@ def _build_record(job: Job, program: torch.export.ExportedProgram) -> str:
 
 
 def _pack_archive(package: Path, path: Path, record: str) -> None:
-    """The package without the sources of its library, and with the record."""
+    """Write the package with the record and without the library's sources."""
     with zipfile.ZipFile(package) as whole, zipfile.ZipFile(path, "w") as slim:
         entries = whole.infolist()
         root = entries[0].filename.partition("/")[0]
         for entry in entries:
             if _LIBRARIES in entry.filename and entry.filename.endswith(_SOURCES):
                 continue
-            kept = zipfile.ZipInfo(entry.filename)
-            kept.file_size = entry.file_size
-            with whole.open(entry) as source, slim.open(kept, "w") as target:
+            info = zipfile.ZipInfo(entry.filename)
+            info.file_size = entry.file_size
+            with whole.open(entry) as source, slim.open(info, "w") as target:
                 shutil.copyfileobj(source, target, _KEPT)
-        slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # without the time of day
+        slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # no date
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """The record of a package, which nothing is loaded for.
+    """Read the record of a package without loading it.
 
     Raises:
         RunnerError: it is no package, or its record cannot be read.
     """
     if not claims(path):
         raise RunnerError(
-            f"{path.name} is no AOTInductor package", hint="give what modelc export made"
+            f"{path.name} is not an AOTInductor package",
+            hint="give what modelc export wrote",
         )
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{RECORD}")]
             return parse_call_record(archive.read(names[0]).decode("utf-8") if names else "")
-    except Exception as error:  # zipfile raises anything at a damaged member
+    except Exception as error:  # zipfile raises anything on damaged members
         raise runner_error("the package's record", error) from error
 
 
 def _platform_of(path: Path) -> str:
-    """The machine that it was compiled for, as Inductor's metadata says."""
+    """Return the machine that it was compiled for, from Inductor's metadata."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith("wrapper_metadata.json")]
         found = json.loads(archive.read(names[0])) if names else {}
@@ -168,17 +167,17 @@ def _platform_of(path: Path) -> str:
 def open_runner(
     path: Path, device: str, signature: Signature, settings: Mapping[str, str] | None = None
 ) -> Runner:
-    """Load the library; that runs code of its maker.
+    """Load the library, which runs its maker's code.
 
     Args:
         path: the package.
         device: `cpu`.
-        signature: says which feeds are taken, where the package has no record.
+        signature: the accepted feeds, if the package has no record.
         settings: `trust_engine` allows a package that this process did not compile.
 
     Raises:
-        MissingError: it is for the CPU.
-        RunnerError: it is not trusted, or torch would not load it.
+        MissingError: the device is not the CPU.
+        RunnerError: the package is not trusted, or torch cannot load it.
     """
     if device != "cpu":
         raise MissingError(
@@ -197,19 +196,19 @@ def open_runner(
 
 
 def _load_package(path: Path) -> Any:
-    """The library in this process; what torch compiles to learn of the CPU goes to no cache."""
+    """Load the library in this process, keeping torch's CPU detection out of the cache."""
     from torch._inductor import aoti_load_package
     from torch._inductor.utils import fresh_cache
 
     try:
         with tempfile.TemporaryDirectory(prefix="modelc-") as place, fresh_cache(dir=place):
             return aoti_load_package(str(path))
-    except Exception as error:  # the runtime's edge: torch raises anything
+    except Exception as error:  # torch raises anything here
         raise runner_error("torch._inductor.aoti_load_package", error) from error
 
 
 def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
-    """Why the package is not opened: it is code, of whoever made it; empty where it may be.
+    """Return why the package must not be opened; empty if it may.
 
     Args:
         path: the package.
@@ -221,7 +220,7 @@ def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
 
 
 class _AotiRunner(TorchRunner):
-    """Calls the library with feeds that fit; it would take others, and read past their ends."""
+    """Calls the library with checked feeds; it would read past the end of others."""
 
     def __init__(self, package: Any, signature: Signature, outputs: list[str] | None) -> None:
         names = [spec.name for spec in signature.inputs]
@@ -229,23 +228,25 @@ class _AotiRunner(TorchRunner):
         self._specs = signature.inputs
 
     def run(self, feed: Feed) -> Outputs:
-        """Run a feed within the signature; anything else is refused."""
+        """Run a feed that fits the signature; reject others."""
         order_inputs(feed, self.inputs)
         check_feed(feed, self._specs)
         return super().run(feed)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the archive says of the job that made it."""
+    """Return the metadata that the job embedded in the archive."""
     return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the record; the library is code, and is not loaded."""
+    """Describe the package from its record; the library is code and stays unloaded."""
     record = _read_record(path)
     inside = record.pop(_INSIDE, {})
     with zipfile.ZipFile(path) as archive:
-        library = sum(entry.file_size for entry in _library_entries(archive))
+        library = sum(
+            entry.file_size for entry in archive.infolist() if entry.filename.endswith(".so")
+        )
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_infos(inside.get("inputs", ()))),
@@ -261,14 +262,10 @@ def inspect(path: Path) -> Inspection:
     )
 
 
-def _library_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [entry for entry in archive.infolist() if entry.filename.endswith(".so")]
-
-
 def _tensor_infos(found: list[dict[str, Any]]) -> Iterator[TensorInfo]:
     for info in found:
         yield TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:
-    """The library computes in the dtypes of the program: there is nothing to measure."""
+    """Return None: the library computes in the dtypes of the program."""

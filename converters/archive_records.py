@@ -23,7 +23,7 @@ _MAX_RECORD_BYTES = 1 << 26  # bytes of a record; that of a large model has a fe
 
 
 def build_call_record(job: Job, form: str) -> str:
-    """What an archive of torch's says of itself, as JSON: how to call it, what it came from."""
+    """Return an archive's record as JSON: how to call it, and its origin."""
     return json.dumps(
         {
             **job.metadata,
@@ -36,16 +36,16 @@ def build_call_record(job: Job, form: str) -> str:
 
 
 def parse_call_record(text: str) -> dict[str, Any]:
-    """The record that `build_call_record` wrote; empty where an archive has none."""
+    """Parse the record of `build_call_record`; empty if an archive has none."""
     record: dict[str, Any] = json.loads(text) if text else {}
     return record
 
 
 def read_torch_metadata(path: Path) -> dict[str, str]:
-    """Where an archive of torch's says that its model came from; nothing of it is loaded.
+    """Read the origin of an archive's model without loading anything.
 
     Raises:
-        RunnerError: it is no archive, or its record is none.
+        RunnerError: it is not an archive, or its record is invalid.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -55,29 +55,29 @@ def read_torch_metadata(path: Path) -> dict[str, str]:
             if len(inside) > 1 or inside[0].file_size > _MAX_RECORD_BYTES:
                 raise RunnerError(
                     f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
-                    hint="make it again: modelc writes one, and a short one",
+                    hint="export it again; modelc writes one short record",
                 )
             record = json.loads(archive.read(inside[0]))
     except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError) as error:
-        raise RunnerError(f"{path.name}: {first_line(error)}", hint="make it again") from error
+        raise RunnerError(f"{path.name}: {first_line(error)}", hint="export it again") from error
     if not isinstance(record, dict):
-        raise RunnerError(f"the record in {path.name} is none", hint="make it again")
+        raise RunnerError(f"{path.name} contains no valid modelc metadata", hint="export it again")
     return record_origin(record)
 
 
 def record_origin(record: Mapping[str, Any]) -> dict[str, str]:
-    """What a record says of where the model came from: all but how it is called."""
+    """Return the record's entries on the model's origin, without those on calling it."""
     form = ("call", "inputs", "outputs", "signature")
     return {key: str(value) for key, value in record.items() if key not in form}
 
 
 _SYMBOL = re.compile(r"\b[su]\d+\b")
-_ENDLESS = 2**31  # what torch takes for a size without an upper bound is larger
-_LEAST = 2  # where torch lets a range begin that it was told to begin at 0 or 1
+_ENDLESS = 2**31  # torch's sizes without an upper bound are larger than this
+_LEAST = 2  # least sizes at which torch's ranges begin for 0 or 1
 
 
 def record_specs(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
-    """The inputs as a record has them; none where it has none, or none that can be read."""
+    """Return the record's inputs; none if it has none that can be read."""
     texts = record.get("signature")
     if not isinstance(texts, list) or not texts:
         return ()
@@ -90,7 +90,7 @@ def record_specs(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
 def tensor_infos(
     program: torch.export.ExportedProgram, record: Mapping[str, Any]
 ) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Inputs and outputs, under the record's names where it has them."""
+    """Return inputs and outputs, under the record's names if it has them."""
     signature = program.graph_signature
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     names = symbol_names(program, record_specs(record))
@@ -103,7 +103,7 @@ def tensor_infos(
 def symbol_names(
     program: torch.export.ExportedProgram, specs: Sequence[InputSpec]
 ) -> dict[str, str]:
-    """The user's name for each of torch's symbols, and for sizes that follow from one."""
+    """Return the user's name of each of torch's symbols, and of sizes that follow from one."""
     names: dict[str, str] = {}
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     ids = program.graph_signature.user_inputs
@@ -118,27 +118,27 @@ def symbol_names(
 
 
 def size_ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> str:
-    """The sizes that the program takes: `batch=1..8, seq=1..`."""
+    """Return the sizes that the program accepts: `batch=1..8, seq=1..`."""
     names = symbol_names(program, specs)
     dims = {dim.name: dim for spec in specs for dim in spec.dims}
-    shown = []
+    ranges = []
     for symbol, found in program.range_constraints.items():
         name = _rename_symbols(str(symbol), names)
         low = int(found.lower)
-        if low == _LEAST and name in dims:  # 2 stands for any size: 0 and 1 are not set apart
+        if low == _LEAST and name in dims:  # 2 means any size: torch specialises 0 and 1
             low = min(low, dims[name].low)
         high = int(found.upper) if found.upper < _ENDLESS else ""
-        shown.append(f"{name}={low}..{high}")
-    return ", ".join(shown)
+        ranges.append(f"{name}={low}..{high}")
+    return ", ".join(ranges)
 
 
 def count_operators(program: torch.export.ExportedProgram) -> Counter[str]:
-    """How often each operator is called."""
+    """Count the calls of each operator."""
     return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
 
 
 def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
-    """Elements of parameters and buffers by dtype."""
+    """Count the elements of parameters and buffers by dtype."""
     found: Counter[str] = Counter()
     for tensor in program.state_dict.values():
         found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
@@ -146,7 +146,7 @@ def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
 
 
 def _rename_symbols(text: str, names: Mapping[str, str]) -> str:
-    """A size as torch writes it, in the user's names."""
+    """Rewrite torch's text of a size with the user's names."""
     return names.get(text) or _SYMBOL.sub(lambda m: names.get(m.group(), m.group()), text)
 
 

@@ -1,4 +1,4 @@
-"""`.pt2`: the program that torch.export took down, saved whole and run by torch."""
+"""`.pt2`: the program that torch.export captured, saved whole and run by torch."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ INSPECT_OPENS: bool = True
 
 
 def readiness() -> Readiness:
-    """Torch is a dependency of modelc, so this is always ready."""
+    """Return the torch version: torch is a dependency of modelc."""
     return Readiness(ready=True, version=package_versions("torch").get("torch", ""))
 
 
 def claims(path: Path) -> bool:
-    """A pt2 archive that holds a program; one that holds compiled code alone is another format."""
+    """Return whether it is a pt2 archive with a program, not with compiled code only."""
     names = zip_members(path) if is_archive(path) else ()
     return bool(names) and not any("data/aotinductor/" in name for name in names)
 
 
 def is_archive(path: Path) -> bool:
-    """A zip that says it is a pt2 archive, of whatever is in it."""
+    """Return whether it is a zip that declares itself a pt2 archive of any content."""
     names = [n for n in zip_members(path) if n.partition("/")[2] == "archive_format"]
     if not names:
         return False
@@ -83,12 +83,12 @@ def is_archive(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Export and save; stack traces with their paths are left out of the file."""
+    """Export and save without stack traces and their paths."""
     import torch
 
-    taken = capture_exported_program(job)
+    captured = capture_exported_program(job)
     name = job.stem + SUFFIX
-    with _strip_user_data(taken.program) as program:
+    with _strip_user_data(captured.program) as program:
         call_framework(
             "torch.export.save",
             lambda: torch.export.save(
@@ -100,8 +100,8 @@ def convert(job: Job) -> Converted:
     return Converted(
         files=((name, "model"),),
         versions=package_versions("torch"),
-        notes=taken.notes,
-        places=taken.places,
+        notes=captured.notes,
+        places=captured.places,
     )
 
 
@@ -109,7 +109,7 @@ def convert(job: Job) -> Converted:
 def _strip_user_data(
     program: torch.export.ExportedProgram,
 ) -> Iterator[torch.export.ExportedProgram]:
-    """The program without the user's data and paths; both are back afterwards, for others."""
+    """Remove the user's data and paths from the program for the block."""
     traces = {node: node.meta.pop("stack_trace", None) for node in program.graph.nodes}
     examples, program.example_inputs = (
         program.example_inputs,
@@ -128,16 +128,16 @@ def _strip_user_data(
 def with_examples(
     program: torch.export.ExportedProgram, job: Job
 ) -> Iterator[torch.export.ExportedProgram]:
-    """The program with the job's example as its inputs, and without stack traces."""
+    """Return the program with the job's example as inputs and without stack traces."""
     with _strip_user_data(program) as bare:
         bare.example_inputs = (example_tensors(job), {})
         yield bare
 
 
 def _zero_examples(examples: Any) -> Any:
-    """Zeros in place of the user's data, each stored as one number.
+    """Return zeros in place of the user's data, each stored as one number.
 
-    Without any examples torch leaves its checks of sizes out of the program that it loads.
+    Without example inputs, torch omits the size checks of a loaded program.
     """
     import torch
     from torch.utils._pytree import tree_map_only
@@ -164,20 +164,20 @@ def _load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, A
 
 
 def judge_settings(device: str) -> Mapping[str, str]:
-    """What is set in torch when it judges."""
+    """Return the torch settings used in judging."""
     return torch_settings(device)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
-    """Load the program on the CPU or a CUDA device; it checks its dims' ranges itself.
+    """Load the program on the CPU or a CUDA device; it checks the ranges of its dims itself.
 
     Raises:
-        RunnerError: torch does not open it, or would run code of the file's when it did.
+        RunnerError: torch cannot open it, or would run code in the file.
     """
     check_device(device)
     try:
         program, record = _load_program(path)
-    except CheckpointError as error:  # of an artifact it is no checkpoint's fault
+    except CheckpointError as error:  # an artifact, not a checkpoint
         raise RunnerError(error.message, hint=error.hint) from error
     call: Callable[..., object] = program.module().to(device)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
@@ -187,7 +187,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def weights(path: Path) -> Iterator[Array]:
-    """The float32 tensors of its state."""
+    """Yield the float32 tensors of its state."""
     program, _ = _load_program(path)
     yield from float_tensors(program.state_dict)
 
@@ -199,7 +199,7 @@ def plant_fault(
     signature: Signature,  # noqa: ARG001 - contract
     folder: Path,
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind; none at single sizes, which a guard would need."""
+    """Write a copy with one fault of this kind; none at single sizes, which would need a guard."""
     import torch
 
     program, record = _load_program(path)
@@ -212,12 +212,12 @@ def plant_fault(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the archive says of the job that made it."""
+    """Return the metadata that the job embedded in the archive."""
     return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """Parameters, operators, ranges and the record, without running anything."""
+    """Describe parameters, operators, ranges and the record without running anything."""
     program, record = _load_program(path)
     inputs, outputs = tensor_infos(program, record)
     return Inspection(
@@ -232,4 +232,4 @@ def inspect(path: Path) -> Inspection:
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:
-    """Torch computes in the dtypes of the module: there is nothing to measure."""
+    """Return None: torch computes in the dtypes of the module."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from ..core.installation import DISTRIBUTION, Check, CheckState
 
-# All of them write the folder `onnxruntime`.
+# each of them writes the folder `onnxruntime`
 _RUNTIMES = (
     "onnxruntime", "onnxruntime-directml", "onnxruntime-gpu", "onnxruntime-openvino",
     "onnxruntime-qnn", "onnxruntime-training",
 )  # fmt: skip
 _MAJOR = re.compile(r"^(?P<library>.+)-cu(?P<major>1\d)(?P<part>-.+)?$")
-# Whose needs are looked at, by the start of their names. What they pin of NVIDIA's are libraries
-# that they were compiled against.
+# Prefixes of packages whose requirements are checked. The NVIDIA packages that they pin are
+# libraries that they were compiled against.
 _RELEVANT = (
     DISTRIBUTION, "nncf", "nvidia-modelopt", "onnx", "openvino", "tensorrt", "torch",
 )  # fmt: skip
@@ -29,10 +29,10 @@ _BUILT = {"torch": "version.py", "onnxruntime": "capi/build_and_package_info.py"
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledPackages:
-    """The distributions of this Python: versions by name, and what each asks of others.
+    """The distributions of this Python: versions by name, and their requirements.
 
-    `cuda` is the CUDA that a library was built with, by package; a CPU build is not in it. All
-    names are normalised: lower case, dashes.
+    `cuda` is the CUDA version of each library's build, without CPU builds. Names are normalised:
+    lower case with dashes.
     """
 
     versions: Mapping[str, str]
@@ -41,7 +41,7 @@ class InstalledPackages:
 
 
 def read_packages() -> InstalledPackages:
-    """Read the metadata of all distributions; nothing is imported."""
+    """Read the metadata of all distributions without importing them."""
     found = {_normal_name(one.metadata["Name"]): one for one in metadata.distributions()}
     return InstalledPackages(
         versions={name: one.version for name, one in found.items()},
@@ -59,7 +59,7 @@ def _normal_name(name: str) -> str:
 
 
 def _cuda_build(package: str, file: str) -> str:
-    """The CUDA version that a package's own file names; empty for a CPU build."""
+    """Return the CUDA version in a package's version file; empty for a CPU build."""
     spec = util.find_spec(package)
     path = Path(spec.origin).parent / file if spec is not None and spec.origin else None
     if path is None or not path.is_file():
@@ -69,7 +69,7 @@ def _cuda_build(package: str, file: str) -> str:
 
 
 def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
-    """Every clash; one check that says there is none where there is none."""
+    """Return every clash, or one check without findings."""
     checks = (
         *_namesake_clash(found),
         *_runtime_clashes(found),
@@ -80,7 +80,7 @@ def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
 
 
 def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
-    """The project that has the name `modelc` on the package index brings a command of that name."""
+    """Report an unrelated project named `modelc`, which installs the same command."""
     if {"modelc", DISTRIBUTION} <= set(found.versions):
         yield Check(
             name="modelc",
@@ -104,7 +104,7 @@ def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
 
 
 def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
-    """One library for two CUDA majors: `nvidia-cudnn-cu12` and `-cu13` write the same files."""
+    """Report libraries for two CUDA majors: `nvidia-cudnn-cu12` and `-cu13` share files."""
     libraries: dict[str, dict[str, str]] = {}
     for name in found.versions:
         match = _MAJOR.match(name)
@@ -118,12 +118,12 @@ def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
                 name=library,
                 state=CheckState.BROKEN,
                 told=f"{_join_names(names)} are both installed and overwrite one another's files",
-                mend=f"pip uninstall -y {' '.join(names)}, then install the one that torch needs",
+                mend=f"pip uninstall -y {' '.join(names)}, then install torch's",
             )
 
 
 def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
-    """Libraries of two CUDA majors that are to work in one process."""
+    """Report libraries for two CUDA majors that must work in one process."""
     torch = _major_version(found.cuda.get("torch", ""))
     if not torch:
         return
@@ -136,8 +136,8 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="tensorrt and torch",
             state=CheckState.BROKEN,
-            told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; one "
-            "process has one of them",
+            told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; "
+            "a process can load only one",
             mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
         )
     runtime = _major_version(found.cuda.get("onnxruntime", ""))
@@ -157,11 +157,11 @@ def _major_version(version: str) -> str:
 
 
 def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Check, ...]:
-    """Versions that break what a package of ours needs.
+    """Report versions that break a requirement of a package that modelc uses.
 
     Args:
-        found: what is installed.
-        own: what modelc itself asks for, as requirement texts.
+        found: the installed packages.
+        own: modelc's own requirements.
     """
     checks: list[Check] = []
     for name, needs in {**found.needs, DISTRIBUTION: own}.items():
@@ -174,7 +174,7 @@ def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Ch
             grave = name == DISTRIBUTION or any(text.startswith(_PINNED) for text in broken)
             checks.append(
                 Check(
-                    name=f"what {'modelc' if name == DISTRIBUTION else name} needs",
+                    name=f"requirements of {'modelc' if name == DISTRIBUTION else name}",
                     state=CheckState.BROKEN if grave else CheckState.WARN,
                     told="; ".join(broken),
                     mend=f"pip install --upgrade {name}"
@@ -200,10 +200,10 @@ def _pip_command(broken: Iterable[str]) -> str:
 
 
 def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -> str:
-    """`torch 2.9 is installed, >=2.11 is needed`; empty where the need is met.
+    """Return `torch 2.9 is installed, >=2.11 is required`; empty if the requirement is met.
 
-    A need with a marker that is not true here is met, and so is an extra's whose package is not
-    here; a package that another one lacks is that one's own business.
+    A requirement whose marker is false, or of an extra whose package is absent, counts as met; a
+    package missing from another one's requirements is not modelc's concern.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -229,7 +229,7 @@ def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -
 
 
 def _specifier_text(specifier: object) -> str:
-    return f"{specifier} is needed" if str(specifier) else "any version is needed"
+    return f"{specifier} is required" if str(specifier) else "any version is required"
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -237,14 +237,14 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def package_versions(*packages: str) -> dict[str, str]:
-    """Installed versions by distribution name; those not installed are left out."""
-    asked = ((package, _package_version(package)) for package in packages)
-    return {package: version for package, version in asked if version is not None}
+    """Return installed versions by distribution name, without absent ones."""
+    versions = ((package, _package_version(package)) for package in packages)
+    return {package: version for package, version in versions if version is not None}
 
 
 @cache
 def _package_version(package: str) -> str | None:
-    """Each is read once in a process: its metadata is parsed whole, and every step asks."""
+    """Read a version once per process: parsing metadata is slow, and every step asks."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

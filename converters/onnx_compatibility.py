@@ -1,4 +1,4 @@
-"""Which ONNX each runtime release loads, and lowering of models to named runtimes."""
+"""Know which ONNX versions each runtime release loads, and lower models to the runtimes given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, Hint, Option, UsageError, unknown_name_error
+from .onnx_topology import all_graphs, node_bodies
 
 if TYPE_CHECKING:
     import onnx
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 _SPEC = re.compile(r"(?P<name>[A-Za-z][\w-]*)==(?P<version>\d+(?:\.\d+){0,3})")
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 _UNPROMISED = {
-    "openvino": "it documents no ONNX opset limit, and reads what is newer as what it knows",
+    "openvino": "it documents no ONNX opset limit and does not check the opset of a model",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxLimits:
-    """The newest ONNX that loads: opset of ai.onnx, version of the IR, opset of ai.onnx.ml.
+    """Newest ONNX that a release loads: opset of ai.onnx, IR version, opset of ai.onnx.ml.
 
-    `best` is the opset to write. A release may know an opset and lack kernels for it: 1.15 loads
-    opset 19 and cannot run its Reshape, 1.23 loads 23 and cannot run its QuantizeLinear. `ml` 0 is
-    a runtime without those operators, `contrib` one with those of com.microsoft.
+    `best` is the opset to write: a release may know an opset and lack kernels for it. 1.15 loads
+    opset 19 and cannot run its Reshape; 1.23 loads 23 and cannot run its QuantizeLinear. `ml` is 0
+    where the runtime lacks that domain; `contrib` says whether it has com.microsoft.
     """
 
     opset: int
@@ -71,7 +72,7 @@ _CONTINUED = ("tensorrt",)  # a release that is not listed has at least what the
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeRelease:
-    """One runtime that was named: its release, and what that loads."""
+    """A runtime named by the user: its release and the ONNX that it loads."""
 
     name: str
     version: str
@@ -82,17 +83,17 @@ class RuntimeRelease:
 
 
 def parse_runtime(text: str) -> RuntimeRelease:
-    """Read one `--for`, as `onnxruntime==1.20`.
+    """Parse one value of `--for`, such as `onnxruntime==1.20`.
 
     Raises:
-        UsageError: it is not of this form, or nothing is known of that runtime or release.
+        UsageError: the form is wrong, or the runtime or release is unknown.
     """
     match = _SPEC.fullmatch(text.strip())
     name = match["name"] if match else (_NAME.match(text.strip()) or [""])[0]
     if name in _UNPROMISED:
         raise UsageError(
-            f"--for {text}: nothing can be promised for {name}: {_UNPROMISED[name]}",
-            hint=Hint("make its own format instead: ", Option("to", "openvino")),
+            f"--for {text}: modelc cannot target {name}: {_UNPROMISED[name]}",
+            hint=Hint("export its own format instead: ", Option("to", "openvino")),
             option="for",
         )
     if name not in _RELEASES:
@@ -110,7 +111,7 @@ def parse_runtime(text: str) -> RuntimeRelease:
 
 
 def _release_limits(name: str, version: str) -> OnnxLimits:
-    """What a release loads; patch releases are as their minor one."""
+    """Return what a release loads; a patch release loads what its minor release does."""
     table = _RELEASES[name]
     parts = [int(part) for part in version.split(".")]
     first = min((one for one in table if one[0] == parts[0]), default=(parts[0], 0))
@@ -123,7 +124,7 @@ def _release_limits(name: str, version: str) -> OnnxLimits:
         return table[earlier[-1]]
     known = ", ".join(map(_version_text, table))
     raise UsageError(
-        f"what {name} {version} loads is not known here", hint=f"known releases: {known}"
+        f"--for: the ONNX limits of {name} {version} are unknown", hint=f"known releases: {known}"
     )
 
 
@@ -133,7 +134,7 @@ def _version_text(release: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedOnnx:
-    """What several runtimes all load."""
+    """ONNX that all the given runtimes load."""
 
     runtimes: tuple[RuntimeRelease, ...]
 
@@ -149,17 +150,17 @@ class AllowedOnnx:
 
     @property
     def ir(self) -> int:
-        """The newest version of the IR that all of them load."""
+        """The newest IR version that all of them load."""
         return min(runtime.limits.ir for runtime in self.runtimes)
 
     @property
     def ml(self) -> int:
-        """The newest opset of ai.onnx.ml; 0 where one of them has none."""
+        """The newest opset of ai.onnx.ml, or 0 if one runtime lacks that domain."""
         return min(runtime.limits.ml for runtime in self.runtimes)
 
     @property
     def contrib(self) -> bool:
-        """Whether all of them have operators of com.microsoft."""
+        """Whether all of them have the com.microsoft operators."""
         return all(runtime.limits.contrib for runtime in self.runtimes)
 
     def __str__(self) -> str:
@@ -167,10 +168,10 @@ class AllowedOnnx:
 
 
 def combine_runtimes(texts: Iterable[str]) -> AllowedOnnx | None:
-    """What all the runtimes of an order's `--for` load; None where none was named.
+    """Return the ONNX that all runtimes of `--for` load; None if there are none.
 
     Raises:
-        UsageError: a text names no runtime or no release that is known.
+        UsageError: a value names no known runtime or release.
     """
     runtimes = tuple(parse_runtime(text) for text in texts)
     return AllowedOnnx(runtimes=runtimes) if runtimes else None
@@ -179,35 +180,35 @@ def combine_runtimes(texts: Iterable[str]) -> AllowedOnnx | None:
 LOADS_IN = "loads in"  # among an artifact's options
 _CORE = ("", "ai.onnx")
 _ML, _CONTRIB = "ai.onnx.ml", "com.microsoft"
-# The IR version that brought each type; an older reader knows no such tensor.
+# the IR version that introduced each type; older readers reject the tensor
 _TYPES = {
     "FLOAT8E4M3FN": 9, "FLOAT8E4M3FNUZ": 9, "FLOAT8E5M2": 9, "FLOAT8E5M2FNUZ": 9,
     "UINT4": 10, "INT4": 10, "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13,
 }  # fmt: skip
-_FUNCTIONS, _OVERLOADS = 8, 10  # the IR versions that brought functions, and overloads of them
+_FUNCTIONS, _OVERLOADS = 8, 10  # the IR versions that introduced functions and their overloads
 
 
 def choose_opset(asked: int | None, runtimes: Sequence[str], *, default: int, last: int) -> int:
-    """The opset to write.
+    """Choose the opset to write.
 
     Args:
         asked: `--opset`.
         runtimes: `--for`.
-        default: without either.
-        last: the newest that the exporter writes.
+        default: the opset if neither is given.
+        last: the newest opset that the exporter writes.
 
     Returns:
-        what was asked for; else the newest that runs in all the runtimes and the exporter writes.
+        `--opset` if given; else the newest that runs in all runtimes and that the exporter writes.
 
     Raises:
-        UsageError: what was asked for is newer than one of the runtimes loads.
+        UsageError: `--opset` is newer than one of the runtimes loads.
     """
     allowed = combine_runtimes(runtimes)
     if allowed is None:
         return asked or default
     if asked is not None and asked > allowed.opset:
         raise UsageError(
-            f"--opset {asked} is beyond what --for allows: {allowed}",
+            f"--opset {asked} is newer than --for allows: {allowed}",
             hint=Hint("use ", Option("opset", f"{allowed.opset}"), " or less, or leave it out"),
             option="opset",
         )
@@ -215,15 +216,15 @@ def choose_opset(asked: int | None, runtimes: Sequence[str], *, default: int, la
 
 
 def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
-    """Hold a model file to the runtimes, with its IR version lowered where that is needed.
+    """Lower the IR version of a model file to what the runtimes load, and check the rest.
 
-    External weights are not read, and stay as they are.
+    External weights are neither read nor changed.
 
     Returns:
-        what an artifact's record says of it; nothing where no runtime was named.
+        a note for the artifact's record; empty if no runtime is given.
 
     Raises:
-        ConversionError: it needs more than one of the runtimes has.
+        ConversionError: the model needs more than one of the runtimes loads.
     """
     allowed = combine_runtimes(runtimes)
     if allowed is None:
@@ -247,24 +248,24 @@ def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The opset of ONNX's own operators."""
+    """Return the opset of the default ONNX domain."""
     return max((int(o.version) for o in model.opset_import if o.domain in _CORE), default=1)
 
 
 def _compatibility_faults(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
-    """Everything in a model that is beyond the limits, the gravest first."""
+    """Return everything in a model that exceeds the limits, the most severe first."""
     opset = opset_of(model)
     if opset > allowed.opset:
         yield f"its opset is {opset}"
     for entry in model.opset_import:
         if entry.domain == _ML and entry.version > allowed.ml:
-            yield f"its opset of {_ML} is {entry.version}, and {allowed.ml or 'none'} is known"
+            yield f"its {_ML} opset is {entry.version}, the limit is {allowed.ml or 'none'}"
     yield from _foreign_operators(model, allowed)
     yield from _ir_requirements(model, allowed.ir)
 
 
 def _foreign_operators(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
-    """Operators of domains that the runtimes do not have and the model does not define."""
+    """Find operators of domains that neither the runtimes nor the model define."""
     own = {(function.domain, function.name) for function in model.functions}
     for node in _model_nodes(model):
         domain = node.domain
@@ -275,23 +276,32 @@ def _foreign_operators(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator
 
 
 def _ir_requirements(model: onnx.ModelProto, ir: int) -> Iterator[str]:
-    """What is in the model that its IR version must be later for."""
+    """Find what requires a later IR version than the model's."""
     import onnx
 
     if model.functions and ir < _FUNCTIONS:
-        yield f"it holds functions, which need IR {_FUNCTIONS}"
+        yield f"it contains functions, which require IR {_FUNCTIONS}"
     if any(function.overload for function in model.functions) and ir < _OVERLOADS:
-        yield f"it holds overloaded functions, which need IR {_OVERLOADS}"
+        yield f"it contains overloaded functions, which require IR {_OVERLOADS}"
     for code in sorted(_tensor_types(model)):
         name = onnx.TensorProto.DataType.Name(code)
         if _TYPES.get(name, 0) > ir:
-            yield f"it holds {name.lower()} tensors, which need IR {_TYPES[name]}"
+            yield f"it contains {name.lower()} tensors, which require IR {_TYPES[name]}"
+
+
+def _model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the model's graphs, including those in its functions."""
+    yield from all_graphs(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            for body in node_bodies(node):
+                yield from all_graphs(body)
 
 
 def _tensor_types(model: onnx.ModelProto) -> set[int]:
-    """The types of all tensors that the model holds, declares or casts to."""
+    """Return the types of all tensors that the model stores, declares or casts to."""
     found: set[int] = set()
-    for graph in _all_graphs(model):
+    for graph in _model_graphs(model):
         values = (*graph.input, *graph.output, *graph.value_info)
         found |= {tensor.data_type for tensor in graph.initializer}
         found |= {value.type.tensor_type.elem_type for value in values}
@@ -304,23 +314,8 @@ def _tensor_types(model: onnx.ModelProto) -> set[int]:
     return found
 
 
-def _all_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The model's graph and those inside nodes, its functions' too."""
-    waiting = [model.graph, *(body for one in model.functions for body in _node_bodies(one.node))]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        waiting += _node_bodies(graph.node)
-
-
-def _node_bodies(nodes: Sequence[onnx.NodeProto]) -> list[onnx.GraphProto]:
-    return [
-        attribute.g for node in nodes for attribute in node.attribute if attribute.HasField("g")
-    ]
-
-
 def _model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _all_graphs(model):
+    for graph in _model_graphs(model):
         yield from graph.node
     for function in model.functions:
         yield from function.node

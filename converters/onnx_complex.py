@@ -1,9 +1,9 @@
-"""Complex tensors of a program as pairs of real ones: ONNX's operators have no complex numbers.
+"""Split the complex tensors of a program into pairs of real ones, as ONNX lacks complex operators.
 
-torch's exporter writes some thirty operators of complex numbers; `torch.einsum`, `where`, `pad` and
-a write into a slice are not among them. torch itself has rules in real and imaginary parts for most
-operators (`ComplexTensor`). Each node that reads or gives a complex tensor is run under them, and
-the real operators that were run take its place. Fourier transforms alone keep whole tensors.
+torch's exporter translates some thirty complex operators; `torch.einsum`, `where`, `pad` and slice
+assignment are missing. torch has decompositions into real and imaginary parts for most operators
+(`ComplexTensor`). Each node that reads or returns a complex tensor runs under them, and the real
+operators that ran replace it. Only Fourier transforms keep whole tensors.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from ..capture.refusals import RefusedError, last_user_place
 if TYPE_CHECKING:
     import torch
 
-NodeParts = dict[Any, Any]  # by node, what it gives: a node, a pair of them, or a list of such
+NodeParts = dict[Any, Any]  # the outputs of each node: a node, a pair, or a list of these
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ComplexParts:
-    """The nodes of a complex tensor's parts."""
+    """The nodes of a complex tensor's real and imaginary part."""
 
     real: Any
     imaginary: Any
 
 
 def split_complex(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with its complex tensors in two parts; the same one where it has none.
+    """Return the program with its complex tensors split; the same program if it has none.
 
     Raises:
-        RefusedError: torch has no rule for an operator of complex numbers.
+        RefusedError: torch has no decomposition for a complex operator.
     """
     if not any(map(_is_complex, program.graph.nodes)):
         return program
-    program = program.run_decompositions({})  # after this no operator writes into its inputs
+    program = program.run_decompositions(
+        {}
+    )  # functional from here on: no operator writes into its inputs
     made: NodeParts = {}
     for node in list(program.graph.nodes):
-        if _can_split(node) and (_is_complex(node) or _has_complex_input(node, made)):
+        if _can_split(node) and any(
+            one in made or _is_complex(one) for one in (node, *node.all_input_nodes)
+        ):
             _split_node(node, made)
         else:
             _join_input_parts(node, made)
@@ -59,14 +63,10 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
 
 
-def _has_complex_input(node: torch.fx.Node, made: NodeParts) -> bool:
-    return any(one in made or _is_complex(one) for one in node.all_input_nodes)
-
-
 def _can_split(node: torch.fx.Node) -> bool:
-    """Whether it is an operator, or a part of what one gives, and no branch or loop.
+    """Return whether a node is an operator or one of its outputs, and no branch or loop.
 
-    ONNX has an operator for the STFT, of which the exporter gives a whole tensor.
+    ONNX has an STFT operator, for which the exporter returns a whole tensor.
     """
     import torch
 
@@ -77,7 +77,7 @@ def _can_split(node: torch.fx.Node) -> bool:
 
 
 def _join_input_parts(node: torch.fx.Node, made: NodeParts) -> None:
-    """Give whole complex tensors to what cannot be split, as the outputs."""
+    """Join the parts of complex tensors for nodes that cannot be split, such as the output."""
     import torch
 
     def whole(one: torch.fx.Node) -> Any:
@@ -92,7 +92,7 @@ def _join_input_parts(node: torch.fx.Node, made: NodeParts) -> None:
 
 
 def _split_node(node: torch.fx.Node, made: NodeParts) -> None:
-    """Put the real operators that a node consists of before it, and note what they give."""
+    """Insert the real operators of a node before it, and record its outputs."""
     inputs = list(node.all_input_nodes)
     if node.target is operator.getitem and node.args[0] in made:
         made[node] = made[node.args[0]][node.args[1]]
@@ -104,10 +104,10 @@ def _split_node(node: torch.fx.Node, made: NodeParts) -> None:
 
 
 def _inline_node(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
-    """What takes a node's place, where what it reads is in these parts.
+    """Return the values that replace a node whose inputs are split.
 
     Raises:
-        RefusedError: there is no rule for it.
+        RefusedError: torch has no decomposition for it.
     """
     run = _NodeFunction(node=node, parts=parts)
     try:
@@ -122,22 +122,22 @@ def _inline_node(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
 def _insert_real_ops(
     node: torch.fx.Node, run: Callable[..., list[Any]], inputs: Sequence[Any]
 ) -> list[Any]:
-    """Run it on the values that were captured, and copy the operators that were run before a node.
+    """Run the function on the captured values, and copy the executed operators before a node.
 
     Returns:
-        the nodes of what it gives.
+        the nodes of its outputs.
     """
     from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with _fake_mode(node.graph), enable_python_dispatcher():  # which keeps dynamic sizes so
+    with _fake_mode(node.graph), enable_python_dispatcher():  # keeps sizes dynamic
         body = make_fx(run, _allow_non_fake_inputs=True)(*(one.meta["val"] for one in inputs))
     body.graph.eliminate_dead_code()
     return _copy_nodes(body, node, inputs)
 
 
 def _fake_mode(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
-    """The mode in which the values of a program were captured; none where no tensor has one."""
+    """Return the fake mode of the program's captured values; none if none is a tensor."""
     from torch._guards import detect_fake_mode
 
     found = detect_fake_mode([one.meta.get("val") for one in graph.nodes])
@@ -149,7 +149,7 @@ def _leaves(part: Any) -> list[Any]:
 
 
 class _NodeFunction:
-    """A node as a function of the parts of what it reads; it gives the parts, in one list."""
+    """A node as a function of the parts of its inputs; it returns all parts in one list."""
 
     def __init__(self, *, node: torch.fx.Node, parts: Mapping[Any, Any]) -> None:
         self._node, self._parts = node, parts
@@ -179,7 +179,7 @@ class _NodeFunction:
         return [part for parts in both for part in parts]
 
     def close(self, nodes: Iterator[Any]) -> Any:
-        """What the node gives, of the nodes that took its place."""
+        """Pair up the nodes that replace the outputs of the node."""
         from torch.utils import _pytree
 
         leaves = [
@@ -195,14 +195,14 @@ def _copy_nodes(
     """Copy the operators of a graph before a node.
 
     Returns:
-        the nodes of what the graph gives.
+        the nodes of the graph's outputs.
     """
     import torch
 
     known: dict[Any, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), inputs, strict=True))
     with node.graph.inserting_before(node):
         for one in body.graph.nodes:
-            if one.op == "get_attr":  # a number that a rule made a tensor of
+            if one.op == "get_attr":  # a number that a decomposition turned into a tensor
                 value = getattr(body, one.target)
                 known[one] = node.graph.call_function(
                     torch.ops.aten.full.default, ([], value.item()), {"dtype": value.dtype}
@@ -224,7 +224,6 @@ def _no_rule_error(node: torch.fx.Node) -> RefusedError:
     name = "::".join(str(node.target).split(".")[:2])
     place = last_user_place(str(node.meta.get("stack_trace") or ""))
     return RefusedError(
-        f"operator {name} of complex numbers has no ONNX translation"
-        + (f" (at {place})" if place else ""),
+        f"complex operator {name} has no ONNX translation" + (f" (at {place})" if place else ""),
         hint="compute with the real and the imaginary part (torch.view_as_real)",
     )

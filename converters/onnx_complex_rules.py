@@ -1,5 +1,5 @@
 # ruff: noqa: TID253 - a dispatch mode is a class of torch; the file is imported where one is entered
-"""Operators of complex tensors in real and imaginary parts, beside the rules that torch has."""
+"""Operators on the real and imaginary parts of complex tensors, beside torch's decompositions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _REAL = {
 }
 _WHOLE = (_aten._fft_c2c, _aten._fft_c2r)  # for which ONNX has DFT
 _ARITHMETIC = (_aten.add, _aten.mul, _aten.rsub, _aten.sub)
-# In which torch's rules take complex tensors alone
+# torch's decompositions of these accept complex tensors only
 _MIXED = (
     _aten.bmm, _aten.cat, _aten.copy, _aten.dot, _aten.index_put, _aten.mm, _aten.select_scatter,
     _aten.slice_scatter, _aten.stack, _aten.where,
 )  # fmt: skip
-_MAX_FACTORS = 8  # up to which a power is a product, as eager has it of 2 and 3
+_MAX_FACTORS = 8  # powers up to here become products, as eager computes 2 and 3
 
 
 class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """While it is entered, operators that give complex tensors give `ComplexTensor`."""
+    """Return `ComplexTensor` from operators with complex results while the mode is active."""
 
     def __torch_dispatch__(
         self,
@@ -39,7 +39,7 @@ class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run one operator, by our rule, torch's rule, or as it is."""
+        """Run an operator by our rule, by torch's rule, or unchanged."""
         packet, named = func.overloadpacket, dict(kwargs or {})
         pairs = [one for one in _pytree.tree_leaves((args, named)) if _is_pair(one)]
         if packet in _WHOLE:
@@ -57,7 +57,7 @@ class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def split_parts(value: Any) -> Any:
-    """A whole complex tensor in two parts; anything else as it is."""
+    """Split a whole complex tensor into two parts; return anything else unchanged."""
     if not isinstance(value, Tensor) or _is_pair(value) or not value.is_complex():
         return value
     parts = torch.view_as_real(value)
@@ -73,14 +73,14 @@ def _join_parts(value: Any) -> Any:
 
 
 def _add_imaginary_part(value: Any) -> Any:
-    """Real numbers with an imaginary part of 0; flags and indices as they are."""
+    """Add an imaginary part of 0 to real numbers; return flags and indices unchanged."""
     if isinstance(value, Tensor) and not _is_pair(value) and value.is_floating_point():
         return ComplexTensor(value, torch.zeros_like(value))
     return value
 
 
 def _operand(value: Any, like: Tensor) -> Any:
-    """An operand of arithmetic in two parts, numbers and integers too."""
+    """Return an arithmetic operand, which may be a number or integers, in two parts."""
     if _is_pair(value):
         return value
     kind = _REAL.get(like.dtype, like.dtype)
@@ -98,7 +98,7 @@ def _apply_by_parts(func: Any, values: Any, *args: Any, **named: Any) -> Any:
 
 
 def _zeros(func: Any, *args: Any, dtype: Any = None, **named: Any) -> Any:
-    """Zeros and ones, and real tensors cast to complex ones."""
+    """Create zeros or ones, or cast real tensors to complex."""
     if dtype not in _REAL or any(map(_is_pair, args)):
         return func(*args, dtype=dtype, **named)
     real = func(*args, dtype=_REAL[dtype], **named)
@@ -106,7 +106,6 @@ def _zeros(func: Any, *args: Any, dtype: Any = None, **named: Any) -> Any:
 
 
 def _full(func: Any, size: Any, value: Any, *, dtype: Any = None, **named: Any) -> Any:
-    """A tensor of one complex number."""
     if dtype not in _REAL and not isinstance(value, complex):
         return func(size, value, dtype=dtype, **named)
     number, kind = complex(value), _REAL.get(dtype, torch.get_default_dtype())
@@ -127,7 +126,7 @@ def _view_as_complex(_: Any, parts: Tensor) -> Any:
 
 
 def _pow(func: Any, values: Any, exponent: Any) -> Any:
-    """Small powers as products: torch's rule takes the logarithm, which 0 has none of."""
+    """Write small powers as products: torch's rule takes the logarithm, which is undefined at 0."""
     if isinstance(exponent, int | float) and exponent in _POWERS:
         return _POWERS[exponent](values)
     if not isinstance(exponent, int | float) or exponent not in range(1, _MAX_FACTORS + 1):
@@ -139,12 +138,12 @@ def _pow(func: Any, values: Any, exponent: Any) -> Any:
 
 
 def _refuse_operator(func: Any, *_: Any, **__: Any) -> Any:
-    """What a pair of parts would answer otherwise than the whole number."""
+    """Reject what gives other results on two parts than on whole numbers."""
     raise NotImplementedError(f"{func} of complex numbers")
 
 
 def _view(func: Any, values: Any, shape: Any) -> Any:
-    """As another shape; bytes as another dtype lie otherwise in two parts."""
+    """Change the shape; a view as another dtype would see other bytes in two parts."""
     return _refuse_operator(func) if isinstance(shape, torch.dtype) else func(values, shape)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,9 +15,8 @@ from ..core.contract import Feed
 from ..core.records import Coverage
 from .onnx_files import detach_weights
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
-from .onnx_origins import all_nodes
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import Node
+from .onnx_topology import Node, all_graphs, all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -28,12 +27,12 @@ _FLOAT_LAYERS = frozenset({
     "Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "GRU", "LSTM", "MatMul",
     "MultiHeadAttention", "RNN",
 })  # fmt: skip
-# Operators that take integers themselves, of ONNX and of ONNX Runtime.
+# operators of ONNX and of ONNX Runtime that take integers
 _INTEGER_LAYERS = frozenset({
     "ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger",
     "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
 })  # fmt: skip
-# What may stand between a DequantizeLinear and a layer without the layer losing its integers.
+# operators between a DequantizeLinear and a layer that keep the layer in integers
 _SHAPE_ONLY = frozenset({
     "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
@@ -44,18 +43,18 @@ _EIGHT_BITS = ("INT8", "UINT8")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxLayer:
-    """One compute layer and what it computes in."""
+    """One compute layer and its compute dtype."""
 
     node: Node
     dtype: str
 
 
 def measure_coverage(path: Path, example: Feed) -> Coverage:
-    """The layers of a model by dtype, and each dtype's share of the FLOPs at the example's sizes.
+    """Return a model's layers by dtype, and each dtype's share of the FLOPs at the example's sizes.
 
-    A layer is int8 when its data and its weight both come out of a DequantizeLinear of 8-bit
-    integers: that is the pattern that runtimes turn into integer arithmetic. Where the FLOPs of
-    any layer are not known, or all layers are of one dtype, the share is of layers.
+    A layer is int8 if its data and its weight both come from a DequantizeLinear of 8-bit integers:
+    runtimes turn that pattern into integer arithmetic. The share counts layers where the FLOPs of
+    any layer are unknown, or all layers have one dtype.
 
     Raises:
         ConversionError: the model cannot be read.
@@ -83,7 +82,7 @@ def measure_coverage(path: Path, example: Feed) -> Coverage:
 
 
 def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
-    """The compute layers of a model, bodies of If and Loop included."""
+    """Return the compute layers of a model, including the bodies of If and Loop."""
     import onnx
 
     types = _TensorTypes(call_framework("ONNX", lambda: onnx.shape_inference.infer_shapes(model)))
@@ -95,18 +94,18 @@ def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
 
 
 class _TensorTypes:
-    """The element types of a model's tensors, and who makes them."""
+    """Element types and producers of a model's tensors."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._codes: dict[str, int] = {}
         self._makers = {name: node for node in all_nodes(model.graph) for name in node.output}
-        for graph in _all_graphs(model.graph):
+        for graph in all_graphs(model.graph):
             self._codes |= {tensor.name: tensor.data_type for tensor in graph.initializer}
             for value in (*graph.input, *graph.value_info, *graph.output):
                 self._codes[value.name] = value.type.tensor_type.elem_type
 
     def dtype(self, node: onnx.NodeProto) -> str:
-        """`int8`, or the type of the layer's data input."""
+        """Return `int8` or the type of the layer's data input."""
         if node.op_type in _INTEGER_LAYERS:
             return "int8"
         sources = [self._source(name) for name in node.input[:2]]
@@ -122,7 +121,7 @@ class _TensorTypes:
         return str(onnx.TensorProto.DataType.Name(code)) if code else "UNKNOWN"
 
     def _source(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that a tensor's values come from, behind what only changes shapes."""
+        """Return the node that produces a tensor's values, skipping shape changes."""
         maker = self._makers.get(tensor)
         while maker is not None and maker.op_type in _SHAPE_ONLY:
             maker = self._makers.get(maker.input[0])
@@ -134,18 +133,10 @@ class _TensorTypes:
         return self._name(source.input[0]) in _EIGHT_BITS
 
 
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_graphs(attribute.g)
-
-
 def _layer_flops(
     model: onnx.ModelProto, folder: Path, example: Feed, layers: Iterable[OnnxLayer]
 ) -> list[int] | None:
-    """The work of each layer; None where that of any is not known."""
+    """Return the FLOPs of each layer; None if any is unknown."""
     nodes = [layer.node for layer in layers]
     outer = {id(node) for node in model.graph.node}
     if not nodes or any(id(node) not in outer for node in nodes):
@@ -155,7 +146,7 @@ def _layer_flops(
     try:
         shapes = run_shapes(model, folder, example, tensors)
     except Exception:  # noqa: BLE001 - what does not run here, as FP8, has layers all the same
-        _LOG.warning("no FLOPs: the model does not run here", exc_info=True)
+        _LOG.warning("no FLOPs: ONNX Runtime cannot run the model", exc_info=True)
         return None
     work = [node_flops(node, shapes) for node in nodes]
     known = [amount for amount in work if amount is not None]
@@ -163,51 +154,51 @@ def _layer_flops(
 
 
 Shape: TypeAlias = tuple[int, ...]
-_PAST_KEY = 4  # the input of Attention that holds the keys of earlier turns
+_PAST_KEY = 4  # index of the past keys among the inputs of Attention
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NodeShapes:
-    """A node with the shapes of what it reads and makes."""
+    """A node with the shapes of its inputs and outputs."""
 
     node: Node
-    inputs: tuple[Shape, ...]  # () where an optional input is left out
+    inputs: tuple[Shape, ...]  # () for an omitted optional input
     output: Shape
 
 
 def node_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
-    """Two for each multiply and add; None where an operator or a shape is not known."""
+    """Count two FLOPs per multiply-add; None if the operator or a shape is unknown."""
     rule = _FLOP_RULES.get(node.op_type)
     if rule is None or node.output[0] not in shapes:
         return None
     inputs = tuple(shapes.get(name, ()) for name in node.input)
     try:
         return rule(_NodeShapes(node=node, inputs=inputs, output=shapes[node.output[0]]))
-    except (IndexError, ValueError):  # an input without a shape, an equation with an ellipsis
+    except (IndexError, ValueError):  # an input without a shape, or an equation with an ellipsis
         return None
 
 
 def run_shapes(
     model: onnx.ModelProto, folder: Path, example: Feed, tensors: Iterable[str]
 ) -> dict[str, Shape]:
-    """The shapes of weights and of the named tensors when the example is run, in ONNX Runtime.
+    """Return the shapes of weights and of the named tensors while ONNX Runtime runs the example.
 
     Raises:
-        Exception: whatever ONNX Runtime raises.
+        Exception: anything that ONNX Runtime raises.
     """
     from onnx import TensorProto, helper
 
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    wanted = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
+    missing = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
     half = has_half(model)
     probe = emulate_half(model, float_io=has_half_io(model)) if half else _copy_model(model)
     del probe.graph.output[:]
-    for index, name in enumerate(wanted):
+    for index, name in enumerate(missing):
         end = f"shape::{index}"
         probe.graph.node.append(helper.make_node("Shape", [name], [end], name=end))
         probe.graph.output.append(helper.make_tensor_value_info(end, TensorProto.INT64, [None]))
     ends = run_session(open_session(probe, folder, once=True), example)
-    found = {name: ends[f"shape::{index}"] for index, name in enumerate(wanted)}
+    found = {name: ends[f"shape::{index}"] for index, name in enumerate(missing)}
     return shapes | {name: tuple(int(size) for size in shape) for name, shape in found.items()}
 
 
@@ -220,29 +211,24 @@ def _copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _conv_flops(weight: int) -> Callable[[_NodeShapes], int]:
-    """Each output element takes a kernel: the weight is [out, in / groups, *kernel]."""
+    """Multiply each output element by the kernel: the weight is [out, in / groups, *kernel]."""
     return lambda work: 2 * prod(work.output) * prod(work.inputs[weight][1:])
 
 
-def _conv_transpose_flops(work: _NodeShapes) -> int:
-    """Each input element gives a kernel: the weight is [in, out / groups, *kernel]."""
-    return 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:])
-
-
 def _matmul_flops(work: _NodeShapes) -> int:
-    """Each output element takes a row of the first factor."""
+    """Multiply each output element by the length of a row of the first factor."""
     transposed = any(entry.name == "transA" and entry.i for entry in work.node.attribute)
     return 2 * prod(work.output) * work.inputs[0][0 if transposed else -1]
 
 
 def _recurrent_flops(work: _NodeShapes) -> int:
-    """Each step of each row takes the weights of input and state, of all gates and directions."""
+    """Count the weights of input and state, of all gates and directions, per step and row."""
     steps, weight, state = work.inputs[:3]
     return 2 * prod(steps[:2]) * (prod(weight) + prod(state))
 
 
 def _einsum_flops(work: _NodeShapes) -> int:
-    """Every combination of the indices; an ellipsis is not followed."""
+    """Count all combinations of the indices; None for an ellipsis."""
     equation = next(entry.s for entry in work.node.attribute if entry.name == "equation").decode()
     sizes: dict[str, int] = {}
     terms = equation.replace(" ", "").split("->")[0].split(",")
@@ -252,7 +238,7 @@ def _einsum_flops(work: _NodeShapes) -> int:
 
 
 def _attention_flops(work: _NodeShapes) -> int:
-    """Scores and their product with the values, for each query and key, of 3-D or 4-D inputs."""
+    """Count the scores and their product with the values, for 3-D or 4-D inputs."""
     query, key = work.inputs[:2]
     past = work.inputs[_PAST_KEY] if len(work.inputs) > _PAST_KEY else ()
     keys = key[-2] + (past[-2] if past else 0)
@@ -264,7 +250,7 @@ _FLOP_RULES: dict[str, Callable[[_NodeShapes], int]] = {
     "Conv": _conv_flops(1),
     "ConvInteger": _conv_flops(1),
     "QLinearConv": _conv_flops(3),
-    "ConvTranspose": _conv_transpose_flops,
+    "ConvTranspose": lambda work: 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:]),
     "MatMul": _matmul_flops,
     "MatMulInteger": _matmul_flops,
     "QLinearMatMul": _matmul_flops,

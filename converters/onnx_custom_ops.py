@@ -1,9 +1,9 @@
-"""Operators of the user's in ONNX: one function writes them, whichever exporter asks.
+"""Use the user's translations of custom operators with both exporters.
 
-A function whose first parameter is `op` is given the operators of ONNX (`op.Mul(x, y)`) and serves
-both exporters. Others serve one: an onnxscript function, or a plain one that takes the operator's
-arguments, `torch.onnx.export(dynamo=True)`; one whose first parameter is `g`, as symbolics have
-it, the TorchScript exporter.
+A function whose first parameter is `op` receives ONNX operators (`op.Mul(x, y)`) and serves both
+exporters. The others serve one: an onnxscript function, or a plain function of the operator's
+arguments, serves `torch.onnx.export(dynamo=True)`; a symbolic, whose first parameter is `g`, serves
+the TorchScript exporter.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
 from .onnx_linalg_ops import MATRIX_OPS
-from .onnx_op_builder import SymbolicOpBuilder, python_value
 from .onnx_reduction_ops import MEDIAN_OPS, SCATTER_OPS
 from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
-from .onnx_torchscript_ops import TORCHSCRIPT_OPS
+from .onnx_torchscript_ops import TORCHSCRIPT_OPS, SymbolicOpBuilder, python_value
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +38,7 @@ _OWN_WRITERS = frozenset(
 
 
 def program_operators(program: torch.export.ExportedProgram) -> frozenset[str]:
-    """The operators of a program of torch.export, as `ns::op`, those of its branches included."""
+    """Return the operators of an exported program as `ns::op`, including those in branches."""
     import torch
 
     return frozenset(
@@ -52,9 +51,9 @@ def program_operators(program: torch.export.ExportedProgram) -> frozenset[str]:
 
 
 def script_operators(module: torch.jit.ScriptModule) -> frozenset[str]:
-    """The operators of a TorchScript module, as `ns::op`, those of its branches included."""
+    """Return the operators of a TorchScript module as `ns::op`, including those in branches."""
     found: set[str] = set()
-    graph: Any = module.inlined_graph  # held: the nodes die with it
+    graph: Any = module.inlined_graph  # keeps the nodes alive
     blocks = [graph]
     while blocks:
         for node in blocks.pop().nodes():
@@ -64,10 +63,10 @@ def script_operators(module: torch.jit.ScriptModule) -> frozenset[str]:
 
 
 def check_custom_ops(custom_ops: Mapping[str, OpWriter], operators: Collection[str]) -> None:
-    """That the model has every operator that a function was given for.
+    """Check that the model contains every operator that has a user function.
 
     Raises:
-        UsageError: it has not; the hint names one that is like it.
+        UsageError: it lacks one; the hint suggests a similar name.
     """
     for name in custom_ops:
         if name not in operators:
@@ -82,9 +81,9 @@ def check_custom_ops(custom_ops: Mapping[str, OpWriter], operators: Collection[s
 
 
 def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[Any, OpWriter]:
-    """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator.
+    """Build the table for `torch.onnx.export(dynamo=True)`: a function for each operator overload.
 
-    modelc's own are among them, where the user gave none.
+    Contains modelc's own functions except where the user gives one.
     """
     import onnxscript
     import torch
@@ -108,27 +107,26 @@ def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[An
 
 @contextmanager
 def register_symbolics(custom_ops: Mapping[str, OpWriter], opset: int) -> Iterator[None]:
-    """While in the block, the TorchScript exporter writes operators with these functions.
+    """Register the functions with the TorchScript exporter for the duration of the block.
 
-    Where the user gave none, with modelc's own.
-
-    Afterwards its registry is as it was: torch's own unregistering leaves an entry that is empty,
-    over which the next export stumbles, and forgets what the model's code had registered.
+    Registers modelc's own functions except where the user gives one. Restores the registry
+    afterwards: torch's own unregistering leaves an empty entry that breaks the next export, and
+    drops what the model's code registered.
     """
     from torch.onnx import utils
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
     functions = {**SCRIPT_OPS, **_COMMON_OPS, **TORCHSCRIPT_OPS, **custom_ops}
-    kept = {name: known.get(name) for name in functions}
+    previous = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
-            if kept[name] is not None:
-                known[name] = copy.deepcopy(kept[name])
+            if previous[name] is not None:
+                known[name] = copy.deepcopy(previous[name])
             utils.register_custom_op_symbolic(name, _make_symbolic(name, write), opset)
         yield
     finally:
-        for name, group in kept.items():
+        for name, group in previous.items():
             known.pop(name, None)
             if group is not None:
                 known[name] = group
@@ -148,7 +146,7 @@ def _make_symbolic(name: str, write: OpWriter) -> OpWriter:
 
 
 def _first_parameter(write: OpWriter) -> str:
-    """The name of its first parameter; empty where it tells of none, as onnxscript's functions."""
+    """Return the name of the first parameter; empty if unknown, as for onnxscript functions."""
     if not inspect.isfunction(write):
         return ""
     return next(iter(inspect.signature(write).parameters), "")
@@ -156,22 +154,22 @@ def _first_parameter(write: OpWriter) -> str:
 
 def _wrong_exporter_error(name: str, why: str) -> RefusedError:
     return RefusedError(
-        f"--custom-op {name}: the function {why}, so it cannot write for this exporter",
-        hint="let it take op first, for both exporters: def fn(op, x): return op.Relu(x)",
+        f"--custom-op {name}: the function {why}, so this exporter cannot use it",
+        hint="make op its first parameter for both exporters: def fn(op, x): return op.Relu(x)",
         cause=CUSTOM_OP,
         option="custom-op",
     )
 
 
 def _name_operator_in_errors(name: str, write: OpWriter, bound: OpWriter) -> OpWriter:
-    """The function, whose own errors say whose they are; without a signature, so it takes all."""
+    """Wrap the function so that its errors name the operator; the wrapper has no signature."""
     if not inspect.isfunction(write):
-        return write  # an onnxscript function is known by its type
+        return write  # an onnxscript function is recognised by its type
 
     def call(*args: Any, **kwargs: Any) -> object:
         try:
             return bound(*args, **kwargs)
-        except Exception as error:  # the user's own code
+        except Exception as error:  # user code
             if write in _OWN_WRITERS:
                 raise
             place = user_place(error)
@@ -179,7 +177,7 @@ def _name_operator_in_errors(name: str, write: OpWriter, bound: OpWriter) -> OpW
             raise RefusedError(
                 f"--custom-op {name}: {write.__name__} raised {type(error).__name__}:"
                 f" {error}{where}",
-                hint="correct the function; it is given the operator's arguments, in order",
+                hint="correct the function; it receives the operator's arguments in order",
                 cause=CUSTOM_OP,
                 option="custom-op",
             ) from error

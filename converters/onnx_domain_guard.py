@@ -1,9 +1,9 @@
-"""A check inside an ONNX graph that makes its runtime fail for inputs outside of the domain.
+"""Add a check to an ONNX graph that makes its runtime fail on inputs outside the domain.
 
-ONNX has no assertion and no bounds for dims. What ONNX Runtime refuses is an index beyond a table:
-each condition of the domain looks up entry 0 of a table with one entry where it holds, and entry 1
-where it does not. The zeros that are found are added to the shape of an input, which is then
-reshaped to it: without a copy, but never without the check.
+ONNX has no assertion and no bounds for dims, but ONNX Runtime rejects an index beyond a table. Each
+condition of the domain looks up entry 0 of a table with one entry if it holds, and entry 1 if not.
+The zeros found are added to the shape of an input, which is then reshaped to it: the reshape copies
+nothing, and cannot run without the check.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from ..core.signature import InputSpec, RowOrder, Signature
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-GUARD_PREFIX = "modelc_domain"  # of the names of its nodes
-_INTEGER_DTYPES = ("int64", "int32")  # whose values are checked; a mask or an index is one of these
+GUARD_PREFIX = "modelc_domain"  # prefix of node names
+_INTEGER_DTYPES = (
+    "int64",
+    "int32",
+)  # types of masks and indices
 
 
 def add_guard(model: ir.Model, signature: Signature) -> int:
-    """Guard the inputs that vary; the number of conditions that the graph checks.
+    """Guard the inputs that vary; return the number of conditions that the graph checks.
 
-    Checked are the interval of every dim, relations between dims, and the stated or chosen range of
-    integer inputs. Ranges that follow a dim are not.
+    Checks the interval of every dim, relations between dims, and the stated or chosen range of
+    integer inputs, but no range that follows a dim.
     """
     inputs = {value.name: value for value in model.graph.inputs}
     specs = [spec for spec in signature.inputs if spec.name in inputs]
@@ -62,7 +65,7 @@ def add_guard(model: ir.Model, signature: Signature) -> int:
 
 
 class _GuardBuilder:
-    """The nodes and constants of a guard, as they are made; sizes by dim, the first that has it."""
+    """Builds the nodes and constants of a guard; takes each size from the first input with it."""
 
     def __init__(self) -> None:
         self.nodes: list[ir.Node] = []
@@ -96,7 +99,7 @@ class _GuardBuilder:
         return self.constants[-1]
 
     def require(self, holds: ir.Value, what: str) -> ir.Value:
-        """Zero where the condition holds; where it does not, the runtime names `what` and fails."""
+        """Return zero if the condition holds; else the runtime fails and names `what`."""
         import onnx_ir
 
         index = self.op("Cast", self.op("Not", holds), to=int(onnx_ir.DataType.INT64))
@@ -107,7 +110,7 @@ class _GuardBuilder:
 def _size_conditions(
     guard: _GuardBuilder, given: Iterable[tuple[ir.Value, InputSpec]]
 ) -> Iterator[ir.Value]:
-    """The conditions on sizes of all inputs: what others follow from comes first."""
+    """Yield the conditions on the sizes of all inputs, dims that others follow first."""
     found: list[tuple[ir.Value, Dim, str]] = []
     for value, spec in given:
         if any(dim.dynamic for dim in spec.dims):
@@ -137,7 +140,7 @@ def _dim_conditions(
     if relation is None:
         return
     base = guard.sizes.get(relation.base)
-    if base is None:  # no input has it: the first dim that follows from it says what it is
+    if base is None:  # no input has the base: the first dim that follows determines it
         rest = guard.op("Sub", size, guard.number(relation.plus))
         base = guard.op("Div", rest, guard.number(relation.times))
         guard.sizes[relation.base] = base
@@ -148,7 +151,7 @@ def _dim_conditions(
 
 
 def _value_conditions(guard: _GuardBuilder, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
-    """The range of an integer input; of one that may be empty there is no least value."""
+    """Yield the range conditions of an integer input; an empty input has no minimum."""
     values = spec.values
     if values is None or values.follows or spec.dtype not in _INTEGER_DTYPES:
         return
@@ -166,7 +169,7 @@ def _value_conditions(guard: _GuardBuilder, value: ir.Value, spec: InputSpec) ->
 
 
 def _order_condition(guard: _GuardBuilder, value: ir.Value, order: RowOrder) -> ir.Value:
-    """Whether no element is less, or none greater, than the one before it in its row."""
+    """Check that no element is less, or greater, than the one before it in its row."""
     import onnx_ir
 
     zero, one, last, end = (guard.number(at, scalar=False) for at in (0, 1, -1, 2**62))

@@ -1,4 +1,4 @@
-"""ONNX translations of operators that the dynamo exporter writes unportably."""
+"""ONNX translations of operators that the dynamo exporter translates unportably."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from .onnx_shared_ops import OpWriter
 
 _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
-_PADDING = 7  # the place of `padding_idx` behind the weight
+_PADDING = 7  # position of `padding_idx` after the weight
 _END = (1 << 63) - 1
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
-_ATTENTION = 23  # the opset from which ONNX has an operator for attention
+_ATTENTION = 23  # the first opset with an attention operator
 
 
 def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
-    """Circular padding as what is cut from the other end; only ONNX Runtime reads Pad's `wrap`."""
+    """Write circular padding as slices: only ONNX Runtime supports the `wrap` mode of Pad."""
     from onnxscript.function_libs.torch_lib.ops import nn
 
     if mode != "circular" or not all(isinstance(size, int) and size >= 0 for size in pad):
@@ -32,7 +32,7 @@ def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: A
 
 
 def _join_parts(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
-    """The parts in a row; its rank is told on, as nothing else does before the next axis."""
+    """Concatenate the parts, and set the rank of the result, which the next axis requires."""
     if len(parts) == 1:
         return like
     joined = op.Concat(*parts, axis=axis)
@@ -54,9 +54,9 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As the exporter writes it, and 0 for a query that its mask leaves no key, as torch gives.
+    """Translate as the exporter does, with 0 for a query whose mask hides all keys, as in torch.
 
-    ONNX's Softmax gives NaN in such a row, or the mean over all keys, by what stands for -inf.
+    ONNX's Softmax gives NaN in such a row, or the mean over all keys, depending on the fill value.
     """
     if op.version >= _ATTENTION:
         from torch.onnx._internal.exporter._torchlib.ops.nn import (
@@ -71,9 +71,9 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     if attn_mask is None:
         return found
     is_bool = attn_mask.dtype is not None and attn_mask.dtype.value == _BOOL
-    hidden = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
-    shown = attn_mask if is_bool else op.Greater(attn_mask, hidden)
-    keys = op.ReduceMax(op.Cast(shown, to=_INT64), [-1], keepdims=1)
+    fill = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
+    visible = attn_mask if is_bool else op.Greater(attn_mask, fill)
+    keys = op.ReduceMax(op.Cast(visible, to=_INT64), [-1], keepdims=1)
     return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
 
 
@@ -89,9 +89,9 @@ def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[Any, Any, Any, Any]:
-    """Rows of a table, by bags: each row is added where its bag is, without a loop over bags.
+    """Reduce the rows of a table by bag: scatter each row to its bag, without a loop over bags.
 
-    The further results are for a backward pass, which no artifact has.
+    The other results serve a backward pass, which artifacts lack.
     """
     if include_last_offset:
         offsets = op.Slice(offsets, [0], [-1], [0])
@@ -99,31 +99,33 @@ def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     rows = op.Gather(weight, indices)
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [-1]))
-    kept = _is_not_padding(op, indices, padding_idx)
-    sizes = _scatter_values(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
-    found = _reduce_rows(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
-    told = (
+    valid = _is_not_padding(op, indices, padding_idx)
+    sizes = _scatter_values(
+        op, op.Shape(offsets), bags, op.Cast(valid, to=_INT64), fill=0, by="add"
+    )
+    found = _reduce_rows(op, rows, op.Unsqueeze(valid, [-1]), (bags, sizes), mode=mode)
+    bag_sizes = (
         op.Concat(sizes, op.Constant(value_ints=[0]), axis=0)
         if include_last_offset
         else op.Identity(sizes)
     )
-    return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
+    return found, bags, bag_sizes, op.CastLike(found, sizes) if mode == _MAX else bag_sizes
 
 
 def reduce_public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
-    """The operator that functions call: there a `padding_idx` below 0 counts from the end.
+    """Translate the public operator, in which a negative `padding_idx` counts from the end.
 
-    Of the one behind it, it says that there is none.
+    In the internal operator, a negative value means no padding.
     """
-    others, told = given[:_PADDING], given[_PADDING:]
-    padding = named.pop("padding_idx", told[0] if told else None)
+    others, last = given[:_PADDING], given[_PADDING:]
+    padding = named.pop("padding_idx", last[0] if last else None)
     if padding is not None and padding < 0:
         padding += weight.shape[0]
     return reduce_embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
 
 
 def _bag_numbers(op: Any, indices: Any, offsets: Any) -> Any:
-    """The number of each index's bag: how many bags begin up to it, less one."""
+    """Return the bag of each index: the number of bags that begin up to it, minus one."""
     count = op.Shape(indices)
     begins = _scatter_values(
         op, op.Add(count, 1), offsets, op.Expand(1, op.Shape(offsets)), fill=0, by="add"
@@ -138,13 +140,13 @@ def _is_not_padding(op: Any, indices: Any, padding_idx: int | None) -> Any:
     return op.Not(op.Equal(op.Cast(indices, to=_INT64), padding_idx))
 
 
-def _reduce_rows(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
-    """The rows of each bag added up, averaged, or the largest of them; zero of none."""
+def _reduce_rows(op: Any, rows: Any, valid: Any, by: tuple[Any, Any], *, mode: int) -> Any:
+    """Sum, average or take the maximum of the rows of each bag; 0 for an empty bag."""
     bags, sizes = by
     wide = op.Expand(op.Unsqueeze(bags, [-1]), op.Shape(rows))
     shape = op.Concat(op.Shape(sizes), op.Shape(rows, start=1), axis=0)
     nothing = float("-inf") if mode == _MAX else 0.0
-    rows = op.Where(kept, rows, op.CastLike(nothing, rows))
+    rows = op.Where(valid, rows, op.CastLike(nothing, rows))
     how = "max" if mode == _MAX else "add"
     found = _scatter_values(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
     empty = op.Unsqueeze(op.Equal(sizes, 0), [-1])
@@ -160,7 +162,7 @@ def _scatter_values(op: Any, shape: Any, places: Any, values: Any, *, fill: Any,
 
 
 def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
-    """Shifts that follow from sizes, as in `fftshift`: the exporter's own takes numbers alone."""
+    """Roll by shifts that depend on sizes, as in `fftshift`; torch's own takes constants only."""
     from onnxscript.function_libs.torch_lib.ops import core
 
     shifts, dims = (list(one) if isinstance(one, list | tuple) else [one] for one in (shifts, dims))
@@ -187,10 +189,10 @@ _KEEPS_SIGN = frozenset({"Add", "Div", "Max", "Min", "Mod", "Mul"})
 
 
 def floordiv(op: Any, self: Any, other: Any) -> Any:
-    """Sizes divided as Python does, towards minus infinity: `-(-h // 4)` is a division upwards.
+    """Divide sizes towards minus infinity as Python does: `-(-h // 4)` rounds up.
 
-    ONNX divides integers towards zero, as torch's exporter does of sizes with any sign. Where a
-    part may be below zero, what is left over is taken away first; then no rounding is left.
+    ONNX and torch's exporter divide integers towards zero. If an operand may be negative, subtract
+    the remainder first, which leaves nothing to round.
     """
     if _is_non_negative(self) and _is_non_negative(other):
         return op.Div(self, other)
@@ -198,9 +200,9 @@ def floordiv(op: Any, self: Any, other: Any) -> Any:
 
 
 def _is_non_negative(size: Any) -> bool:
-    """Whether a size cannot be below zero: it is counted, or computed of such in ways that keep it.
+    """Return whether a size is surely non-negative: a count, or computed from counts.
 
-    A number that is none of these, as one that was read from a tensor, may be.
+    Any other number, such as one read from a tensor, may be negative.
     """
     from onnxscript import ir
 
@@ -220,12 +222,12 @@ def _is_non_negative(size: Any) -> bool:
 
 
 def are_all_true(op: Any, self: Any) -> Any:
-    """As `torch._check_tensor_all` asks: whether nothing is false."""
+    """Return whether no element is false, as `torch._check_tensor_all` asks."""
     return op.Equal(op.ReduceSum(op.Cast(op.Not(self), to=_INT64), keepdims=0), 0)
 
 
 def is_any_true(op: Any, self: Any) -> Any:
-    """Whether anything is true."""
+    """Return whether any element is true."""
     return op.Greater(op.ReduceSum(op.Cast(self, to=_INT64), keepdims=0), 0)
 
 

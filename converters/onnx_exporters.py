@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     import torch
 
 DRAFT_STEM = (
-    "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
+    "draft"  # path of the TorchScript exporter's output; weights may be read from it until saved
 )
 
 
 def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
-    """The job's program, captured and translated.
+    """Capture and translate the job's program.
 
     Raises:
-        RefusedError: the capture or the exporter refused; the operator and its module are named.
-        UsageError: a custom operator that the model has not.
+        RefusedError: the capture or the exporter failed; names the operator and its module.
+        UsageError: a custom operator is absent from the model.
     """
-    taken = capture_program(job)
-    if isinstance(taken, ExportCapture):
-        model = _export_with_dynamo(job, opset, taken.program)
+    captured = capture_program(job)
+    if isinstance(captured, ExportCapture):
+        model = _export_with_dynamo(job, opset, captured.program)
     else:
-        model = _export_torchscript(job, opset, taken.module)
+        model = _export_torchscript(job, opset, captured.module)
     name_padded_axes(model)
     rewrite_int64_comparisons(model, job.signature)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
-    return model, taken
+    return model, captured
 
 
 def _export_with_dynamo(
     job: Job, opset: int, captured: torch.export.ExportedProgram
 ) -> onnx_ir.Model:
-    """Through torch.export and the dynamo exporter; dims take the signature's names."""
+    """Export through torch.export and the dynamo exporter; name dims as in the signature."""
     import torch
 
     if job.custom_ops:
@@ -77,7 +77,7 @@ def _export_with_dynamo(
     )
     if program is None:
         raise RefusedError(
-            "torch.onnx.export gave no program",
+            "torch.onnx.export returned no program",
             hint=Hint("try ", Option("capture", "script")),
             option="capture",
         )
@@ -95,22 +95,22 @@ def _export_with_dynamo(
 
 
 def _separate_names(model: onnx_ir.Model) -> None:
-    """Rename values within the graph that are named as an input or an output, in place.
+    """Rename inner values that share the name of an input or an output, in place.
 
-    The exporter names what `pad` computes `pad`, whether or not an input has that name.
+    The exporter calls the result of `pad` `pad` even if an input has that name.
     """
     import onnx_ir
 
     ends = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
-    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    reserved = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         for value in node.outputs:
-            if value.name in taken and id(value) not in ends:
+            if value.name in reserved and id(value) not in ends:
                 value.name = f"{value.name}::inner"
 
 
 def _export_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> onnx_ir.Model:
-    """Through the TorchScript exporter, which keeps `If` and `Loop`."""
+    """Export through the TorchScript exporter, which keeps `If` and `Loop`."""
     import onnx_ir
     import torch
 
@@ -130,19 +130,19 @@ def _export_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) ->
                 input_names=[spec.name for spec in job.signature.inputs],
                 output_names=list(job.signature.outputs),
                 dynamic_axes=job.signature.axes(),
-                training=torch.onnx.TrainingMode.PRESERVE,  # it is in eval already
+                training=torch.onnx.TrainingMode.PRESERVE,  # already in eval mode
             ),
             locate=lambda _, operator: _locate_module(module, operator, model_of(job).scope),
         )
     model = onnx_ir.load(path)
     _name_outputs(model, job.signature.outputs)
-    if len(list(path.parent.iterdir())) == 1:  # no weights beside it that are read later
-        path.unlink()  # before the same is written again, cleaned
+    if len(list(path.parent.iterdir())) == 1:  # no external weights to read later
+        path.unlink()  # free memory before the cleaned model is written
     return model
 
 
 def _name_outputs(model: onnx_ir.Model, names: Sequence[str]) -> None:
-    """Name the outputs that the exporter left as they were: what a trace made a constant."""
+    """Restore output names that the exporter dropped where a trace made the output a constant."""
     import onnx_ir
 
     graph = model.graph
@@ -157,9 +157,9 @@ def _name_outputs(model: onnx_ir.Model, names: Sequence[str]) -> None:
 
 
 def _locate_node(error: BaseException, scope: str) -> ModelLocation:
-    """The node that the dynamo exporter was at: it is a local of the frames that raised.
+    """Return the node that the dynamo exporter was at, found in the frames that raised.
 
-    What it decomposed is named as the user's program has it.
+    A decomposed operator is named as in the user's program.
     """
     import torch
 
@@ -176,7 +176,7 @@ def _locate_node(error: BaseException, scope: str) -> ModelLocation:
 
 
 def _original_operator(node: torch.fx.Node) -> str:
-    """`ns::op` of the operator that a node was before it was decomposed."""
+    """Return the operator (`ns::op`) of a node before its decomposition."""
     sources = node.meta.get("from_node") or ()
     target = sources[-1].target if sources else str(node.target)
     names = str(target).split(".")
@@ -184,7 +184,7 @@ def _original_operator(node: torch.fx.Node) -> str:
 
 
 def _frame_locals(error: BaseException, name: str) -> Iterator[object]:
-    """The values of a local in the frames of an exception and of what caused it."""
+    """Yield the values of a local in the frames of an exception and of its causes."""
     one: BaseException | None = error
     while one is not None:
         trace = one.__traceback__
@@ -196,7 +196,7 @@ def _frame_locals(error: BaseException, name: str) -> Iterator[object]:
 
 
 def _locate_module(module: torch.jit.ScriptModule, operator: str, scope: str) -> ModelLocation:
-    """The innermost submodule that has an operator, and the user's line that made it."""
+    """Return the innermost submodule with an operator, and the user's line that called it."""
     found = ModelLocation()
     for path, part in module.named_modules() if operator else ():
         line = _creation_line(part, operator)
@@ -207,9 +207,9 @@ def _locate_module(module: torch.jit.ScriptModule, operator: str, scope: str) ->
 
 
 def _creation_line(part: Any, operator: str) -> str | None:
-    """What a module says of where it makes that operator; None where it does not."""
+    """Return the line at which a module calls that operator; None if it does not."""
     try:
-        graph = part.inlined_graph  # held: the nodes die with it
+        graph = part.inlined_graph  # keeps the nodes alive
     except (RuntimeError, AttributeError):  # never called: it has no forward
         return None
     blocks = [graph]
@@ -225,9 +225,9 @@ _LIST, _LENGTH, _ITEM = "aten::unbind", "aten::len", "aten::__getitem__"
 
 
 def replace_slice_lists(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """A copy that takes slices where the module makes a list of them; itself where it makes none.
+    """Return a copy with slices in place of the lists of slices; the module itself if it has none.
 
-    A list that is used otherwise, as one that is changed, stays.
+    A list with any other use, such as a mutation, stays.
     """
     import torch
 
@@ -241,7 +241,7 @@ def replace_slice_lists(module: torch.jit.ScriptModule) -> torch.jit.ScriptModul
 
 
 def _find_lists(graph: Any) -> list[Any]:
-    """What makes lists of slices that are counted and read alone."""
+    """Find the nodes that create lists of slices which are only indexed and measured."""
     return [
         node
         for node in _block_nodes(graph)
@@ -258,7 +258,7 @@ def _block_nodes(block: Any) -> Iterator[Any]:
 
 
 def _take_slices(graph: Any, unbind: Any) -> None:
-    """Put sizes and slices in place of the lengths and items of a list, and remove the list."""
+    """Replace the lengths and items of a list by sizes and slices, and remove the list."""
     import torch
 
     tensor, dim = unbind.inputs()
@@ -277,14 +277,14 @@ def _take_slices(graph: Any, unbind: Any) -> None:
     unbind.destroy()
 
 
-GENERATED_AXIS = ".axis"  # in names of axes that follow no dim: `logits.axis1`
+GENERATED_AXIS = ".axis"  # axis names that follow no dim: `logits.axis1`
 
 
 def name_output_axes(model: onnx_ir.Model, axes: Mapping[str, Mapping[int, str]]) -> None:
-    """Name the axes of the outputs that change their size in eager.
+    """Name the output axes whose size varies in eager.
 
-    An exporter that took a number for granted declares it as the size: a runtime then warns of each
-    other one, and whoever reserves memory by it has too little.
+    An exporter that took such a size for a constant declares it: runtimes then warn about other
+    sizes, and callers that allocate by it reserve too little.
     """
     import onnx_ir
 
@@ -297,7 +297,7 @@ def name_output_axes(model: onnx_ir.Model, axes: Mapping[str, Mapping[int, str]]
 
 
 def _axis_name(dim: int | onnx_ir.SymbolicDim, name: str) -> int | str | onnx_ir.SymbolicDim:
-    """The name, if there is one; one made up of the output's gives way to an exporter's own."""
+    """Return the name of an axis, if any; an exporter's own beats one derived from the output's."""
     if not name:
         return dim
     known = not isinstance(dim, int) and dim.value is not None

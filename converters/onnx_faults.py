@@ -1,9 +1,10 @@
-"""Faults planted in copies of ONNX models: what a verdict on the model would have to find."""
+"""Plant faults in copies of ONNX models, to measure what a verdict on the model detects."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,41 +13,43 @@ from ..core.contract import Array
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from .onnx_guard import all_tensors, read_graph
-from .onnx_origins import all_nodes
+from .onnx_topology import all_graphs, all_nodes
 from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
-    SMALL_NUMBER,
+    EditableConstant,
     FaultChange,
     SizeFault,
+    alter_constant,
     alter_element,
     draw_size,
     fault_record,
     link_or_copy,
+    scale_constant,
     swap_rows,
 )
 
 if TYPE_CHECKING:
     import onnx
 
-# Operators whose first two inputs (of Where the last two) do not commute.
+# operators whose first two inputs (for Where the last two) do not commute
 _ORDERED_OPS: Mapping[str, tuple[int, int]] = {
     "Sub": (0, 1), "Div": (0, 1), "Pow": (0, 1), "Mod": (0, 1), "Less": (0, 1), "Greater": (0, 1),
     "LessOrEqual": (0, 1), "GreaterOrEqual": (0, 1), "Where": (1, 2),
 }  # fmt: skip
-_EPSILON = 1e-5  # ONNX's default of every operator that has an epsilon
-_SCALABLE: Mapping[str, tuple[str, float]] = {  # attributes that are numbers, with their defaults
+_EPSILON = 1e-5  # ONNX's default for every operator with an epsilon
+_SCALABLE: Mapping[str, tuple[str, float]] = {  # numeric attributes with their defaults
     "LeakyRelu": ("alpha", 0.01), "Elu": ("alpha", 1.0), "Celu": ("alpha", 1.0),
     "HardSigmoid": ("alpha", 0.2), "Selu": ("gamma", 1.0507), "ThresholdedRelu": ("alpha", 1.0),
     "Gemm": ("alpha", 1.0), "LRN": ("alpha", 1e-4), "Attention": ("scale", 0.0),
 }  # fmt: skip
-_FLIPPABLE: Mapping[str, tuple[str, int]] = {  # attributes that are 0 or 1, with their defaults
+_FLIPPABLE: Mapping[str, tuple[str, int]] = {  # attributes of 0 or 1, with their defaults
     "AveragePool": ("count_include_pad", 0), "CumSum": ("exclusive", 0), "TopK": ("largest", 1),
     "ArgMax": ("select_last_index", 0), "ArgMin": ("select_last_index", 0),
     "GridSample": ("align_corners", 0),
 }  # fmt: skip
-_CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are words
+_CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes of type string
     "Gelu": ("approximate", {"none": "tanh", "tanh": "none"}),
     "DepthToSpace": ("mode", {"DCR": "CRD", "CRD": "DCR"}),
     "Resize": (
@@ -62,9 +65,9 @@ _PREFIX = "modelc_fault"
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind; weights in a file of their own are linked to.
+    """Write a copy with one fault of this kind; external weights are linked.
 
-    None in a model with a loop that ends by a condition, which might not end.
+    Returns None for a model with a conditional loop, which a fault might keep from ending.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -90,66 +93,54 @@ def plant_fault(
 
 
 def _has_open_loop(graph: onnx.GraphProto) -> bool:
-    """Whether a loop ends where its body says so: with a fault there, it may turn for ever."""
+    """Return whether a loop's end is computed in its body: a fault might keep it from ending."""
     bodies = (_attribute_value(one, "body") for one in all_nodes(graph) if one.op_type == "Loop")
     return any(map(_computes_its_end, bodies))
 
 
 def _computes_its_end(body: onnx.GraphProto) -> bool:
-    """Whether the condition to go on may change: it is no constant, and none that is passed on."""
+    """Return whether the loop condition may change: it is neither constant nor passed through."""
     makers = {name: node for node in body.node for name in node.output}
     condition = body.output[0].name
     while condition in makers and makers[condition].op_type == "Identity":
         condition = makers[condition].input[0]
     if condition in makers:
         return str(makers[condition].op_type) != "Constant"
-    return condition in {value.name for value in body.input[2:]}  # carried from turn to turn
-
-
-def _alter_weights(
-    change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[onnx.ModelProto, Path, Random], FaultChange | None]:
-    """A fault in one of the tensors with more than one element, each as likely as any other."""
-
-    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-        places = list(_weight_tensors(model.graph))
-        for name, tensor in random.sample(places, len(places)):
-            found = change(_read_values(tensor, folder), random)
-            if found is not None:
-                _write_values(tensor, found[0])
-                return name, found[1]
-        return None
-
-    return plant
+    return condition in {value.name for value in body.input[2:]}  # carried between iterations
 
 
 def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """The constant tensors of a graph and of the bodies of its nodes, by the values' names."""
-    for tensor in graph.initializer:
-        yield tensor.name, tensor
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t") and node.op_type == "Constant":
-                yield node.output[0], attribute.t
-            if attribute.HasField("g"):
-                yield from _constant_tensors(attribute.g)
+    """Return the constant tensors of a graph and of the bodies of its nodes, by value name."""
+    for part in all_graphs(graph):
+        for tensor in part.initializer:
+            yield tensor.name, tensor
+        for node in part.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and node.op_type == "Constant":
+                    yield node.output[0], attribute.t
 
 
-def _weight_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Constants of floats, and of 8-bit integers, with several elements."""
+def _constants(model: onnx.ModelProto, folder: Path, *, scalar: bool) -> list[EditableConstant]:
+    """Return constants of floats with one element, or of floats and 8-bit integers with several."""
     from onnx import TensorProto
 
-    kinds = (
-        TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
-        TensorProto.INT8, TensorProto.UINT8,
-    )  # fmt: skip
-    for name, tensor in _constant_tensors(graph):
-        if tensor.data_type in kinds and prod(tensor.dims) > 1:
-            yield name, tensor
+    kinds = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    if not scalar:
+        kinds |= {TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8}
+    return [
+        EditableConstant(
+            name=name,
+            read=functools.partial(_read_values, tensor, folder),
+            write=functools.partial(_write_values, tensor),
+        )
+        for name, tensor in _constant_tensors(model.graph)
+        if tensor.data_type in kinds
+        and (prod(tensor.dims) == 1 if scalar else prod(tensor.dims) > 1)
+    ]
 
 
 def _read_values(tensor: onnx.TensorProto, folder: Path) -> Array:
-    """The values; onnx keeps those of another file in the message that it reads them for."""
+    """Return the values; onnx keeps external data in the message that it reads them for."""
     import onnx
     from onnx import numpy_helper
 
@@ -165,9 +156,9 @@ def _write_values(tensor: onnx.TensorProto, array: Array) -> None:
 
 
 def _swap_inputs(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """Two float inputs of an operator, or two rows of a weight, in each other's place.
+    """Swap two float inputs of an operator, or two rows of a weight.
 
-    Integers are left alone: they may be indices, which not every runtime checks.
+    Leaves integers alone: they may be indices, which not every runtime checks.
     """
     floats = _float_values(model.graph)
     nodes = [node for node in all_nodes(model.graph) if _can_swap(node, floats)]
@@ -175,12 +166,12 @@ def _swap_inputs(model: onnx.ModelProto, folder: Path, random: Random) -> FaultC
         node = random.choice(nodes)
         one, other = _ORDERED_OPS[node.op_type]
         node.input[one], node.input[other] = node.input[other], node.input[one]
-        return _node_label(node), f"inputs {one} and {other} in each other's place"
-    return _alter_weights(swap_rows)(model, folder, random)
+        return _node_label(node), f"inputs {one} and {other} swapped"
+    return alter_constant(_constants(model, folder, scalar=False), swap_rows, random)
 
 
 def _float_values(graph: onnx.GraphProto) -> set[str]:
-    """The values that the model says are of floats."""
+    """Return the names of values that the model declares as floats."""
     from onnx import TensorProto
 
     kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -198,11 +189,11 @@ def _can_swap(node: onnx.NodeProto, floats: set[str]) -> bool:
 
 
 def _change_number(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """Another value of an attribute, or of a scalar that an operator reads."""
+    """Change an attribute, or a scalar that an operator reads."""
     nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
     scaled = None
     if not nodes or random.random() < 1 / 2:
-        scaled = _scale_constant(model, folder, random, small=False)
+        scaled = scale_constant(_constants(model, folder, scalar=True), random, small=False)
     if scaled is None and nodes:
         node = random.choice(nodes)
         return _node_label(node), _alter_attribute(node)
@@ -216,7 +207,7 @@ def _has_attribute(node: onnx.NodeProto) -> bool:
 
 
 def _can_shift_padding(node: onnx.NodeProto) -> bool:
-    """Whether it is a convolution or a pooling whose padding can be moved to one side."""
+    """Return whether it is a convolution or pooling whose padding can move to one side."""
     if node.op_type not in ("Conv", "MaxPool", "AveragePool"):
         return False
     return any((_attribute_value(node, "pads") or [0])[:1])
@@ -232,13 +223,13 @@ def _attribute_value(node: onnx.NodeProto, name: str) -> Any:
 def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     from onnx import helper
 
-    kept = [one for one in node.attribute if one.name != name]
+    others = [one for one in node.attribute if one.name != name]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
 def _alter_attribute(node: onnx.NodeProto) -> str:
-    """Change the attribute that the node has; what was done."""
+    """Change an attribute of the node; return a description."""
     if _can_shift_padding(node):
         pads = list(_attribute_value(node, "pads"))
         half = len(pads) // 2
@@ -264,43 +255,11 @@ def _alter_attribute(node: onnx.NodeProto) -> str:
     return f"{name} {word} -> {other}"
 
 
-def _scalar_constants(
-    graph: onnx.GraphProto, folder: Path
-) -> Iterator[tuple[str, onnx.TensorProto, float]]:
-    """Float constants of one element, but for zeros, which a factor leaves as they are."""
-    from onnx import TensorProto
-
-    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    for name, tensor in _constant_tensors(graph):
-        if tensor.data_type in kinds and prod(tensor.dims) == 1:
-            value = float(_read_values(tensor, folder).reshape(-1)[0])
-            if value and isfinite(value):
-                yield name, tensor, value
-
-
-def _scale_constant(
-    model: onnx.ModelProto, folder: Path, random: Random, *, small: bool
-) -> FaultChange | None:
-    """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
-    found = [
-        one
-        for one in _scalar_constants(model.graph, folder)
-        if (abs(one[2]) <= SMALL_NUMBER) == small
-    ]
-    if not found:
-        return None
-    name, tensor, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
-    array = _read_values(tensor, folder)
-    _write_values(tensor, (array * array.dtype.type(times)).astype(array.dtype))
-    return name, f"{value:.4g} -> {value * times:.4g}"
-
-
 def _scale_epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """An epsilon a thousand times as large."""
+    """Scale an epsilon by 1000."""
     nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
     if not nodes:
-        return _scale_constant(model, folder, random, small=True)
+        return scale_constant(_constants(model, folder, scalar=True), random, small=True)
     node = random.choice(nodes)
     found = _attribute_value(node, "epsilon")
     value = _EPSILON if found is None else found
@@ -313,7 +272,7 @@ def _node_label(node: onnx.NodeProto) -> str:
 
 
 def _alter_at_size(model: onnx.ModelProto, fault: SizeFault, random: Random) -> FaultChange | None:
-    """Multiply an output where an input has a size; None where no output is of floats."""
+    """Multiply an output at one size of an input; None if no output holds floats."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
@@ -352,7 +311,7 @@ def _alter_at_size(model: onnx.ModelProto, fault: SizeFault, random: Random) -> 
 
 
 def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
-    """Call a value otherwise wherever it is made or read."""
+    """Rename a value wherever it is produced or read."""
     for node in all_nodes(graph):
         for names in (node.input, node.output):
             for place, name in enumerate(names):
@@ -361,7 +320,9 @@ def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
 
 
 _FAULTS: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], FaultChange | None]] = {
-    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.WEIGHT: lambda model, folder, random: alter_constant(
+        _constants(model, folder, scalar=False), alter_element, random
+    ),
     FaultKind.SWAP: _swap_inputs,
     FaultKind.ATTRIBUTE: _change_number,
     FaultKind.EPSILON: _scale_epsilon,

@@ -1,4 +1,4 @@
-"""Write ONNX files with their metadata, and hold large weights once beside the graph."""
+"""Write ONNX files with metadata, and keep large weights once beside the graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
 from .onnx_guard import read_graph
-from .onnx_origins import all_nodes, debug_sidecar_path
+from .onnx_origins import debug_sidecar_path
+from .onnx_topology import all_graphs, all_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
     import onnx_ir
     from onnxruntime import SessionOptions
 
-PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
+PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of weights; the rest is for the graph
 _METADATA_PREFIX = "modelc."
 
 
 def save_model(
     model: onnx_ir.Model, path: Path, *, external_data: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Write the model; weights go to `<name>.onnx.data` when too big for one protobuf, or at will.
+    """Write the model; weights too large for one protobuf, or on request, go to `<name>.onnx.data`.
 
     Returns:
-        the names of the files with their roles, model first.
+        the file names with their roles, model first.
 
     Raises:
-        ConversionError: the writer refused the model.
+        ConversionError: the writer rejected the model.
     """
     import onnx_ir
 
@@ -46,7 +47,7 @@ def save_model(
 
 
 def check_model(path: Path) -> None:
-    """ONNX's own checker, with strict shape inference; inputs stand for large weights.
+    """Run ONNX's checker with strict shape inference; inputs stand in for large weights.
 
     Raises:
         ConversionError: the model is not valid ONNX.
@@ -59,7 +60,7 @@ def check_model(path: Path) -> None:
 
 
 def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
-    """Write `modelc.*` metadata in place of what the model's parent had of it."""
+    """Write `modelc.*` metadata, replacing what the model inherited from its parent."""
     for key in [key for key in model.metadata_props if key.startswith(_METADATA_PREFIX)]:
         del model.metadata_props[key]
     model.metadata_props.update(
@@ -68,7 +69,7 @@ def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
 
 
 def read_onnx_metadata(path: Path) -> dict[str, str]:
-    """The `modelc.*` metadata of a model; its weights beside it are not read.
+    """Read the `modelc.*` metadata of a model without its external weights.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -88,7 +89,7 @@ def read_onnx_metadata(path: Path) -> dict[str, str]:
 
 
 def float_weights(path: Path) -> Iterator[Array]:
-    """The float32 tensors of a model: initializers and Constant nodes, in sub-graphs too.
+    """Yield the float32 tensors of a model: initializers and Constant nodes, including sub-graphs.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -106,12 +107,12 @@ def float_weights(path: Path) -> Iterator[Array]:
 
 
 def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
-    """The values of a float32 tensor; those in a file of their own are mapped, not read.
+    """Return the values of a float32 tensor; external data is memory-mapped.
 
-    ONNX's own helper would keep what it reads in the model, until all of it is there.
+    ONNX's own helper would accumulate all values that it reads in the model.
 
     Raises:
-        ValueError: the file ends before them, or lies outside the folder.
+        ValueError: the file is too short, or lies outside the folder.
         OSError: it cannot be opened.
     """
     import numpy as np
@@ -121,26 +122,23 @@ def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     shape = tuple(tensor.dims)
     if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
         return numpy_helper.to_array(tensor, base_dir=str(folder))
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    place = PurePosixPath(told.get("location", ""))
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    place = PurePosixPath(location.get("location", ""))
     if place.is_absolute() or ".." in place.parts or not place.parts:
-        raise ValueError(f"the weights of {tensor.name} are not beside the model but in {place}")
-    offset = int(told.get("offset") or 0)
+        raise ValueError(f"the weights of {tensor.name} are outside the model's folder, in {place}")
+    offset = int(location.get("offset") or 0)
     return np.memmap(folder / place, np.dtype("<f4"), "r", offset, shape)
 
 
 def _weight_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _weight_tensors(attribute.g)
+    for part in all_graphs(graph):
+        yield from part.initializer
+        for node in part.node:
+            yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:
-    """The parent's debug sidecar beside `path`; nothing where the parent has none."""
+    """Copy the parent's debug sidecar beside `path`, if the parent has one."""
     source, copy = debug_sidecar_path(parent), debug_sidecar_path(path)
     if not source.is_file():
         return ()
@@ -148,22 +146,22 @@ def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:
     return ((copy.name, "debug"),)
 
 
-_MIN_BYTES = 4096  # bytes: shapes and other small constants stay, shape inference reads them
-_ALIGNED = 64  # bytes: a cache line, and more than any vector load of a kernel asks for
+_MIN_BYTES = 4096  # bytes: shape inference reads small constants, so they stay
+_ALIGNED = 64  # bytes: a cache line, more than any vector load of a kernel requires
 _DTYPES = {1: "float32", 2: "uint8", 3: "int8", 10: "float16", 11: "float64"}  # by TensorProto code
-_LOCATION = "held in memory"  # the place that a tensor names whose values are given to the session
+_LOCATION = "held in memory"  # the location of tensors whose values are passed to the session
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightStore:
-    """Weights by name; sessions read them where they lie, so this must outlive them."""
+    """Weights by name; sessions read them in place, so this object must outlive them."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def give(self, options: SessionOptions, graph: onnx.GraphProto) -> None:
-        """Let a session of the graph use the weights where they lie.
+        """Pass the weights to a session of the graph without a copy.
 
-        Those that nothing reads are left out: ONNX Runtime drops them before it looks for them.
+        Omits unused weights: ONNX Runtime drops their initializers before it looks them up.
         """
         from onnxruntime import OrtValue
 
@@ -185,9 +183,9 @@ class WeightStore:
 
 
 def detach_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, WeightStore]:
-    """The model without the values of its large weights, and these; the given one is emptied.
+    """Remove the values of large weights; return the model and the weights, and empty `model`.
 
-    Weights in a file of their own stay there: ONNX Runtime maps it.
+    External weights stay in their file: ONNX Runtime memory-maps it.
     """
     import onnx
 
@@ -200,14 +198,14 @@ def detach_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, WeightStore
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=_LOCATION)
     slim = onnx.ModelProto()
-    slim.CopyFrom(model)  # what was cleared is only given back with the whole message
+    slim.CopyFrom(model)  # protobuf frees cleared memory only with the whole message
     return slim, held
 
 
 def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with inputs of the same type for its large weights; the given one is emptied.
+    """Replace large weights by inputs of the same type; empties `model`.
 
-    ONNX's checker and shape inference write a whole model into bytes, and read it again.
+    ONNX's checker and shape inference serialise a whole model and parse it again.
     """
     import onnx
     from onnx import helper
@@ -227,7 +225,7 @@ def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _align_values(tensor: onnx.TensorProto) -> Array:
-    """A copy of the values that begins at a multiple of 64 bytes."""
+    """Copy the values to an address that is a multiple of 64 bytes."""
     import numpy as np
 
     raw = np.frombuffer(tensor.raw_data, np.uint8)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, RunnerError
+from .onnx_topology import all_graphs, node_bodies
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ _SHOWN = 60  # characters of a name
 
 
 def read_graph(path: Path) -> onnx.ModelProto:
-    """The model without its external weights, every tensor seen to have its bytes.
+    """Read a model without its external weights, and check that every tensor has its bytes.
 
     Raises:
-        RunnerError: it cannot be read, or states sizes or places that cannot be.
+        RunnerError: it cannot be read, or declares impossible sizes or offsets.
     """
     import onnx
 
@@ -36,16 +37,15 @@ def read_graph(path: Path) -> onnx.ModelProto:
         raise runner_error("onnx", error) from error
     if not _is_utf8(model):
         raise RunnerError(
-            f"{path.name} is unsound: a name in it is no text", hint="have it made again"
+            f"{path.name} is corrupt: it contains a name that is not UTF-8", hint="export it again"
         )
     check_tensors(model, path)
     return model
 
 
 def _is_utf8(model: onnx.ModelProto) -> bool:
-    """Whether all names are UTF-8: protobuf gives those that are not as bytes, without a word."""
-    graphs = [model.graph]
-    for graph in graphs:  # grows with the bodies of nodes
+    """Return whether all names are UTF-8: protobuf silently returns others as bytes."""
+    for graph in all_graphs(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
         if not all(isinstance(one.name, str) for one in (graph, *values)):
             return False
@@ -53,20 +53,19 @@ def _is_utf8(model: onnx.ModelProto) -> bool:
             names = (node.name, node.op_type, node.domain, *node.input, *node.output)
             if not all(isinstance(name, str) for name in names):
                 return False
-            graphs += [one.g for one in node.attribute if one.HasField("g")]
-    told = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
-    told += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
+    texts = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    texts += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
     dims = [d.dim_param for v in (*model.graph.input, *model.graph.output)
             for d in v.type.tensor_type.shape.dim]  # fmt: skip
-    return all(isinstance(text, str) for text in (*told, *dims))
+    return all(isinstance(text, str) for text in (*texts, *dims))
 
 
 def check_tensors(model: onnx.ModelProto, path: Path) -> None:
-    """Refuse a model whose tensors state more than there is, or lie outside its folder.
+    """Reject a model with tensors larger than their data, or data outside its folder.
 
     Args:
-        model: as it was read from `path`, without its external weights.
-        path: the file; external weights are beside it, or beside what it is a link to.
+        model: as read from `path`, without its external weights.
+        path: the file; external weights are beside it, or beside the file that it links to.
 
     Raises:
         RunnerError: there is such a tensor; the message names it.
@@ -75,19 +74,19 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
         fault = _tensor_fault(tensor, path)
         if fault:
             raise RunnerError(
-                f"{path.name} is unsound: tensor {tensor.name[:_SHOWN]!r} {fault}",
-                hint="copy it again with its weights beside it, or have it made again",
+                f"{path.name} is corrupt: tensor {tensor.name[:_SHOWN]!r} {fault}",
+                hint="copy it again with its weights beside it, or export it again",
             )
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor: of the graph, of the bodies of its nodes, of functions."""
+    """Yield every tensor of the graph, of node bodies and of functions."""
     yield from _graph_tensors([model.graph])
     for function in model.functions:
         yield from _node_tensors(function.node)
 
 
-def _graph_tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+def _graph_tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
     for graph in graphs:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
@@ -103,36 +102,36 @@ def _node_tensors(nodes: object) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
-            yield from _graph_tensors(
-                [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-            )
+        yield from _graph_tensors(node_bodies(node))
 
 
 def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:
-    """What is wrong with one tensor; empty where nothing is."""
+    """Return what is wrong with a tensor; empty if nothing."""
     dims = tuple(tensor.dims)
     if min(dims, default=0) < 0:
         return f"has the sizes {dims}"
     needed = (math.prod(dims) * _BITS.get(tensor.data_type, 0) + 7) // 8
     if tensor.data_location == 1:  # EXTERNAL
         return _external_fault(tensor, path, needed)
-    if not tensor.HasField("raw_data"):  # a number a field, which takes a byte at the least
+    if not tensor.HasField("raw_data"):  # one number per field, each at least one byte
         needed = math.prod(dims) if tensor.ByteSize() else 0
     if needed > tensor.ByteSize():
-        return f"needs {needed} bytes, and there are {tensor.ByteSize()}"
+        return f"needs {needed} bytes and has {tensor.ByteSize()}"
     return ""
 
 
 def _external_fault(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
-    """As `_tensor_fault`, of a tensor that lies in a file of its own."""
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    name = told.get("location", "")
+    """Return what is wrong with a tensor in an external file; empty if nothing."""
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    name = location.get("location", "")
     if not isinstance(name, str):
-        return "lies in a file whose name is no text"
+        return "lies in a file whose name is not UTF-8"
     try:
-        offset, length = int(told.get("offset") or 0), int(told.get("length") or needed)
+        offset, length = int(location.get("offset") or 0), int(location.get("length") or needed)
     except ValueError:
-        return f"has offset {told.get('offset')!r:.40} and length {told.get('length')!r:.40}"
+        return (
+            f"has offset {location.get('offset')!r:.40} and length {location.get('length')!r:.40}"
+        )
     if fault := external_path_fault(path, name):
         return fault
     if not needed:
@@ -145,10 +144,10 @@ def _external_fault(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
 
 
 def external_path_fault(path: Path, name: str) -> str:
-    """Why weights of the model at `path` must not be read from `name`; empty where they may.
+    """Return why external weights must not be read from `name`; empty if they may.
 
-    A link may lead beside the model, or beside what the model itself is a link to: so are the
-    snapshots of the Hugging Face hub.
+    A link may lead beside the model, or beside the file that the model links to, as in snapshots of
+    the Hugging Face hub.
     """
     windows = PureWindowsPath(name)
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
@@ -162,13 +161,13 @@ def external_path_fault(path: Path, name: str) -> str:
 
 
 def external_path(path: Path, name: str) -> Path:
-    """The file of that name beside the model, or beside what the model is a link to."""
+    """Return the file of that name beside the model, or beside the file that the model links to."""
     near = path.parent / name
     return near if near.is_file() else path.resolve().parent / name
 
 
 def list_model_files(path: Path) -> tuple[Path, ...]:
-    """The model file, then those that its weights lie in, wherever it says they are.
+    """Return the model file, then its external weight files.
 
     Raises:
         ConversionError: the model cannot be read, or names files outside its folder.
@@ -185,7 +184,7 @@ def list_model_files(path: Path) -> tuple[Path, ...]:
 
 
 def external_weight_names(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The files that hold weights of the model and of its nodes' bodies, as it names them.
+    """Return the external weight files of the model and its node bodies, by name.
 
     Raises:
         ConversionError: a name leads out of the model's folder.
@@ -203,10 +202,10 @@ def external_weight_names(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str, ...]:
-    """Copy the files that hold the weights of the model read from `path`; their names.
+    """Copy the external weight files of the model read from `path`; return their names.
 
     Raises:
-        ConversionError: one is not there, or lies outside the model's folder.
+        ConversionError: a file is missing, or lies outside the model's folder.
     """
     names = external_weight_names(model)
     _check_external_paths(path, names)
@@ -223,7 +222,7 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
 
 
 def _check_external_paths(path: Path, names: tuple[str, ...]) -> None:
-    """That no name leads out of the model's folder, by links neither.
+    """Check that no name or link leads out of the model's folder.
 
     Raises:
         ConversionError: one does.
@@ -231,7 +230,7 @@ def _check_external_paths(path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         if fault := external_path_fault(path, name):
             raise ConversionError(
-                f"the model {fault}", hint="save it with its weights themselves beside it"
+                f"the model {fault}", hint="save it with its weight files, not links, beside it"
             )
 
 

@@ -19,9 +19,10 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
+from .onnx_half_transposes import separate_transposes
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
-from .onnx_origins import NodeOrigin, all_nodes, match_nodes, module_or_node, read_origins
-from .onnx_topology import constant_values, float_constants, index_links
+from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
+from .onnx_topology import all_nodes, constant_values, float_constants, index_links
 
 if TYPE_CHECKING:
     import onnx
@@ -32,7 +33,7 @@ _DRAFT = "autocast"
 
 @dataclass(frozen=True, kw_only=True)
 class HalfResult:
-    """A half-precision ONNX that was written: its files, and what stayed in FP32 and why."""
+    """A half-precision ONNX file: its files, and what stayed in FP32 and why."""
 
     files: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -43,7 +44,7 @@ class HalfResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _HalfInput:
-    """What AutoCast is given, and what there is to say of it."""
+    """The input of AutoCast, and the notes on it."""
 
     draft: AutocastDraft
     keep: tuple[str, ...]
@@ -51,20 +52,20 @@ class _HalfInput:
 
 
 def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
-    """Write `parent` in the job's half precision to `out`, its sidecar beside it.
+    """Write `parent` in the job's half precision to `out`, with its sidecar.
 
-    Inputs and outputs stay FP32 unless the job says otherwise. Nodes keep their names.
+    Inputs and outputs stay FP32 unless `half_io` is set. Nodes keep their names.
 
     Args:
-        job: precision, feeds, `keep` and `half_io` are heeded, and its metadata is written.
+        job: uses its precision, feeds, `keep`, `half_io` and metadata.
         parent: an FP32 ONNX, its external data and debug sidecar beside it.
         out: a path in the job's folder.
 
     Raises:
-        ConversionError: AutoCast refused the model, or an output that is to be half overflows.
+        ConversionError: AutoCast rejected the model, or a half output overflows.
         UsageError: a `keep` pattern matches nothing.
     """
-    prepared = _prepare_input(job, parent)  # lets go of the parent, which may be gigabytes
+    prepared = _prepare_input(job, parent)  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
     return HalfResult(
         files=_write_half(half, job, parent, out),
@@ -76,8 +77,8 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
 
 
 def _prepare_input(job: Job, parent: Path) -> _HalfInput:
-    """Look at the parent, and write it as AutoCast is to read it."""
-    asked = match_nodes(parent, job.keep)
+    """Inspect the parent, and write it for AutoCast."""
+    matched = match_nodes(parent, job.keep)
     feeds = job.feeds or (job.example,)
     model = read_with_names(parent)
     masks = clamp_masks(model, parent.parent, feeds, job.precision)
@@ -85,20 +86,23 @@ def _prepare_input(job: Job, parent: Path) -> _HalfInput:
     if job.half_io:
         _check_outputs(model, found)
     origins = read_origins(parent)
+    notes = [*_forecast_notes(model, found, origins), *_keep_note(model, matched, origins)]
+    if masks:
+        limit = f"{HALF_LIMITS[job.precision]:g}"
+        notes.append(f"mask fills beyond {limit} were clamped: {', '.join(masks)}")
+    if job.half_io:
+        notes.append(
+            f"inputs and outputs are {job.precision}; validation casts from and to float32"
+        )
     return _HalfInput(
         draft=write_draft(model, parent, job.folder / _DRAFT),
-        keep=tuple(dict.fromkeys([*asked, *(name for one in found for name in one.keep)])),
-        notes=(
-            *_forecast_notes(model, found, origins),
-            *_keep_note(model, asked, origins),
-            *_mask_note(masks, job.precision),
-            *_io_note(job),
-        ),
+        keep=tuple(dict.fromkeys([*matched, *(name for one in found for name in one.keep)])),
+        notes=tuple(notes),
     )
 
 
 def _check_outputs(model: onnx.ModelProto, found: Iterable[HalfOverflow]) -> None:
-    """An output that is half cannot be kept in FP32."""
+    """Reject half outputs that would have to stay FP32."""
     ends = {value.name for value in (*model.graph.input, *model.graph.output)}
     for one in found:
         if one.tensor in ends:
@@ -123,21 +127,21 @@ def _write_half(
     return (*files, *copy_sidecar(parent, out))
 
 
-def _half_options(half: onnx.ModelProto, job: Job, kept: int) -> dict[str, str]:
+def _half_options(half: onnx.ModelProto, job: Job, count: int) -> dict[str, str]:
     opset = next(entry.version for entry in half.opset_import if entry.domain in ("", "ai.onnx"))
     return {
         "by": "ModelOpt AutoCast",
         "opset": str(opset),
         "io": str(job.precision if job.half_io else Precision.FP32),
         **({"keep": ", ".join(job.keep)} if job.keep else {}),
-        **({"kept in fp32": f"{kept} nodes"} if kept else {}),
+        **({"kept in fp32": f"{count} nodes"} if count else {}),
     }
 
 
 def _forecast_notes(
     model: onnx.ModelProto, found: Sequence[HalfOverflow], origins: Mapping[str, NodeOrigin]
 ) -> tuple[str, ...]:
-    """One line for each module that the forecast keeps in FP32, with the worst reason."""
+    """Return one note per module that the forecast keeps in FP32, with the worst reason."""
     nodes = {node.name: node for node in all_nodes(model.graph)}
     lines: dict[str, str] = {}
     for one in sorted(found, key=lambda one: -one.value):
@@ -148,50 +152,37 @@ def _forecast_notes(
 
 
 def _keep_note(
-    model: onnx.ModelProto, asked: Sequence[str], origins: Mapping[str, NodeOrigin]
+    model: onnx.ModelProto, matched: Sequence[str], origins: Mapping[str, NodeOrigin]
 ) -> tuple[str, ...]:
-    if not asked:
+    if not matched:
         return ()
-    wanted = set(asked)
-    nodes = [node for node in all_nodes(model.graph) if node.name in wanted]
+    names = set(matched)
+    nodes = [node for node in all_nodes(model.graph) if node.name in names]
     places = dict.fromkeys(module_or_node(node, origins) for node in nodes)
-    return (f"kept in FP32 as asked, {len(asked)} nodes: {', '.join(places)}",)
+    return (f"kept in FP32 by --keep-fp, {len(matched)} nodes: {', '.join(places)}",)
 
 
-def _mask_note(masks: Sequence[str], low: Precision) -> tuple[str, ...]:
-    if not masks:
-        return ()
-    limit = f"{HALF_LIMITS[low]:g}"
-    return (f"mask fills beyond {limit} were brought into range: {', '.join(masks)}",)
-
-
-def _io_note(job: Job) -> tuple[str, ...]:
-    if not job.half_io:
-        return ()
-    return (f"inputs and outputs are {job.precision}; validation casts from and to float32",)
-
-
-# AutoCast leaves their bodies in FP32, but would cast what goes in and what comes out.
+# AutoCast leaves their bodies in FP32, but would cast their inputs and outputs
 _BODIES = ("If", "Loop", "Scan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutocastDraft:
-    """A model as AutoCast reads it, and what must be known of it afterwards."""
+    """A model as AutoCast reads it, and what has to be restored afterwards."""
 
     path: Path
-    infinite: Mapping[str, Array]  # the constants that hold infinities
-    makers: Mapping[str, str]  # node by tensor
+    infinite: Mapping[str, Array]  # names of constants with infinities
+    makers: Mapping[str, str]  # producing node by tensor
     metadata: Mapping[str, str]
 
 
 def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastDraft:
-    """Write the model to a folder of its own: AutoCast may write beside what it reads.
+    """Write the model to a folder of its own: AutoCast may write beside its input.
 
     Args:
         model: with every node named.
         parent: its external weights lie beside this file.
-        folder: is made.
+        folder: is created.
     """
     import onnx
 
@@ -209,7 +200,7 @@ def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastD
 
 
 def _separate_body_weights(graph: onnx.GraphProto) -> None:
-    """Another name for weights that a body shares with the main graph.
+    """Rename weights that a body shares with the main graph.
 
     AutoCast gives the body a copy of the same name, and then one name has two types.
     """
@@ -238,10 +229,10 @@ def _clone_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 
 
 def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
-    """The draft in the job's half precision, but for the nodes to keep; the draft is removed.
+    """Convert the draft to half precision except for the nodes to keep, and delete the draft.
 
     Raises:
-        ConversionError: AutoCast refused the model.
+        ConversionError: AutoCast rejected the model.
     """
     import onnx
 
@@ -249,13 +240,15 @@ def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.Mo
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
     _restore_names(half, draft.makers)
+    if job.precision is Precision.FP16:
+        separate_transposes(half.graph)
     _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
     onnx.helper.set_model_props(half, dict(draft.metadata))
     return half
 
 
 def _call_autocast(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
-    """AutoCast itself; a range of `inf` switches its own rules off."""
+    """Call AutoCast; a range of `inf` disables its own rules."""
     from modelopt.onnx.autocast import convert_to_mixed_precision
 
     model: onnx.ModelProto = convert_to_mixed_precision(
@@ -272,7 +265,7 @@ def _call_autocast(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto
 
 
 def _find_infinities(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
-    """The constants that hold infinities, which AutoCast would make the largest finite number."""
+    """Return the constants with infinities, which AutoCast replaces by finite numbers."""
     import numpy as np
 
     return {
@@ -283,9 +276,9 @@ def _find_infinities(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
 
 
 def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) -> None:
-    """Put them back: half precision has them, and -inf hides more than -65504.
+    """Restore infinities: half precision has them, and a mask of -inf hides more than -65504.
 
-    AutoCast calls a copy `name_1`, and what it casts for some of the readers `name_fp16`.
+    AutoCast names a copy `name_1`, and a constant cast for some of its readers `name_fp16`.
     """
     import numpy as np
     from onnx import TensorProto, numpy_helper
@@ -302,7 +295,7 @@ def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) ->
 
 
 def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
-    """A layer norm that AutoCast fused is called as the node that ended it, as the sidecar does."""
+    """Name a layer norm that AutoCast fused after its last node, as the sidecar does."""
     known = set(makers.values())
     for node in half.graph.node:
         made = makers.get(node.output[0].removesuffix("_pre_cast"))
@@ -311,10 +304,10 @@ def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
 
 
 def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
-    """Take away the names of dims that are none of the inputs' own.
+    """Remove the names of dims that no input has.
 
-    AutoCast calls every dim that it does not know `unk`. One name says one size: ONNX Runtime would
-    use the memory of one tensor for another of the same names, and refuse to run.
+    AutoCast names every unknown dim `unk`. Equal names mean equal sizes: ONNX Runtime would reuse
+    the memory of one tensor for another, and fail.
     """
     for value in graph.value_info:
         for dim in value.type.tensor_type.shape.dim:
@@ -323,7 +316,7 @@ def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
 
 
 def merge_equal_weights(graph: onnx_ir.Graph) -> None:
-    """One weight for those that are the same: AutoCast makes a copy for each reader."""
+    """Merge equal weights: AutoCast makes a copy for each reader."""
     known: dict[tuple[object, ...], onnx_ir.Value] = {}
     for name, value in list(graph.initializers.items()):
         tensor = value.const_value

@@ -1,4 +1,4 @@
-"""Emulate half precision in a float32 copy of an ONNX model that rounds as the model says."""
+"""Emulate half precision in a float32 copy of an ONNX model that rounds where the model does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
+from .onnx_topology import all_graphs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import onnx
 
-HALF_IO = "half_io"  # metadata of a model whose inputs and outputs are half where eager's are not
+HALF_IO = "half_io"  # metadata key of a model whose inputs and outputs are half, unlike eager's
 _FLOAT, _NAMES = 1, {10: "float16", 16: "bfloat16"}  # onnx.TensorProto.FLOAT, FLOAT16, BFLOAT16
 _HALVES = tuple(_NAMES)
 _BFLOAT16 = 16
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-# Operators that only move, choose or compare values: what they give is already rounded.
+# operators that only move, select or compare values: their results are already rounded
 _EXACT = frozenset({
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
     "Identity", "If", "Loop", "MaxPool", "Neg", "Relu", "Reshape", "ScatterElements", "ScatterND",
@@ -27,19 +28,19 @@ _EXACT = frozenset({
 
 
 def has_half(model: onnx.ModelProto) -> bool:
-    """Whether any tensor of the model can be float16 or bfloat16."""
+    """Return whether any tensor of the model can be float16 or bfloat16."""
     values = (*model.graph.input, *model.graph.output)
     if any(value.type.tensor_type.elem_type in _HALVES for value in values):
         return True
-    return any(_has_half_values(graph) for graph in _all_graphs(model.graph))
+    return any(_has_half_values(graph) for graph in all_graphs(model.graph))
 
 
 def computes_in_half(model: onnx.ModelProto) -> bool:
-    """Whether any operator but Cast reads or gives float16 or bfloat16.
+    """Return whether any operator except Cast reads or returns float16 or bfloat16.
 
-    Casts there and back only round, which ONNX Runtime does as the file says on any device.
+    A pair of casts only rounds, which ONNX Runtime does faithfully on any device.
     """
-    graphs = list(_all_graphs(model.graph))
+    graphs = list(all_graphs(model.graph))
     halves = {name for graph in graphs for name, _ in _half_tensors(graph)}
     for graph in graphs:
         halves.update(one.name for one in graph.initializer if one.data_type in _HALVES)
@@ -54,8 +55,8 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
 
 
 def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The half types that the model names, as numpy calls them."""
-    graphs = list(_all_graphs(model.graph))
+    """Return numpy's names of the half types in the model."""
+    graphs = list(all_graphs(model.graph))
     found = {one.data_type for graph in graphs for one in graph.initializer}
     found |= {code for graph in graphs for _, code in _half_tensors(graph)}
     for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
@@ -64,14 +65,14 @@ def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _names_half(attribute: onnx.AttributeProto) -> bool:
-    """Whether an attribute is a half constant, or a half result type."""
+    """Return whether an attribute is a half constant or a half result type."""
     if attribute.t.data_type in _HALVES:
         return True
     return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES
 
 
 def has_half_io(model: onnx.ModelProto) -> bool:
-    """Whether the model was given half inputs and outputs in place of float32 ones."""
+    """Return whether modelc converted the model's float32 inputs and outputs to half."""
     return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
 
 
@@ -81,28 +82,19 @@ def _has_half_values(graph: onnx.GraphProto) -> bool:
     return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
 
 
-def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and the bodies inside its nodes, innermost last."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _all_graphs(body)
-
-
 def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
-    """The copy.
+    """Return a float32 copy that emulates half precision.
 
     Args:
-        model: with its types known or inferable; weights may be external.
-        float_io: half inputs and outputs become float32, rounded on entry; else they stay.
+        model: with known or inferable types; weights may be external.
+        float_io: convert half inputs and outputs to float32, rounded on entry.
     """
     import onnx
 
     copy = onnx.shape_inference.infer_shapes(model)
-    graphs = list(_all_graphs(copy.graph))
+    graphs = list(all_graphs(copy.graph))
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
-    for graph in reversed(graphs):  # bodies first: the nodes that hold them are then written anew
+    for graph in reversed(graphs):  # bodies first: the nodes that hold them are rewritten next
         _widen_weights(graph)
         held = {tensor.name for tensor in graph.initializer}  # weights stay half
         _widen_values(value for value in graph.value_info if value.name not in held)
@@ -114,7 +106,7 @@ def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
 
 
 def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place, with its half inputs and outputs cast from and to float32."""
+    """Cast the model's half inputs and outputs from and to float32, in place."""
     graph = model.graph
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type not in _HALVES:
@@ -130,12 +122,12 @@ def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def has_bfloat16_output(model: onnx.ModelProto) -> bool:
-    """Whether an output is bfloat16, which numpy has not and ONNX Runtime gives no array for."""
+    """Return whether an output is bfloat16, which ONNX Runtime cannot return as an array."""
     return any(value.type.tensor_type.elem_type == _BFLOAT16 for value in model.graph.output)
 
 
 def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place, with bfloat16 outputs cast to float32, which holds them all."""
+    """Cast bfloat16 outputs to float32, which represents them all, in place."""
     graph = model.graph
     for value in graph.output:
         if value.type.tensor_type.elem_type == _BFLOAT16:
@@ -159,7 +151,7 @@ def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
 
 
 def _widen_weights(graph: onnx.GraphProto) -> None:
-    """Weights stay half in the copy; a Cast that ONNX Runtime folds gives them as float32."""
+    """Keep weights half, and widen them by a Cast that ONNX Runtime folds."""
     halves = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
     _rename_tensors(graph, {name: f"{name}::float" for name in halves})
     for name in halves:
@@ -183,7 +175,7 @@ def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
 
 
 def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node apart from its graph, which is about to drop it."""
+    """Return a node independent of its graph, which is about to drop it."""
     import onnx
 
     copy = onnx.NodeProto()
@@ -192,7 +184,7 @@ def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _widen_attributes(node: onnx.NodeProto) -> int:
-    """Half constants and half result types become float32; the half type that there was, or 0."""
+    """Change half constants and result types to float32; return the former half type, or 0."""
     from onnx import numpy_helper
 
     found = 0
@@ -206,7 +198,7 @@ def _widen_attributes(node: onnx.NodeProto) -> int:
 
 
 def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
-    """Casts at the model's half inputs and outputs; what lies between is called otherwise."""
+    """Insert casts at the model's half inputs and outputs, and rename the inner tensors."""
     inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
     outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
     ends = inputs if float_io else [*inputs, *outputs]
@@ -225,8 +217,8 @@ def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
 
 
 def _rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors in a graph and in the bodies inside it; the graph's own ends stay."""
-    for part in _all_graphs(graph):
+    """Rename tensors in a graph and the bodies inside it, except its inputs and outputs."""
+    for part in all_graphs(graph):
         for node in part.node:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
@@ -243,12 +235,12 @@ def _cast_node(source: str, result: str, code: int) -> onnx.NodeProto:
 
 
 def widen_half_regions(path: Path) -> tuple[str, ...]:
-    """Rewrite the file where parts of it compute in half precision; returns notes.
+    """Rewrite the file if parts of it compute in half precision; return notes.
 
-    Weights that lie beside the file stay there, and stay half; a Cast brings them to float32.
+    External weights stay in their file as half; a Cast widens them to float32.
 
     Raises:
-        ConversionError: the file could not be read, or not be written anew.
+        ConversionError: the file cannot be read or rewritten.
     """
     import onnx
 
@@ -257,4 +249,4 @@ def widen_half_regions(path: Path) -> tuple[str, ...]:
         return ()
     kinds = " and ".join(half_types(model))
     call_framework("onnx", lambda: onnx.save(emulate_half(model, float_io=False), str(path)))
-    return (f"what the model computes in {kinds} is computed in float32 and rounded to it",)
+    return (f"{kinds} operators run in float32 and round their results",)

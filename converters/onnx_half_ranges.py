@@ -1,4 +1,4 @@
-"""Forecast which activations and weights of an FP32 ONNX model half precision cannot hold."""
+"""Forecast which tensors of an FP32 ONNX model overflow or vanish in half precision."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 # 30 dB of itself: 20 log10(peak/3 : step/sqrt(12)).
 _SQUARES = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization"})
 _VANISHING = 2.0**-19
-_NO_WEIGHT = 1e30  # no weight is as large
+_NO_WEIGHT = 1e30  # larger than any weight
 _NORMAL = 2.0**-14
 _LEAST_SQNR = 30.0  # dB; rounding alone leaves a tensor of normal numbers about 73
-_HALF_STEP = 2.0**-25  # at most this, a float16 becomes 0
-# A tiny constant is most often added, or held against, to guard a division, a root or a logarithm.
+_HALF_STEP = 2.0**-25  # float16 rounds magnitudes up to this to 0
+# a tiny constant usually guards a division, a root or a logarithm
 _GUARDED = frozenset({"Cast", "Clip", "Expand", "Max", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
 _DIVIDES = frozenset({"Div", "Reciprocal", "Log"})
 
@@ -46,11 +46,11 @@ class TensorRange:
 
 @dataclass(frozen=True, kw_only=True)
 class HalfOverflow:
-    """One tensor that half precision cannot hold.
+    """A tensor that half precision cannot represent.
 
-    `node` makes the tensor, or reads it where it is a constant or an input; `module` is its path,
-    empty where unknown. `value` is the largest magnitude. `keep` are the nodes that touch it and so
-    must stay in FP32.
+    `node` produces the tensor, or reads it if it is a constant or an input; `module` is its path,
+    empty if unknown. `value` is the largest magnitude. `keep` are the nodes that touch it and must
+    stay in FP32.
     """
 
     node: str
@@ -69,14 +69,14 @@ class HalfOverflow:
 def forecast_overflows(
     parent: Path, feeds: Sequence[Feed], low: Precision
 ) -> tuple[HalfOverflow, ...]:
-    """What of an FP32 model would overflow or vanish in half precision.
+    """Return what would overflow or vanish in half precision.
 
-    Mask fills that can be brought into range are taken as if they were (`onnx_masks.py`).
+    Treats mask fills that can be clamped as clamped (`onnx_mask_fills.py`).
 
     Args:
         parent: the FP32 ONNX, its debug sidecar beside it.
-        feeds: what activations are measured on.
-        low: FP16 or BF16; bfloat16 has float32's range, so that next to nothing is found.
+        feeds: inputs to measure activations on.
+        low: FP16 or BF16; bfloat16 has float32's range, so almost nothing is found.
 
     Raises:
         ConversionError: the model cannot be read or run.
@@ -87,7 +87,7 @@ def forecast_overflows(
 
 
 def read_with_names(parent: Path) -> onnx.ModelProto:
-    """A model with every node named; its external weights stay where they are.
+    """Read a model with every node named, without its external weights.
 
     Raises:
         ConversionError: it cannot be read.
@@ -100,7 +100,7 @@ def read_with_names(parent: Path) -> onnx.ModelProto:
 
 
 def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
-    """The weights of an FP32 model that half precision cannot hold, mask fills among them.
+    """Return the weights of an FP32 model that half precision cannot hold, including mask fills.
 
     Raises:
         ConversionError: the model cannot be read.
@@ -113,7 +113,7 @@ def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
 def find_overflows(
     model: onnx.ModelProto, parent: Path, feeds: Sequence[Feed], low: Precision
 ) -> tuple[HalfOverflow, ...]:
-    """The same of a model in memory, whose weights and sidecar lie beside `parent`."""
+    """Return the overflows of a model in memory, whose weights and sidecar lie beside `parent`."""
     finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
     found = [*finder.weights(model.graph, parent.parent, low)]
     if low is Precision.FP16:
@@ -125,13 +125,13 @@ def find_overflows(
 def measure_ranges(
     model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]
 ) -> dict[str, TensorRange]:
-    """The range of every float32 input and activation of a graph, bodies of If and Loop apart.
+    """Return the range of every float32 input and activation, except in bodies of If and Loop.
 
-    Each tensor is reduced inside the graph, so that memory does not grow with their number; what
-    reads a tensor beside its own readers also keeps it from being fused away.
+    Reduces each tensor inside the graph, so that memory does not grow with their number; a tensor
+    with an additional reader is not fused away.
 
     Raises:
-        Exception: whatever ONNX Runtime raises.
+        Exception: anything that ONNX Runtime raises.
     """
     probe, tensors = _add_range_outputs(model)
     session = open_session(probe, folder)
@@ -146,7 +146,7 @@ def measure_ranges(
 
 
 def _finite_range(low: Array, high: Array) -> TensorRange:
-    """What is not finite is not half precision's doing, and an empty tensor has no range."""
+    """Return the range of the finite values; None for an empty tensor."""
     import numpy as np
 
     ends = [float(end) for end in (low, high) if np.isfinite(end)]
@@ -154,7 +154,7 @@ def _finite_range(low: Array, high: Array) -> TensorRange:
 
 
 def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """The model with the two ends of each float32 tensor for outputs, and the tensors' names."""
+    """Add the minimum and maximum of each float32 tensor as outputs; also return the names."""
     import onnx
     from onnx import helper
 
@@ -179,7 +179,7 @@ def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[st
 
 @dataclass(frozen=True, kw_only=True)
 class _OverflowFinder:
-    """Turns ranges into findings with names."""
+    """Turns ranges into findings with node and module names."""
 
     links: GraphLinks
     origins: Mapping[str, NodeOrigin]
@@ -189,19 +189,19 @@ class _OverflowFinder:
         for tensor, found in ranges.items():
             inner = self._within(tensor, found.peak)
             if found.peak > limit:
-                reason = f"activations reach {found.peak:.2g} > {limit:g}"
+                reason = f"activations are up to {found.peak:.2g} > {limit:g}"
             elif inner > limit:
-                reason = f"the squares that it sums reach {inner:.2g} > {limit:g}"
+                reason = f"its squares sum to {inner:.2g} > {limit:g}"
             elif 0 < found.peak < _VANISHING:
-                reason = f"activations stay below {found.peak:.1e}, where FP16 has few steps"
+                reason = f"activations stay below {found.peak:.1e}, where FP16 loses precision"
             else:
                 continue
-            yield from self._tell(tensor, found.peak, reason)
+            yield from self._report(tensor, found.peak, reason)
 
     def _within(self, tensor: str, peak: float) -> float:
-        """What a sum of squares holds before its root is taken, at the least: the largest square.
+        """Return the least that a sum of squares reaches before its root: the largest square.
 
-        A runtime may keep it in the type of its ends.
+        A runtime may accumulate it in the type of its inputs and outputs.
         """
         squares = (node for node in self.links.readers.get(tensor, ()) if node.op_type in _SQUARES)
         return peak * peak if any(True for _ in squares) else 0.0
@@ -216,12 +216,12 @@ class _OverflowFinder:
             peak, reason = _half_misfit(values, low)
             if reason:
                 guarded_by = self._division(name) if values.size == 1 and peak < 1 else ()
-                yield from self._tell(name, peak, reason, guarded_by)
+                yield from self._report(name, peak, reason, guarded_by)
 
-    def _tell(
+    def _report(
         self, tensor: str, value: float, reason: str, more: Sequence[str] = ()
     ) -> Iterator[HalfOverflow]:
-        """One finding, at the node that makes the tensor or first reads it."""
+        """Report a tensor at the node that produces it or first reads it."""
         nodes = self.links.neighbours(tensor)
         if not nodes:
             return
@@ -237,27 +237,27 @@ class _OverflowFinder:
         )
 
     def _division(self, tensor: str) -> tuple[str, ...]:
-        """The nodes from a tiny constant to the divisions that it guards from 0.
+        """Return the nodes from a tiny constant to the divisions that it guards.
 
-        `x / sqrt(var + 1e-12)`: in float16 the sum itself may be 0, so all of it stays in FP32.
+        In `x / sqrt(var + 1e-12)` the sum itself may be 0 in float16, so all of it stays in FP32.
         """
-        kept: dict[str, None] = {}
+        nodes: dict[str, None] = {}
         waiting = list(self.links.readers.get(tensor, ()))
         while waiting:
             node = waiting.pop()
-            kept[node.name] = None
+            nodes[node.name] = None
             if node.op_type in _DIVIDES:
                 continue
             readers = [one for out in node.output for one in self.links.readers.get(out, ())]
             waiting.extend(one for one in readers if one.op_type in _GUARDED | _DIVIDES)
-        return tuple(kept)
+        return tuple(nodes)
 
 
 def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
-    """The largest magnitude of a constant, and why half precision cannot hold it, if it cannot.
+    """Return a constant's largest magnitude, and why half precision cannot hold it, if so.
 
-    A weight that vanishes among others that do not is no loss. What counts is how much of the whole
-    tensor is left: its SQNR after rounding.
+    Some vanishing weights among larger ones do no harm: what counts is the SQNR of the whole tensor
+    after rounding.
     """
     import numpy as np
 
@@ -267,21 +267,21 @@ def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
         fill = _mask_fill(values)
         if fill is not None:
             return peak, f"a mask constant of {fill:.2g}, beyond {HALF_LIMITS[low]:g}"
-        return peak, f"weights reach {peak:.2g} > {HALF_LIMITS[low]:g}"
+        return peak, f"weights are up to {peak:.2g} > {HALF_LIMITS[low]:g}"
     small = sizes[(sizes > 0) & (sizes < _NORMAL)] if low is Precision.FP16 else sizes[:0]
     if not small.size or _sqnr(sizes, small) >= _LEAST_SQNR:
         return peak, ""
-    lost = np.count_nonzero(small <= _HALF_STEP) / np.count_nonzero(sizes)
-    if lost == 0:
-        return peak, f"weights stay below {peak:.1e}, where FP16 has few steps"
-    return peak, f"{lost:.0%} of the weights become 0, the largest is {peak:.1e}"
+    vanishing = np.count_nonzero(small <= _HALF_STEP) / np.count_nonzero(sizes)
+    if vanishing == 0:
+        return peak, f"weights stay below {peak:.1e}, where FP16 loses precision"
+    return peak, f"{vanishing:.0%} of the weights become 0, the largest is {peak:.1e}"
 
 
 def _mask_fill(values: Array) -> float | None:
-    """The one value of a constant that hides positions; None where it is no mask.
+    """Return the value of a mask constant that hides positions; None if it is no mask.
 
-    A mask holds nothing else but zeros, infinities, or ones; no weights are all of one size, and
-    none are near the end of float32.
+    A mask otherwise contains only zeros, infinities or ones; no weights all have one magnitude, or
+    one near float32's limit.
     """
     import numpy as np
 
@@ -293,10 +293,10 @@ def _mask_fill(values: Array) -> float | None:
 
 
 def _sqnr(sizes: Array, small: Array) -> float:
-    """What a tensor keeps, in dB, when its values below FP16's normal ones are rounded."""
+    """Return a tensor's SQNR in dB after rounding the values below FP16's normal range."""
     import numpy as np
 
     noise = small - small.astype(np.float16).astype(np.float32)
     power = float(np.sum(np.square(sizes, dtype=np.float64)))
-    lost = float(np.sum(np.square(noise, dtype=np.float64)))
-    return 10 * np.log10(power / lost) if lost else np.inf
+    noise_power = float(np.sum(np.square(noise, dtype=np.float64)))
+    return 10 * np.log10(power / noise_power) if noise_power else np.inf

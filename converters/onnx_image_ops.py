@@ -1,4 +1,4 @@
-"""ONNX translations of pooling to a given size, nearest resizes and linspace."""
+"""ONNX translations of adaptive pooling, nearest resizes and linspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def adaptive_avg_pool(op: Any, self: Any, output_size: Any) -> Any:
-    """Means over windows: sums along one axis after the other, then divided, as eager does."""
+    """Average over windows: sum along one axis after the other, then divide, as eager does."""
     sizes, rank = _as_list(output_size), rank_of(self)
     if all(size == 1 for size in sizes):
         return op.ReduceMean(self, list(range(-len(sizes), 0)), keepdims=1)
@@ -38,9 +38,9 @@ def adaptive_avg_pool(op: Any, self: Any, output_size: Any) -> Any:
 
 
 def adaptive_max_pool(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
-    """Maxima of windows, and their places in the image: of the last NaN, else of the first maximum.
+    """Return the maxima of windows and their indices: of the last NaN, else of the first maximum.
 
-    Along one axis after the other, from the last: in a window the rows come before the columns.
+    Reduces one axis after the other, from the last: in a window rows precede columns.
     """
     sizes, rank = _as_list(output_size), rank_of(self)
     top, found, stride = self, None, None
@@ -67,7 +67,7 @@ def _as_list(sizes: Any) -> list[Any]:
 
 
 def _uniform_stride(given: int | None, size: Any) -> int | None:
-    """The size of the windows where they are all alike and do not overlap."""
+    """Return the window size if all windows have one size and do not overlap."""
     if given is None or not isinstance(size, int) or given % size:
         return None
     return given // size
@@ -75,16 +75,16 @@ def _uniform_stride(given: int | None, size: Any) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _PoolWindows:
-    """The windows along an axis, written as wide as the widest."""
+    """The windows along an axis, padded to the widest."""
 
     places: Any  # [windows, places]
-    inside: Any  # [windows, places]: whether a place is one of the window's
+    inside: Any  # [windows, places]: whether a place belongs to the window
     first: Any  # [windows]
     widths: Any  # [windows]
 
 
 def _pool_windows(op: Any, count: Any, size: Any) -> _PoolWindows:
-    """The windows along an axis of `count` places."""
+    """Return the windows along an axis of `count` places."""
     length = op.Constant(value_ints=[size]) if isinstance(size, int) else op.Reshape(size, [1])
     numbers = op.Range(0, op.Squeeze(length), 1)
     first = op.Div(op.Mul(count, numbers), length)
@@ -102,19 +102,19 @@ def _pool_windows(op: Any, count: Any, size: Any) -> _PoolWindows:
 
 
 def _add_axes(op: Any, values: Any, axes: int) -> Any:
-    """With as many axes more, behind all others."""
+    """Append so many axes."""
     return op.Unsqueeze(values, list(range(-axes, 0))) if axes else values
 
 
 def _window_maximum(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
-    """The largest inside along an axis, NaN before all others, and its place."""
-    lost = op.IsNaN(parts)
-    shown = op.Where(op.And(inside, op.Not(lost)), parts, op.CastLike(-math.inf, parts))
-    lost = op.Cast(op.And(inside, lost), to=_INT64)
-    any_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=0), 0)
-    top = op.ReduceMax(shown, [axis], keepdims=0)
-    last_lost = op.ArgMax(lost, axis=axis, keepdims=0, select_last_index=1)
-    best = op.ArgMax(shown, axis=axis, keepdims=0)
+    """Return the window maximum along an axis, where NaN counts as the largest, and its index."""
+    is_nan = op.IsNaN(parts)
+    comparable = op.Where(op.And(inside, op.Not(is_nan)), parts, op.CastLike(-math.inf, parts))
+    is_nan = op.Cast(op.And(inside, is_nan), to=_INT64)
+    any_lost = op.Greater(op.ReduceMax(is_nan, [axis], keepdims=0), 0)
+    top = op.ReduceMax(comparable, [axis], keepdims=0)
+    last_lost = op.ArgMax(is_nan, axis=axis, keepdims=0, select_last_index=1)
+    best = op.ArgMax(comparable, axis=axis, keepdims=0)
     return (
         op.Where(any_lost, op.CastLike(math.nan, parts), top),
         op.Where(any_lost, last_lost, best),
@@ -134,10 +134,10 @@ POOL_OPS: Mapping[str, OpWriter] = {
 
 
 def name_padded_axes(model: onnx_ir.Model) -> None:
-    """Name the axes of each Pad before a MaxPool, in place: all of them, as where none is named.
+    """Name the axes of each Pad before a MaxPool, in place: all of them, as if none is named.
 
-    ONNX Runtime (1.24) takes such a Pad into the pool. There the border counts for nothing, where
-    zeros were meant, which are larger than what is negative; a Pad that names axes stays.
+    ONNX Runtime (1.24) fuses such a Pad into the pool, where the border is ignored instead of
+    filled with zeros, which may exceed negative values; it leaves a Pad that names axes alone.
     """
     import numpy as np
     import onnx_ir
@@ -158,12 +158,12 @@ def name_padded_axes(model: onnx_ir.Model) -> None:
 
 
 _FLOAT, _INT64 = 1, 7  # onnx.TensorProto
-_HALVES = 4096.0  # a float32 splits into the upper and the lower 12 bits of its significand
+_HALVES = 4096.0  # splits a float32 into the upper and the lower 12 bits of its significand
 _FIRST = 2  # the axis of the first spatial dim
 
 
 def resize_nearest(op: Any, self: Any, output_size: Any = None, *scales: Any) -> Any:
-    """`upsample_nearest*d`: floor(dst * scale) along each dim, scale = in / out in float32."""
+    """Translate `upsample_nearest*d`: floor(dst * scale) per dim, scale = in / out in float32."""
     factors = _scale_factors(scales)
     if factors:
         return _resize_as_exported(op, self, [1.0, 1.0, *factors], None)
@@ -176,7 +176,7 @@ def resize_nearest(op: Any, self: Any, output_size: Any = None, *scales: Any) ->
 
 
 def resize_nearest_exact(op: Any, self: Any, output_size: Any = None, *scales: Any) -> Any:
-    """`_upsample_nearest_exact*d`: floor((dst + 0.5) * scale) along each dim."""
+    """Translate `_upsample_nearest_exact*d`: floor((dst + 0.5) * scale) per dim."""
     factors = _scale_factors(scales)
     if not factors:
         return _resize_by_sizes(op, self, _output_sizes(op, self, output_size), offset=0.5)
@@ -188,18 +188,17 @@ def resize_nearest_exact(op: Any, self: Any, output_size: Any = None, *scales: A
 
 
 def _spatial_axes(value: Any) -> range:
-    """The spatial dims."""
     return range(_FIRST, rank_of(value))
 
 
 def _scale_factors(scales: Sequence[Any]) -> list[float]:
-    """The scales that the user gave, by which torch computes: one a dim, or one list of all."""
+    """Return the scales that the user gave: one argument per dim, or one list of all."""
     factors = [held for one in scales for held in _list_items(one)]
     return [float(factor) for factor in factors if factor is not None]
 
 
 def _list_items(given: Any) -> Sequence[Any]:
-    """A list, or what a constant of the TorchScript exporter holds."""
+    """Return a list, or the values of a TorchScript exporter's constant."""
     import torch
 
     if isinstance(given, torch._C.Value):
@@ -208,14 +207,14 @@ def _list_items(given: Any) -> Sequence[Any]:
 
 
 def _output_sizes(op: Any, self: Any, size: Any) -> list[Any]:
-    """The size that each spatial dim becomes."""
+    """Return the new size of each spatial dim."""
     if isinstance(size, list | tuple):
         return list(size)
     return [op.Gather(size, [at]) for at in range(len(_spatial_axes(self)))]
 
 
 def _resize_as_exported(op: Any, self: Any, scales: Any, sizes: Any) -> Any:
-    """As torch's exporters write it, which is right where the scales are whole."""
+    """Resize as torch's exporters do, which is correct for whole scales."""
     given = (self, None, scales) if sizes is None else (self, None, None, sizes)
     return op.Resize(
         *given, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
@@ -231,7 +230,7 @@ def _resize_by_sizes(op: Any, self: Any, sizes: Sequence[Any], *, offset: float)
 
 
 def _pick_nearest(op: Any, self: Any, along: tuple[int, Any], scale: Any, *, offset: float) -> Any:
-    """The elements along an axis that are nearest to each of so many places."""
+    """Gather the elements along an axis that are nearest to each of `count` places."""
     axis, count = along
     places = _float_range(op, count)
     if offset:
@@ -242,13 +241,13 @@ def _pick_nearest(op: Any, self: Any, along: tuple[int, Any], scale: Any, *, off
 
 
 def _float_range(op: Any, length: Any) -> Any:
-    """The float32 from 0 to below a length, which is a row of one."""
+    """Return the float32 numbers 0, 1, ... below a length of shape [1]."""
     whole = op.Range(0, op.Squeeze(length), 1)
     return op.Cast(whole, to=_FLOAT)
 
 
 def linspace(op: Any, start: Any, end: Any, steps: Any, dtype: Any = None, **named: Any) -> Any:
-    """`linspace` of a program; of other numbers than float32 as the exporter writes it."""
+    """Translate `linspace` of a program; dtypes other than float32 are left to the exporter."""
     from onnxscript.function_libs.torch_lib.ops import core
 
     if dtype not in {None, -1, _FLOAT}:
@@ -257,7 +256,7 @@ def linspace(op: Any, start: Any, end: Any, steps: Any, dtype: Any = None, **nam
 
 
 def linspace_steps(op: Any, start: Any, end: Any, steps: Any) -> Any:
-    """From each end up to the middle: start + i * step, end - (steps - 1 - i) * step."""
+    """Compute from each end up to the middle: start + i * step, end - (steps - 1 - i) * step."""
     length = _size_row(op, steps)
     first, last = (_float_row(op, one) for one in (start, end))
     whole = op.Sub(length, [1])
@@ -273,9 +272,9 @@ def linspace_steps(op: Any, start: Any, end: Any, steps: Any) -> Any:
 
 
 def multiply_add(op: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of float32, rounded once: with what the product and the sum left out.
+    """Return x * y + z of float32, rounded once: adds the errors of the product and the sum.
 
-    By Dekker's product (1971) and Knuth's sum of two.
+    Uses Dekker's product (1971) and Knuth's two-sum.
     """
     product = op.Mul(x, y)
     (x_high, x_low), (y_high, y_low) = _split_float(op, x), _split_float(op, y)
@@ -284,26 +283,25 @@ def multiply_add(op: Any, x: Any, y: Any, z: Any) -> Any:
         error = op.Add(error, op.Mul(one, other))
     total = op.Add(z, product)
     added = op.Sub(total, z)
-    lost = op.Add(op.Sub(z, op.Sub(total, added)), op.Sub(product, added))
-    return op.Add(total, op.Add(lost, error))
+    sum_error = op.Add(op.Sub(z, op.Sub(total, added)), op.Sub(product, added))
+    return op.Add(total, op.Add(sum_error, error))
 
 
 def _split_float(op: Any, x: Any) -> tuple[Any, Any]:
-    """Two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
+    """Split x into two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
     shifted = op.Add(op.Mul(x, _HALVES), x)
     high = op.Sub(shifted, op.Sub(shifted, x))
     return high, op.Sub(x, high)
 
 
 def _float_row(op: Any, number: Any) -> Any:
-    """A row of one."""
     if isinstance(number, int | float):
         return op.Cast([float(number)], to=_FLOAT)
     return op.Cast(op.Reshape(number, [1]), to=_FLOAT)
 
 
 def _size_row(op: Any, size: Any) -> Any:
-    """A size as a row of one, of int64."""
+    """Return a size as int64 of shape [1]."""
     if isinstance(size, int):
         return op.Cast([size], to=_INT64)
     return op.Cast(op.Reshape(size, [1]), to=_INT64)

@@ -1,4 +1,4 @@
-"""ONNX translations of inverses, determinants and solutions of small matrices."""
+"""ONNX translations of inverses, determinants and linear solvers of small matrices."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..capture.evidence import Symptom
 from .onnx_shared_ops import OpWriter, rank_of, size_of, translation_error
 
 _LARGEST = 16  # rows; each adds some thirty operators
-_END, _INT32 = 2**63 - 1, 6  # of all sizes; onnx.TensorProto
+_END, _INT32 = 2**63 - 1, 6  # covers all sizes; onnx.TensorProto
 
 
 def inverse(op: Any, self: Any) -> Any:
-    """The inverse of each matrix; of a singular one, numbers that are not finite."""
+    """Invert each matrix; a singular one gives numbers that are not finite."""
     size = _square_size(self, "inverse")
     return _eliminate(op, self, op.CastLike(_identity(op, size), self), size).columns
 
 
 def inverse_ex(op: Any, self: Any, check_errors: bool = False) -> tuple[Any, Any]:  # noqa: ARG001 - 0 says that none failed
-    """As `inverse`, and 0 for each matrix, where eager says whether it is singular."""
+    """Return `inverse`, and 0 per matrix in place of eager's error code."""
     return inverse(op, self), op.Expand(op.Cast(0, to=_INT32), op.Shape(self, start=0, end=-2))
 
 
 def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
-    """X of A X = B, or of X A = B where `left` is False."""
+    """Solve A X = B for X, or X A = B if `left` is False."""
     size, rank = _square_size(a, "solve"), rank_of(b)
     if left and (rank == 1 or _is_vector(a, b)):
         found = _eliminate(op, a, op.Unsqueeze(b, [-1]), size).columns
         return op.Squeeze(found, [-1])
     if rank < rank_of(a):
-        raise translation_error("solve", "of fewer dims on the right: add them with unsqueeze")
+        raise translation_error("solve", "with fewer dims on the right: add them with unsqueeze")
     if not left:
         found = _eliminate(
             op, _swap_last_axes(op, a, rank_of(a)), _swap_last_axes(op, b, rank), size
@@ -43,7 +44,7 @@ def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
 def solve_triangular(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, a: Any, b: Any, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
-    """As `solve`, of one triangle of A: row by row, each from those that are known."""
+    """Solve with one triangle of A by substitution."""
     size, rank = _square_size(a, "solve_triangular"), rank_of(b)
     if not left:
         turned = _swap_last_axes(op, a, rank_of(a)), _swap_last_axes(op, b, rank)
@@ -53,8 +54,8 @@ def solve_triangular(  # noqa: PLR0913, PLR0917 - the operator's own
 
 
 def _substitute(op: Any, a: Any, b: Any, order: range, unitriangular: bool) -> Any:
-    """The rows of X in this order, each less what A has of those before it."""
-    rows: list[Any] = []  # in their places
+    """Compute the rows of X in this order, subtracting the rows before."""
+    rows: list[Any] = []  # in the given order
     for at in order:
         row, of_a = _slice_axis(op, b, at, -2), _slice_axis(op, a, at, -2)
         if rows:
@@ -68,18 +69,18 @@ def _substitute(op: Any, a: Any, b: Any, order: range, unitriangular: bool) -> A
 
 
 def det(op: Any, self: Any) -> Any:
-    """The determinant of each matrix."""
+    """Return the determinant of each matrix."""
     return _eliminate(op, self, None, _square_size(self, "det")).product
 
 
 def slogdet(op: Any, self: Any) -> tuple[Any, Any]:
-    """Sign and logarithm of the absolute determinant of each matrix."""
+    """Return the sign and the logarithm of the absolute determinant of each matrix."""
     found = _eliminate(op, self, None, _square_size(self, "slogdet"))
     return found.sign, found.logarithm
 
 
 def logdet(op: Any, self: Any) -> Any:
-    """The logarithm of the determinant; NaN where that is below zero."""
+    """Return the logarithm of the determinant; NaN if that is negative."""
     sign, logarithm = slogdet(op, self)
     return op.Where(op.Less(sign, 0.0), op.CastLike(math.nan, logarithm), logarithm)
 
@@ -87,16 +88,16 @@ def logdet(op: Any, self: Any) -> Any:
 def _square_size(matrices: Any, name: str) -> int:
     size = size_of(matrices, -1)
     if size is None or size != size_of(matrices, -2):
-        raise translation_error(name, "of matrices whose size is not fixed")
+        raise translation_error(name, "of matrices whose size is not fixed", Symptom.OPEN_INVERSE)
     if not 0 < size <= _LARGEST:
-        raise translation_error(name, f"of matrices of {size} rows: {_LARGEST} are the most")
+        raise translation_error(name, f"for matrices of {size} rows: the limit is {_LARGEST}")
     return size
 
 
 def _is_vector(matrices: Any, values: Any) -> bool:
-    """Whether torch takes the values for one vector for each matrix: by their sizes.
+    """Return whether torch takes the values for one vector per matrix, judged by their sizes.
 
-    The graph of the TorchScript exporter does not tell which dynamic sizes are equal.
+    The TorchScript exporter's graph does not say which dynamic sizes are equal.
     """
     import torch
 
@@ -114,13 +115,13 @@ def _swap_last_axes(op: Any, values: Any, rank: int) -> Any:
 
 
 def _slice_axis(op: Any, values: Any, at: int, axis: int, last: int | None = None) -> Any:
-    # with steps: of two slices without, torch's optimizer makes halves, wrong ones of an odd size
+    # steps are required: torch's optimizer fuses two slices without into a wrong Split of odd sizes
     return op.Slice(values, [at], [at + 1 if last is None else last], [axis], [1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Elimination:
-    """What is left of the columns, and of each matrix the determinant in two forms."""
+    """The remaining columns, and the determinant of each matrix in two forms."""
 
     columns: Any
     product: Any
@@ -129,7 +130,7 @@ class _Elimination:
 
 
 def _eliminate(op: Any, matrices: Any, columns: Any, size: int) -> _Elimination:
-    """Gauss and Jordan: where the matrices become the identity, the columns become solutions."""
+    """Run Gauss-Jordan elimination: the matrices become the identity, the columns solutions."""
     left = matrices
     product = sign = logarithm = None
     for at in range(size):
@@ -142,11 +143,11 @@ def _eliminate(op: Any, matrices: Any, columns: Any, size: int) -> _Elimination:
         length = op.Log(op.Abs(pivot))
         logarithm = length if logarithm is None else op.Add(logarithm, length)
         factors = _slice_axis(op, left, at, -1)
-        if columns is not None:  # by a pivot of 0, so that a singular matrix shows
+        if columns is not None:  # divides by a pivot of 0, so that a singular matrix is visible
             columns = op.MatMul(exchange, columns)
             part = op.Div(_slice_axis(op, columns, at, -2), pivot)
             columns = _subtract_pivot(op, columns, factors, part, at, size)
-        none = op.Equal(pivot, 0.0)  # and so is all below it
+        none = op.Equal(pivot, 0.0)  # then all numbers below it are 0
         row = op.Div(row, op.Where(none, op.CastLike(1.0, pivot), pivot))
         left = _subtract_pivot(op, left, factors, row, at, size)
     product, sign, logarithm = (op.Squeeze(one, [-2, -1]) for one in (product, sign, logarithm))
@@ -158,7 +159,7 @@ def _multiply(op: Any, product: Any, factor: Any) -> Any:
 
 
 def _pivot(op: Any, left: Any, at: int, size: int) -> tuple[Any, Any]:
-    """What exchanges a row for the one below whose number in this column is largest; its sign."""
+    """Return the swap with the row below that is largest in this column, and its sign."""
     column = op.Squeeze(_slice_axis(op, left, at, -1), [-1])
     below = _slice_axis(op, op.Abs(column), at, -1, last=_END)
     best = op.Add(op.ArgMax(below, axis=-1, keepdims=1), at)  # [..., 1]
@@ -171,7 +172,7 @@ def _pivot(op: Any, left: Any, at: int, size: int) -> tuple[Any, Any]:
 
 
 def _subtract_pivot(op: Any, values: Any, factors: Any, row: Any, at: int, size: int) -> Any:  # noqa: PLR0913, PLR0917
-    """The values less what each row has of the pivot's row, which is replaced itself."""
+    """Subtract the pivot row times each row's factor; the pivot row itself is replaced."""
     is_own = op.Unsqueeze(op.Equal(op.Range(0, size, 1), at), [1])
     return op.Where(is_own, row, op.Sub(values, op.Mul(factors, row)))
 

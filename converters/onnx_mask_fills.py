@@ -1,4 +1,4 @@
-"""Clamp mask fills beyond half precision's range where only a softmax reads them."""
+"""Clamp mask fills beyond half precision's range if only a softmax reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
 HALF_LIMITS = {Precision.FP16: 65504.0, Precision.BF16: float.fromhex("0x1.fep127")}
-# What is added to scores up to 2^13 stays finite, three times over, and exp() of it is 0. bfloat16
+# A score up to 2^13 plus this fill stays finite, three times over, and its exp() is 0. bfloat16
 # has float32's exponents: its lowest number behaves as float32's does.
 _HALF_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -HALF_LIMITS[Precision.BF16]}
 _ENDS = frozenset({"Softmax", "LogSoftmax"})
@@ -25,25 +25,25 @@ _THROUGH = frozenset({
     "Mul", "Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose",
     "Trilu", "Unsqueeze", "Where",
 })  # fmt: skip
-_CLOSE = 1e-5  # of the largest output; a changed fill that shows does so by whole answers
+_CLOSE = 1e-5  # of the largest output; a visible change of the fill exceeds this by far
 
 
 def clamp_masks(
     model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed], low: Precision
 ) -> tuple[str, ...]:
-    """Replace the fills that only softmaxes see, in place; none where an output would change.
+    """Clamp the fills that only softmaxes read, in place; none if an output would change.
 
     Args:
         model: float32.
-        folder: where its external weights lie.
-        feeds: the model must give the same on each of them.
+        folder: the folder of its external weights.
+        feeds: the outputs on each of them must stay the same.
         low: the precision that the fills must fit.
 
     Returns:
-        the names of the constants that were changed.
+        the names of the changed constants.
 
     Raises:
-        ConversionError: ONNX Runtime would not run the model.
+        ConversionError: ONNX Runtime cannot run the model.
     """
     links = index_links(model.graph)
     changes = [
@@ -67,7 +67,7 @@ def clamp_masks(
 
 
 def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
-    """Whether all that a tensor reaches, it reaches through softmaxes."""
+    """Return whether a tensor affects the outputs through softmaxes only."""
     seen: set[str] = set()
     waiting = [tensor]
     while waiting:
@@ -85,7 +85,7 @@ def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
 
 
 def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
-    """The constant with its finite fills in range; None where it has none beyond it."""
+    """Return the constant with its finite fills clamped; None if none exceeds the range."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -111,7 +111,7 @@ def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> l
 
 
 def _is_alike(one: Array, other: Array) -> bool:
-    """Whether two answers agree to within float32's own noise, NaN and Inf in their places."""
+    """Return whether two outputs agree within float32 noise, with equal NaN and Inf."""
     import numpy as np
 
     if one.shape != other.shape or one.dtype.kind != "f":

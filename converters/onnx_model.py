@@ -1,8 +1,8 @@
-"""ONNX: from torch.export, or through TorchScript where branches must be kept; run by ONNX Runtime.
+"""ONNX: from torch.export, or through TorchScript if branches must be kept; run by ONNX Runtime.
 
-The exporter embeds stack traces and file paths; they go to `*.debug.json` beside the model
-(`onnx_origins.py`), so the file names nobody's folders. Half precision is made from the FP32
-model by `onnx_half.py`; an INT8 model comes with its Q/DQ nodes from a quantizer.
+Stack traces and file paths that the exporter embeds go to `*.debug.json` beside the model
+(`onnx_origins.py`), so that the file reveals no folders. Half precision is made from the FP32 model
+by `onnx_half.py`; an INT8 model comes with its Q/DQ nodes from a quantizer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ..core.errors import ConversionError, Hint, Option, UsageError
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
-from ..core.target_extensions import OpenedByDefault, Probe
-from . import onnx_coverage, onnx_faults, onnx_probe
+from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
+from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
@@ -48,7 +48,8 @@ from .onnx_guard import read_graph
 from .onnx_half import convert_to_half
 from .onnx_half_emulation import widen_half_regions
 from .onnx_origins import write_sidecar
-from .onnx_sessions import open_onnx, open_onnx_by_default, session_settings
+from .onnx_sessions import is_judged_by_copy, open_onnx, open_onnx_by_default, session_settings
+from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -73,15 +74,15 @@ DEVICES: tuple[str, ...] = ("cpu", "cuda")
 PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
 
-DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
+DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
 LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
-LEAST_OPSETS = {Precision.BF16: 22}  # where AutoCast goes: no convolution has it before
-_FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of the fields
+LEAST_OPSETS = {Precision.BF16: 22}  # convolutions lack bfloat16 before
+_FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of fields
 
 
 def readiness() -> Readiness:
-    """Whether onnx, onnxscript and an ONNX Runtime are installed."""
+    """Return whether onnx, onnxscript and an ONNX Runtime are installed."""
     found = package_versions("onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
     runtime = found.get("onnxruntime-gpu") or found.get("onnxruntime")
     if runtime is None or "onnxscript" not in found or "onnx" not in found:
@@ -94,7 +95,7 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """An .onnx file that starts as a ModelProto does: with the key of its `ir_version`."""
+    """Return whether it is an .onnx file that starts with the key of `ir_version`."""
     if path.suffix != SUFFIX or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -102,16 +103,18 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Capture, clean, save, check. External data beyond 2 GiB, or at will.
+    """Capture, clean, save and check; external data beyond 2 GiB or on request.
 
     From a parent: FP16 and BF16 by AutoCast, INT8 as the quantizer made it.
     """
     if job.parent is not None:
         return _convert_parent(job, job.parent)
     opset = _choose_opset(job)
-    model, taken = export_onnx(job, opset)
+    model, source = export_onnx(job, opset)
     name_output_axes(model, job.output_axes)
-    scope = model_of(job).scope if isinstance(taken, ExportCapture) or taken.call == "flat" else ""
+    scope = (
+        model_of(job).scope if isinstance(source, ExportCapture) or source.call == "flat" else ""
+    )
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
     conditions = add_guard(model, job.signature) if job.guard else 0
@@ -129,10 +132,10 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        notes=(*taken.notes, *notes),
-        frozen=taken.frozen if isinstance(taken, ScriptCapture) else (),
-        warned=taken.warned if isinstance(taken, ScriptCapture) else (),
-        places=taken.places if isinstance(taken, ExportCapture) else (),
+        notes=(*source.notes, *notes),
+        frozen=source.frozen if isinstance(source, ScriptCapture) else (),
+        warned=source.warned if isinstance(source, ScriptCapture) else (),
+        places=source.places if isinstance(source, ExportCapture) else (),
     )
 
 
@@ -140,7 +143,7 @@ def _choose_opset(job: Job) -> int:
     opset = _opset_in_range(job.opset, job.runtimes, last=_newest_opset(job.capture))
     if opset > _newest_opset(job.capture):
         raise ConversionError(
-            f"opset {opset} is beyond the TorchScript exporter, which ends at {LEGACY_MAX_OPSET}",
+            f"--opset {opset} is beyond the TorchScript exporter's {LEGACY_MAX_OPSET}",
             hint=Hint(
                 "use ", Option("opset", f"{LEGACY_MAX_OPSET}"), ", or ", Option("capture", "export")
             ),
@@ -150,7 +153,7 @@ def _choose_opset(job: Job) -> int:
 
 
 def _newest_opset(capture: Capture | None) -> int:
-    """The newest opset that the exporter behind a capture writes."""
+    """Return the newest opset that the exporter of a capture writes."""
     by_program = capture in (Capture.EXPORT, Capture.EXPORT_STRICT)
     return OPSETS.stop - 1 if by_program else LEGACY_MAX_OPSET
 
@@ -159,14 +162,14 @@ def _opset_in_range(asked: int | None, runtimes: Sequence[str], *, last: int) ->
     opset = choose_opset(asked, runtimes, default=DEFAULT_OPSET, last=last)
     if opset not in OPSETS:
         raise UsageError(
-            f"opset {opset} cannot be written",
+            f"--opset {opset} is not supported",
             hint=f"choose {OPSETS.start} to {OPSETS.stop - 1}; the default is {DEFAULT_OPSET}",
         )
     return opset
 
 
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
-    """What a plan says of the opset to come, asked before anything is made.
+    """Return the plan's note on the opset, before anything is converted.
 
     Args:
         asked: `--opset`.
@@ -174,7 +177,7 @@ def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision)
         precision: of the artifact.
 
     Raises:
-        UsageError: that opset cannot be written, or is beyond what the runtimes load.
+        UsageError: the exporter cannot write that opset, or the runtimes cannot load it.
     """
     allowed = combine_runtimes(runtimes)
     opset = max(
@@ -184,7 +187,7 @@ def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision)
         return ""
     if opset > allowed.opset:
         raise UsageError(
-            f"{precision} is written at opset {opset}, beyond what --for allows: {allowed}",
+            f"{precision} requires opset {opset}, which is newer than --for allows: {allowed}",
             hint=Hint("name a later release with ", Option("for"), ", or another precision"),
             option="for",
         )
@@ -192,7 +195,7 @@ def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision)
 
 
 def _convert_parent(job: Job, parent: Path) -> Converted:
-    """The parent in half precision, or a quantizer's result under our name and record."""
+    """Convert the parent to half precision, or adopt a quantizer's result."""
     import onnx_ir
 
     path = job.folder / (job.stem + SUFFIX)
@@ -215,7 +218,7 @@ def _convert_parent(job: Job, parent: Path) -> Converted:
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
-    """Open a session on the CPU or on CUDA; half precision is rounded in full on the CPU."""
+    """Open a session on the CPU or on CUDA; the CPU rounds half precision exactly."""
     return open_onnx(path, device)
 
 
@@ -224,28 +227,35 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     return open_onnx_by_default(path, device)
 
 
+def run_by_default(path: Path, device: str, feeds: Sequence[Feed]) -> DefaultOutputs | None:
+    """Run a half-precision file itself on the CPU, where a float32 copy is judged in its place."""
+    if device != "cpu" or not is_judged_by_copy(path):
+        return None
+    return onnx_default_session.run_by_default(path, feeds)
+
+
 def judge_settings(device: str) -> Mapping[str, str]:
-    """The provider that judges, with its options."""
+    """Return the provider that judges, with its options."""
     return session_settings(device)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
-    """Look into the model in ONNX Runtime on the CPU."""
+    """Open the model for probing in ONNX Runtime on the CPU."""
     return onnx_probe.open_probe(path)
 
 
 def weights(path: Path) -> Iterator[Array]:
-    """The float32 tensors of the graph."""
+    """Yield the float32 tensors of the graph."""
     return float_weights(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the file says of the job that made it."""
+    """Return the metadata that the job embedded in the file."""
     return read_onnx_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the graph without its external weights."""
+    """Describe the graph without reading its external weights."""
     model = read_graph(path)
     weights: Counter[str] = Counter()
     for tensor in model.graph.initializer:
@@ -255,7 +265,7 @@ def inspect(path: Path) -> Inspection:
         weights[_dtype_name(tensor.data_type)] += elements
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
-    operators = _count_operators(model.graph)
+    operators = Counter(node.op_type for node in all_nodes(model.graph))
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(value) for value in model.graph.input),
@@ -269,19 +279,8 @@ def inspect(path: Path) -> Inspection:
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed
-    """The dtypes of the compute layers, as the file says."""
+    """Return the dtypes of the compute layers according to the file."""
     return onnx_coverage.measure_coverage(path, example)
-
-
-def _count_operators(graph: onnx.GraphProto) -> Counter[str]:
-    """Operator counts of a graph and of the graphs inside its nodes."""
-    counts: Counter[str] = Counter()
-    for node in graph.node:
-        counts[node.op_type] += 1
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                counts.update(_count_operators(attribute.g))
-    return counts
 
 
 def _dtype_name(code: int) -> str:

@@ -1,4 +1,4 @@
-"""Where nodes of an ONNX model come from, and the debug sidecar that records it."""
+"""The origin of each node of an ONNX model, and the debug sidecar that records it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any
 from ..capture.framework_errors import call_framework
 from ..core.errors import UsageError
 from ..core.target_extensions import ProbeNode
+from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
-_BELOW = ".*"  # at the end of a module path: what lies below, which a bare path takes too
+_BELOW = ".*"  # suffix of a module path: everything below it, which a bare path includes too
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOrigin:
-    """The module that a node was traced from, its class, and the line; empty where unknown.
+    """The module that a node was traced from, its class and source line; empty if unknown.
 
-    `weights` is the module that owns its weights, where that is another. `operator` is the node's
-    own, and `after` the node that makes its first input.
+    `weights` is the module that owns the weights, if it is another. `operator` is the node's
+    operator, `after` the node that produces its first input.
     """
 
     module: str = ""
@@ -42,7 +43,7 @@ class NodeOrigin:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The paths that it goes by."""
+        """The module paths by which patterns find it."""
         return tuple(path for path in (self.module, self.weights) if path)
 
 
@@ -50,15 +51,15 @@ UNKNOWN_ORIGIN = NodeOrigin()
 
 
 def debug_sidecar_path(path: Path) -> Path:
-    """`model.fp16.debug.json` beside `model.fp16.onnx`; it need not exist."""
+    """Return `model.fp16.debug.json` for `model.fp16.onnx`; it may not exist."""
     return path.with_suffix(".debug.json")
 
 
 def read_origins(path: Path) -> Mapping[str, NodeOrigin]:
-    """Origins by node name; empty where the model has no sidecar.
+    """Return the origins by node name; empty if the model has no sidecar.
 
     Raises:
-        UsageError: the sidecar is not what modelc writes.
+        UsageError: modelc did not write the sidecar.
     """
     sidecar = debug_sidecar_path(path)
     if not sidecar.is_file():
@@ -85,42 +86,31 @@ def _parse_origin(entry: Mapping[str, str]) -> NodeOrigin:
     )
 
 
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the bodies of its If, Loop and Scan nodes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from all_nodes(attribute.g)
-            for body in attribute.graphs:
-                yield from all_nodes(body)
-
-
 def node_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
-    """`encoder.layer.3.mlp (MatMul node_MatMul_71)`: how messages name a node."""
+    """Return how messages name a node: `encoder.layer.3.mlp (MatMul node_MatMul_71)`."""
     module = origins.get(node.name, UNKNOWN_ORIGIN).module
     title = " ".join(part for part in (node.op_type, node.name) if part)
     return f"{module} ({title})" if module else title
 
 
 def module_or_node(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
-    """The module of a node; the node itself where it has none."""
+    """Return the module of a node; the node itself if unknown."""
     return origins.get(node.name, UNKNOWN_ORIGIN).module or node_title(node, {})
 
 
 def match_nodes(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The names of the nodes that `--keep-fp` patterns mean, in the order of the graph.
+    """Return the nodes that match `--keep-fp` patterns, in graph order.
 
-    A pattern is compared, with `*`, `?` and `[...]` as in a shell, with each node's name, its
-    operator and its module path. A module path also takes what lies below it: `layers.3` and
-    `layers.3.*` both mean the whole of that module.
+    A pattern, with `*`, `?` and `[...]` as in a shell, is compared with each node's name, operator
+    and module path. A module path includes what is below it: `layers.3` and `layers.3.*` both mean
+    the whole module.
 
     Args:
         path: the ONNX model; its debug sidecar gives the module paths.
-        patterns: what the user wrote.
+        patterns: as the user wrote them.
 
     Raises:
-        UsageError: a pattern means no node, or one that has no name to keep it by.
+        UsageError: a pattern matches no node, or a node without a name.
         ConversionError: the model cannot be read.
     """
     import onnx
@@ -132,21 +122,21 @@ def match_nodes(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     nodes = list(all_nodes(model.graph))
     found: set[str] = set()
     for pattern in patterns:
-        taken = {node.name for node in nodes if _is_match(pattern, node, origins)}
-        if not taken:
+        matched = {node.name for node in nodes if _is_match(pattern, node, origins)}
+        if not matched:
             raise _no_match_error(pattern, nodes, origins)
-        if "" in taken:
+        if "" in matched:
             raise UsageError(
-                f"--keep-fp {pattern!r} means nodes of {path.name} that have no name",
-                hint="give its nodes names, as modelc's own export does",
+                f"--keep-fp {pattern!r} matches nodes of {path.name} without a name",
+                hint="name its nodes, as modelc export does",
                 option="keep-fp",
             )
-        found |= taken
+        found |= matched
     return tuple(dict.fromkeys(node.name for node in nodes if node.name in found))
 
 
 def _is_match(pattern: str, node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> bool:
-    if pattern == node.name:  # a name may hold brackets, which a pattern would read
+    if pattern == node.name:  # a name may contain brackets, which fnmatch would interpret
         return True
     if fnmatchcase(node.name, pattern) or fnmatchcase(node.op_type, pattern):
         return True
@@ -156,7 +146,7 @@ def _is_match(pattern: str, node: onnx.NodeProto, origins: Mapping[str, NodeOrig
 
 
 def _module_prefixes(module: str) -> Iterator[str]:
-    """`a`, `a.b`, `a.b.c` for `a.b.c`; nothing for the model itself."""
+    """Return `a`, `a.b`, `a.b.c` for `a.b.c`; nothing for the root module."""
     parts = module.split(".") if module else []
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
@@ -169,8 +159,8 @@ def _no_match_error(
     modules = [above for path in paths for above in _module_prefixes(path)]
     named = [node.name for node in nodes if node.name]
     known = dict.fromkeys([*modules, *(node.op_type for node in nodes), *named])
-    wanted = pattern.removesuffix(_BELOW)
-    near = get_close_matches(wanted, list(known), n=3, cutoff=0.4) or list(known)[:3]
+    name = pattern.removesuffix(_BELOW)
+    near = get_close_matches(name, list(known), n=3, cutoff=0.4) or list(known)[:3]
     return UsageError(
         f"--keep-fp {pattern!r} matches no node, operator or module of the model",
         hint=f"did you mean {', '.join(near)}?",
@@ -180,25 +170,25 @@ def _no_match_error(
 
 _ACTIVATIONS = ("Relu", "Clip")
 _QUANTIZERS = ("QuantizeLinear", "FakeQuantize")
-_INTEGER = ("DequantizeLinear", "Convert")  # what follows where the values become integers
+_INTEGER = ("DequantizeLinear", "Convert")  # operators that may precede the conversion to integers
 _REST = ("Convert", "Subtract", "Multiply")  # OpenVINO's dequantizer
 
 
 def assign_absorbed_layers(
     nodes: Sequence[ProbeNode], origins: Mapping[str, NodeOrigin]
 ) -> tuple[ProbeNode, ...]:
-    """The nodes; the end of a quantizer that stands for an activation belongs to its module.
+    """Assign a quantizer that replaces an activation to the activation's module.
 
     Args:
         nodes: of the artifact.
-        origins: of the model that it was made of, in the order of its graph.
+        origins: of its parent model, in graph order.
     """
     by_name = {node.name: node for node in nodes}
     readers: dict[str, list[ProbeNode]] = defaultdict(list)
     for node in nodes:
         for name in node.inputs:
             readers[name].append(node)
-    taken: dict[str, NodeOrigin] = {}
+    absorbed: dict[str, NodeOrigin] = {}
     for name, origin in origins.items():
         before = by_name.get(origin.after)
         if name in by_name or before is None or origin.operator not in _ACTIVATIONS:
@@ -206,8 +196,8 @@ def assign_absorbed_layers(
         for output in before.outputs:
             for reader in readers[output]:
                 if reader.operator in _QUANTIZERS:
-                    taken[_find_dequantize(reader, readers).name] = origin
-    return tuple(_with_origin(node, taken.get(node.name)) for node in nodes)
+                    absorbed[_find_dequantize(reader, readers).name] = origin
+    return tuple(_with_origin(node, absorbed.get(node.name)) for node in nodes)
 
 
 def _with_origin(node: ProbeNode, origin: NodeOrigin | None) -> ProbeNode:
@@ -217,7 +207,7 @@ def _with_origin(node: ProbeNode, origin: NodeOrigin | None) -> ProbeNode:
 
 
 def _find_dequantize(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]]) -> ProbeNode:
-    """The node with which the values are floats again."""
+    """Return the node that converts the values back to floats."""
     end = quantizer
     following: tuple[str, ...] = _INTEGER
     while True:
@@ -233,22 +223,22 @@ def _find_dequantize(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _ROOT = Path(__file__).parent.parent
 _OWN_FOLDERS = tuple(_ROOT / name for name in ("capture", "checkpoints", "core"))
-_NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for what is of no module
-_NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
+_NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for nodes outside any module
+_NOTES = ("namespace", "pkg.")  # exporter metadata: paths, scopes, traces
 
 
 def write_sidecar(model: onnx_ir.Model, path: Path, *, scope: str) -> Path:
     """Write `{"nodes": {name: {module, class, ...}}}` and strip the model of it.
 
-    `weights` is the module that owns the node's weights, where it is another than `module`: a
-    convolution that a batch norm was folded into is the norm's by the exporter's account.
-    `operator` and `after`, the node that makes its first input, say where it stood: a quantizer
-    takes an activation out and clips in its place. `source` and `code` are the user's line.
+    `weights` is the module that owns the node's weights, if it is not `module`: the exporter
+    attributes a convolution with a folded batch norm to the norm. `operator` and `after`, the
+    producer of the first input, give the node's position: a quantizer removes an activation and
+    clips in its place. `source` and `code` are the user's line.
 
     Args:
-        model: changed in place: no doc string and no exporter metadata stays.
+        model: changed in place: loses all doc strings and exporter metadata.
         path: the sidecar.
-        scope: the attribute of our wrapper to cut from module paths.
+        scope: the attribute of our wrapper, which is cut from module paths.
     """
     nodes = {
         node.name: {**_node_origin(node, scope), **_node_position(node)}
@@ -268,7 +258,7 @@ def _ir_nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
 
 
 def _node_origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
-    """Module path, class, source line and code of one node; empty where nothing is known."""
+    """Return module path, class, source line and code of a node; empty if unknown."""
     scopes = _parse_list(node.metadata_props.get("pkg.torch.onnx.name_scopes"))
     classes = _parse_list(node.metadata_props.get("pkg.torch.onnx.class_hierarchy"))
     origin: dict[str, str] = {}
@@ -284,7 +274,7 @@ def _node_origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
 
 
 def _node_position(node: onnx_ir.Node) -> dict[str, str]:
-    """What the node is, and the node before it."""
+    """Return the node's operator and the producer of its first input."""
     makers = [value.producer() for value in node.inputs if value is not None]
     before = next((maker.name for maker in makers if maker is not None and maker.name), "")
     found = {"operator": node.op_type}
@@ -292,7 +282,7 @@ def _node_position(node: onnx_ir.Node) -> dict[str, str]:
 
 
 def _weight_owner(node: onnx_ir.Node, scope: str) -> str:
-    """The module of the first weight among the node's inputs; empty where there is none."""
+    """Return the module of the first weight among the node's inputs; empty if there is none."""
     for value in node.inputs:
         if value is None or not value.is_initializer() or "." not in (value.name or ""):
             continue
@@ -314,7 +304,7 @@ def _parse_list(text: str | None) -> list[str]:
 
 
 def _source_line(trace: str) -> dict[str, str]:
-    """The innermost frame that is neither torch's nor ours."""
+    """Return the innermost frame outside torch and modelc."""
     import torch
 
     library = Path(torch.__file__).parent

@@ -1,4 +1,4 @@
-"""Looks into ONNX models: runs them tapped and in parts, in ONNX Runtime on the CPU."""
+"""Probe ONNX models: run them with additional outputs or in parts, in ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from .onnx_half_emulation import emulate_half, has_half, has_half_io
 from .onnx_origins import (
     UNKNOWN_ORIGIN,
     NodeOrigin,
-    all_nodes,
     assign_absorbed_layers,
     read_origins,
 )
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import constant_values, name_nodes
+from .onnx_topology import all_nodes, constant_values, name_nodes, node_bodies
 from .runner_base import runner_error, text_lines
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
-_MADE = "::made"  # a tensor that is computed although its readers are given another
+_MADE = "::made"  # suffix of a tensor that is still computed while its readers get another
 _FORM = "::form"
 _LOADER = """
 import onnxruntime
@@ -40,30 +39,30 @@ def run(model, given, output):
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     return session.run([output], given)[0]
 """
-_ROUNDING = "::cast::"  # nodes of `onnx_rounding.py`, which belong to whom they round for
+_ROUNDING = "::cast::"  # nodes of `onnx_half_emulation.py`
 
 
 def open_probe(path: Path) -> OnnxProbe:
     """Load a model with its origins.
 
-    A model with half tensors is looked into as it is judged: as a copy that rounds them.
+    A model with half tensors is probed as it is judged: as a copy that rounds them.
 
     Raises:
         RunnerError: the model cannot be read.
-        UsageError: its debug sidecar is none.
+        UsageError: its debug sidecar is invalid.
     """
     model = read_graph(path)
     name_nodes(model.graph)
     origins = read_origins(path) or _own_origins(path)
     slim, held = detach_weights(model)
-    del model  # its weights are held apart now: there may be gigabytes of them
+    del model  # its weights are now held separately: they may take gigabytes
     if has_half(slim):
         slim = emulate_half(slim, float_io=has_half_io(slim))
     return OnnxProbe(slim, path.parent, origins, held=held)
 
 
 def _own_origins(path: Path) -> Mapping[str, NodeOrigin]:
-    """What torch's exporter left in the model itself."""
+    """Return the origins that torch's exporter left in the model itself."""
     import onnx_ir
 
     from .onnx_origins import _node_origin
@@ -82,7 +81,7 @@ def _own_origins(path: Path) -> Mapping[str, NodeOrigin]:
 
 
 class OnnxProbe:
-    """An ONNX model that is run in parts, each a session of its own."""
+    """An ONNX model that runs in parts, each in a session of its own."""
 
     loader = _LOADER
 
@@ -98,7 +97,7 @@ class OnnxProbe:
 
         self.runs = 0
         self._held = held
-        del model.graph.value_info[:]  # of a rounded copy they are the half ones
+        del model.graph.value_info[:]  # the half ones in a rounded copy
         self._model = onnx.shape_inference.infer_shapes(model)
         self._folder = folder
         graph = self._model.graph
@@ -119,12 +118,12 @@ class OnnxProbe:
         for node in self._model.graph.node:
             origin = origins.get(node.name, UNKNOWN_ORIGIN)
             if origin is UNKNOWN_ORIGIN and node.op_type not in _QUANTIZERS and node.input:
-                # what was put in goes with what it follows; a quantizer may stand for a ReLU too
+                # an inserted node belongs to its producer; a quantizer may stand for a ReLU too
                 origin = made.get(node.input[0], UNKNOWN_ORIGIN)
             made.update(dict.fromkeys(node.output, origin))
             reads = self._reads[node.name]
             if reads and all(name in fixed for name in reads) and _ROUNDING in node.name:
-                fixed.update(node.output)  # a half weight, widened
+                fixed.update(node.output)  # a widened half weight
             if node.op_type == "Constant":
                 fixed.update(node.output)
             yield ProbeNode(
@@ -143,12 +142,12 @@ class OnnxProbe:
             )
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
-        """Shapes by a run that gives nothing but shapes; dtypes by inference."""
+        """Return shapes from a run that outputs only shapes; dtypes from inference."""
         import onnx
         from onnx import helper
 
         typed = {
-            name: _dtype(value.type.tensor_type.elem_type)
+            name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for name, value in self._known.items()
             if value.type.tensor_type.elem_type
         }
@@ -173,7 +172,7 @@ class OnnxProbe:
         }
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
-        """The whole model with more outputs."""
+        """Run the whole model with additional outputs."""
         import onnx
 
         probe = onnx.ModelProto()
@@ -183,13 +182,13 @@ class OnnxProbe:
         return self._run(probe, feed)
 
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
-        """The nodes between, as a model of its own."""
+        """Run the nodes between as a model of their own."""
         part, renamed = self._cut(given, tuple(wanted))
         found = self._run(part, given)
         return {name: found[renamed.get(name, name)] for name in wanted}
 
     def constant(self, name: str) -> Array:
-        """An initializer, or the value of a Constant node."""
+        """Return an initializer, or the value of a Constant node."""
         if name in self._held.arrays:
             return self._held.arrays[name]
         if name in self._constants:
@@ -197,7 +196,7 @@ class OnnxProbe:
         return self.part({}, [name])[name]
 
     def reach(self, node: ProbeNode) -> QuantizedRange | None:
-        """Of a QuantizeLinear."""
+        """Return the range of a QuantizeLinear."""
         import numpy as np
 
         if node.operator != "QuantizeLinear" or not node.inputs or not node.constants:
@@ -217,7 +216,7 @@ class OnnxProbe:
         )
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
-        """Write `model.onnx` with its weights inside, and all that is not wanted left out."""
+        """Write `model.onnx` with its weights inside and without unused nodes."""
         import onnx
         from onnx.external_data_helper import load_external_data_for_model
 
@@ -228,7 +227,7 @@ class OnnxProbe:
         return "model.onnx"
 
     def _cut(self, given: Feed, wanted: tuple[str, ...]) -> tuple[onnx.ModelProto, dict[str, str]]:
-        """The model of the nodes that the wanted need, and what the wanted are called there."""
+        """Return the model of the required nodes, and the names of the outputs in it."""
         import onnx
 
         nodes, read = self._between(given, wanted)
@@ -252,7 +251,7 @@ class OnnxProbe:
         return part, renamed
 
     def _between(self, given: Feed, wanted: Sequence[str]) -> tuple[list[onnx.NodeProto], set[str]]:
-        """The nodes in order, and the tensors that they read."""
+        """Return the required nodes in order, and the tensors that they read."""
         makers = {out: node.name for node in self.nodes for out in node.outputs}
         needed: set[str] = set()
         read: set[str] = set()
@@ -262,8 +261,8 @@ class OnnxProbe:
             maker = makers.get(tensor)
             if maker is None and tensor not in given and tensor not in self._constants:
                 raise RunnerError(
-                    f"a part of the model needs {tensor!r}, which nothing gives",
-                    hint="please report it with the model",
+                    f"a part of the model needs {tensor!r}, which nothing produces",
+                    hint="report it with the model",
                 )
             if maker is None or maker in needed:
                 continue
@@ -276,7 +275,7 @@ class OnnxProbe:
         return [node for node in self._model.graph.node if node.name in needed], read
 
     def _value(self, name: str, title: str, array: Array | None = None) -> onnx.ValueInfoProto:
-        """A port of the tensor's own type, with its shape left open."""
+        """Return a port of the tensor's type with an open shape."""
         import onnx
 
         known = self._known.get(name)
@@ -296,14 +295,14 @@ class OnnxProbe:
             return run_session(session, {n: a for n, a in feed.items() if n in names})
         except RunnerError:
             raise
-        except Exception as error:  # the runtime's edge
+        except Exception as error:  # any exception of the runtime
             raise runner_error("ONNX Runtime", error, " ".join(text_lines(error))) from error
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, the bodies inside it included."""
+    """Return what a node reads, including the bodies inside it."""
     yield from dict.fromkeys(name for name in node.input if name)
-    for body in _bodies(node):
+    for body in node_bodies(node):
         inside = list(all_nodes(body))
         made = {name for one in inside for name in one.output}
         made |= {value.name for value in (*body.input, *body.initializer)}
@@ -312,20 +311,13 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _inside(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
-    """The modules of the operators in a node's bodies; None where it has no body."""
-    bodies = list(_bodies(node))
+    """Return the modules of the operators in a node's bodies; None if it has no body."""
+    bodies = list(node_bodies(node))
     if not bodies:
         return None
     names = [one.name for body in bodies for one in all_nodes(body)]
     modules = dict.fromkeys(origins.get(name, UNKNOWN_ORIGIN).module for name in names)
     return tuple(module for module in modules if module)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _text(attribute: onnx.AttributeProto) -> str:
@@ -337,9 +329,3 @@ def _text(attribute: onnx.AttributeProto) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _dtype(code: int) -> str:
-    import onnx
-
-    return str(onnx.helper.tensor_dtype_to_np_dtype(code))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .onnx_shared_ops import OpWriter, dtype_of, rank_of, translation_error
+from .onnx_shared_ops import OpWriter, dtype_of, rank_of, size_of, translation_error
 
 _INT64 = 7  # onnx.TensorProto
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
@@ -21,13 +21,13 @@ def scatter_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
     reduce: str,
     include_self: bool = True,
 ) -> Any:
-    """The values of each place reduced, what was there among them or not; the rest stays."""
+    """Reduce the values by index, including `self` if asked; other places keep their values."""
     rank, kind = rank_of(self), dtype_of(src)
     if kind in {None, "bool"}:
-        raise translation_error("scatter_reduce", "of bools, or of values of an unknown dtype")
+        raise translation_error("scatter_reduce", "for bools or an unknown dtype")
     if rank == 0:
         self, index, src = (op.Reshape(one, [-1]) for one in (self, index, src))
-    elif not _is_same_size(index, src):  # the first of the values count
+    elif not _is_same_size(index, src, rank):  # values beyond the index are ignored
         src = op.Slice(src, [0] * rank, op.Shape(index), list(range(rank)))
     scatter = _ScatterWriter(op, dim, index, str(kind))
     if reduce == "mean":
@@ -49,17 +49,17 @@ def index_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
     reduce: str,
     include_self: bool = True,
 ) -> Any:
-    """As `scatter_reduce`, of whole rows: one index for each."""
+    """Reduce whole rows by index."""
     rank = rank_of(self)
     if rank == 0:
-        raise translation_error("index_reduce", "of a single number")
+        raise translation_error("index_reduce", "for a scalar")
     axes = [axis for axis in range(rank) if axis != dim % rank]
     wide = op.Expand(op.Unsqueeze(index, axes) if axes else index, op.Shape(source))
     return scatter_reduce(op, self, dim, wide, source, reduce, include_self)
 
 
 class _ScatterWriter:
-    """ScatterElements of one index along one axis, for values of one dtype."""
+    """Writes ScatterElements of one index along one axis, for values of one dtype."""
 
     def __init__(self, op: Any, axis: int, index: Any, kind: str) -> None:
         self._op, self._axis, self._index = op, axis, op.Cast(index, to=_INT64)
@@ -72,11 +72,11 @@ class _ScatterWriter:
         )
 
     def fill(self, value: Any) -> Any:
-        """One value for every index."""
+        """Expand a value to the index's shape."""
         return self._op.Expand(value, self._op.Shape(self._index))
 
     def neutral(self, like: Any, how: str) -> Any:
-        """What changes no reduction of this kind."""
+        """Return the neutral element of a reduction."""
         import numpy as np
 
         if how in {"amax", "amin"}:
@@ -87,14 +87,14 @@ class _ScatterWriter:
         return self._op.CastLike(int(how == "prod"), like)
 
     def put(self, start: Any, value: Any) -> Any:
-        """One value wherever there is an index."""
+        """Write one value at every index."""
         return self._op.ScatterElements(start, self._index, self.fill(value), axis=self._axis)
 
 
 def _reduce_mean(
     op: Any, scatter: _ScatterWriter, self: Any, src: Any, *, include_self: bool
 ) -> Any:
-    """Sums over counts; of integers, rounded down."""
+    """Divide sums by counts; round down for integers."""
     none, one = op.CastLike(0, src), op.CastLike(1, src)
     start = self if include_self else scatter.put(self, none)
     total = scatter.reduce(start, src, "sum")
@@ -108,26 +108,18 @@ def _reduce_mean(
 def _reduce_extreme(  # noqa: PLR0913 - the operator's own
     op: Any, scatter: _ScatterWriter, self: Any, src: Any, reduce: str, *, include_self: bool
 ) -> Any:
-    """The largest or smallest number; NaN wherever one is among the values."""
+    """Return the largest or smallest number; NaN if any value is NaN."""
     neutral, none = scatter.neutral(src, reduce), op.CastLike(0.0, src)
     start = self if include_self else scatter.put(self, neutral)
-    lost = scatter.reduce(start, op.Where(op.IsNaN(src), src, none), "sum")
+    nan_sum = scatter.reduce(start, op.Where(op.IsNaN(src), src, none), "sum")
     start, src = (op.Where(op.IsNaN(one), neutral, one) for one in (start, src))
-    return op.Where(op.IsNaN(lost), lost, scatter.reduce(start, src, reduce))
+    return op.Where(op.IsNaN(nan_sum), nan_sum, scatter.reduce(start, src, reduce))
 
 
-def _is_same_size(one: Any, other: Any) -> bool:
-    """Whether two values are known to have one shape."""
-    import torch
-
-    if isinstance(one, torch._C.Value):
-        kinds: list[Any] = [one.type(), other.type()]
-        sizes, others = (kind.varyingSizes() for kind in kinds)
-        return sizes is not None and None not in sizes and sizes == others
-    if one.shape is None or other.shape is None:
-        return False
-    sizes, others = ([getattr(dim, "value", dim) for dim in value.shape] for value in (one, other))
-    return None not in sizes and sizes == others
+def _is_same_size(one: Any, other: Any, rank: int) -> bool:
+    """Return whether two values of this rank are known to have equal shapes."""
+    sizes = [size_of(one, axis) for axis in range(rank)]
+    return None not in sizes and sizes == [size_of(other, axis) for axis in range(rank)]
 
 
 SCATTER_OPS: Mapping[str, OpWriter] = {
@@ -137,27 +129,27 @@ SCATTER_OPS: Mapping[str, OpWriter] = {
 
 
 def median(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median and its place, along a dim; of all values the median alone. NaN of any NaN."""
+    """Return the median and its index along a dim, or the median of all values; NaN propagates."""
     values, axis = _flatten_rows(op, self, dim, "median")
-    lost, shown = _mask_nan(op, values, dtype_of(self))
+    nan_mask, filled = _mask_nan(op, values, dtype_of(self))
     count = op.Div(op.Add(_axis_size(op, values, axis), 1), 2)  # up to the median
-    lower, places = op.TopK(shown, count, axis=axis, largest=0, sorted=1)
+    lower, places = op.TopK(filled, count, axis=axis, largest=0, sorted=1)
     found, at = (op.Gather(one, [-1], axis=axis) for one in (lower, places))
-    if lost is not None:
-        is_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=1), 0)
+    if nan_mask is not None:
+        is_lost = op.Greater(op.ReduceMax(nan_mask, [axis], keepdims=1), 0)
         found = op.Where(is_lost, op.CastLike(math.nan, values), found)
-        at = op.Where(is_lost, op.ArgMax(lost, axis=axis, keepdims=1), at)
+        at = op.Where(is_lost, op.ArgMax(nan_mask, axis=axis, keepdims=1), at)
     return _pick_results(op, (found, at), dim, keepdim=keepdim)
 
 
 def nanmedian(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """As `median`, of the values that are not NaN."""
+    """Return the `median` of the values that are not NaN."""
     values, axis = _flatten_rows(op, self, dim, "nanmedian")
-    lost, shown = _mask_nan(op, values, dtype_of(self))
-    if lost is None:
+    nan_mask, filled = _mask_nan(op, values, dtype_of(self))
+    if nan_mask is None:
         return median(op, self, dim, keepdim)
-    ordered, places = op.TopK(shown, _axis_size(op, values, axis), axis=axis, largest=0, sorted=1)
-    count = op.ReduceSum(op.Sub(1, lost), [axis], keepdims=1)
+    ordered, places = op.TopK(filled, _axis_size(op, values, axis), axis=axis, largest=0, sorted=1)
+    count = op.ReduceSum(op.Sub(1, nan_mask), [axis], keepdims=1)
     middle = op.Div(op.Max(op.Sub(count, 1), 0), 2)
     found, at = (op.GatherElements(one, middle, axis=axis) for one in (ordered, places))
     found = op.Where(op.Equal(count, 0), op.CastLike(math.nan, values), found)
@@ -165,18 +157,18 @@ def nanmedian(op: Any, self: Any, dim: int | None = None, keepdim: bool = False)
 
 
 def _flatten_rows(op: Any, values: Any, dim: int | None, name: str) -> tuple[Any, int]:
-    """The values and the axis along which to look."""
+    """Return the values and the axis to reduce."""
     if dtype_of(values) is None:
-        raise translation_error(name, "of values of an unknown dtype")
+        raise translation_error(name, "for an unknown dtype")
     if dim is None:
         return op.Reshape(values, [-1]), 0
     if rank_of(values) == 0:
-        raise translation_error(name, "along a dim of a single number")
+        raise translation_error(name, "along a dim of a scalar")
     return values, dim
 
 
 def _mask_nan(op: Any, values: Any, kind: str | None) -> tuple[Any, Any]:
-    """1 where a value is NaN, and the values with Inf there; None where none can be."""
+    """Return 1 where a value is NaN, and the values with Inf there; None for integers."""
     if "int" in str(kind):
         return None, values
     is_lost = op.IsNaN(values)

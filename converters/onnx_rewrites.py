@@ -1,4 +1,4 @@
-"""Rewrites of exported ONNX graphs: int64 comparisons and inverse transforms of spectra."""
+"""Rewrite exported ONNX graphs: int64 comparisons and inverse transforms of half spectra."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import onnx_ir
 
 _INT64 = 7  # onnx.TensorProto
-_APART = 2**30  # values within this magnitude are less than 2^31 apart
+_APART = 2**30  # values within this magnitude differ by less than 2^31
 _SIZES = frozenset({"Shape", "Size"})
 
 
@@ -20,10 +20,10 @@ def rewrite_int64_comparisons(model: onnx_ir.Model, signature: Signature) -> int
 
     Args:
         model: as an exporter wrote it.
-        signature: its integer inputs decide; of values within -2^30..2^30 nothing is rewritten.
+        signature: nothing is rewritten unless its integer inputs exceed -2^30..2^30.
 
     Returns:
-        The number of nodes that were rewritten.
+        the number of rewritten nodes.
     """
     import onnx_ir
 
@@ -38,7 +38,7 @@ def rewrite_int64_comparisons(model: onnx_ir.Model, signature: Signature) -> int
 
 
 def has_wide_integers(signature: Signature, *, beyond: int) -> bool:
-    """Whether an integer input of 32 bits or more holds values beyond this magnitude."""
+    """Return whether an integer input of 32 bits or more exceeds this magnitude."""
     for spec in signature.inputs:
         if spec.dtype not in FLOATS and spec.dtype in {"int64", "int32"}:
             values = spec.values
@@ -53,7 +53,7 @@ def _is_int64(node: onnx_ir.Node) -> bool:
 
 
 def _depends_on_data(node: onnx_ir.Node) -> bool:
-    """Whether it is computed from an input, or in a body from what it is given; not from sizes."""
+    """Return whether it is computed from an input (of the graph or body), not from sizes only."""
     seen: set[onnx_ir.Node] = set()
     waiting = [node]
     while waiting:
@@ -72,14 +72,14 @@ def _depends_on_data(node: onnx_ir.Node) -> bool:
 
 
 class _NodeWriter:
-    """Writes nodes in front of the one that they take the place of."""
+    """Writes the nodes that replace one node, in front of it."""
 
     def __init__(self, node: onnx_ir.Node) -> None:
         self.node = node
         self._count = 0
 
     def add(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """The first output of a new node."""
+        """Add a node and return its first output."""
         import onnx_ir
 
         name = f"{self.node.outputs[0].name}::{operator.lower()}{self._count}"
@@ -98,7 +98,7 @@ class _NodeWriter:
         return made.outputs[0]
 
     def integers(self, *numbers: int, scalar: bool = False) -> Any:
-        """A constant of int64."""
+        """Return an int64 constant."""
         import numpy as np
         import onnx_ir
 
@@ -106,7 +106,7 @@ class _NodeWriter:
         return self.add("Constant", value=onnx_ir.tensor(array))
 
     def finish(self, value: Any) -> bool:
-        """Put a value in the node's place, under the name of its output."""
+        """Replace the node by a value, under the name of its output."""
         import onnx_ir
 
         node, known = self.node, self.node.outputs[0]
@@ -150,7 +150,7 @@ def _write_sign(writer: _NodeWriter) -> bool:
 
 
 def _write_reduction(*, largest: bool) -> Callable[[_NodeWriter], bool]:
-    """By TopK along one axis after the other; along all of them, in one row."""
+    """Reduce by TopK along one axis after the other; all axes as one row."""
 
     def write(writer: _NodeWriter) -> bool:
         import onnx_ir
@@ -187,11 +187,11 @@ _REWRITES: dict[str, Callable[[_NodeWriter], bool]] = {
 
 
 _BETWEEN = frozenset({"Div", "Mul", "Slice"})  # the factor of `norm`, and the real part
-_PARTS = frozenset({"Gather", "Squeeze"})  # how the exporter takes a size of a shape
+_PARTS = frozenset({"Gather", "Squeeze"})  # how the exporter reads a size of a shape
 
 
 def complete_spectra(model: onnx_ir.Model) -> None:
-    """Give each inverse transform of half a spectrum the whole of it; no other needs a length."""
+    """Complete half spectra before their inverse transforms; a full one needs no length."""
     for node in list(model.graph):
         if node.op_type == "DFT" and _has_flag(node, "onesided"):
             if _has_flag(node, "inverse"):
@@ -207,7 +207,7 @@ def _has_flag(node: onnx_ir.Node, name: str) -> bool:
 
 
 def _has_own_length(node: onnx_ir.Node) -> bool:
-    """Whether the length given is a part of the shape of what is transformed."""
+    """Return whether the given length is a size of the transform's input."""
     length = node.inputs[1]
     part = None if length is None else length.producer()
     while part is not None and part.op_type in _PARTS:
@@ -217,7 +217,7 @@ def _has_own_length(node: onnx_ir.Node) -> bool:
 
 
 def _transform_axis(node: onnx_ir.Node) -> int | None:
-    """The axis that is transformed: an input from opset 20 on, an attribute before."""
+    """Return the transform's axis: an input since opset 20, an attribute before."""
     if "axis" in node.attributes:
         return node.attributes["axis"].as_int()
     given = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - input, length, axis
@@ -227,7 +227,7 @@ def _transform_axis(node: onnx_ir.Node) -> int | None:
 
 
 def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
-    """Put the conjugate of what the spectrum lacks behind it, in reverse."""
+    """Append the conjugate of the missing part in reverse order."""
     import numpy as np
     import onnx_ir
 
@@ -262,9 +262,9 @@ def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
 
 
 def _drop_shapes(node: onnx_ir.Node) -> None:
-    """Drop the exporter's shapes up to the part that is taken: they have the wrong length.
+    """Drop the exporter's shapes up to the sliced part: they have the wrong length.
 
-    ONNX Runtime believes them, and gives two values of one shape the same memory.
+    ONNX Runtime trusts them, and shares memory between values of equal shapes.
     """
     value = node.outputs[0]
     value.shape = None

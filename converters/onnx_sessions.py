@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU_PROVIDERS: Providers = (("CPUExecutionProvider", {}),)
-_LOG_ERRORS = 3  # the least severe that is logged
+_LOG_ERRORS = 3  # the lowest severity that is logged
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -42,13 +42,13 @@ def open_session(
     held: WeightStore | None = None,
     once: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """A session of a file, or of a graph in memory whose weights may lie in `folder`.
+    """Open a session of a file, or of a graph in memory whose weights may lie in `folder`.
 
-    `held` are weights that were taken out of the graph; they must outlive the session. A session
-    that runs `once` does not arrange its weights for speed, which takes a second copy of them.
+    `held` are weights detached from the graph; they must outlive the session. With `once`, the
+    session does not rearrange its weights for speed, which takes a second copy.
 
     Raises:
-        Exception: whatever ONNX Runtime raises; the caller says what it means.
+        Exception: anything that ONNX Runtime raises.
     """
     import onnxruntime
 
@@ -71,7 +71,7 @@ def open_session(
 
 
 def limit_threads(options: onnxruntime.SessionOptions) -> None:
-    """Hold a session to the threads of this process; it asks the machine, and no variable."""
+    """Limit a session to the threads of this process: it reads no variable, only the machine."""
     most = thread_limit()
     if most is not None:
         options.intra_op_num_threads = most
@@ -79,11 +79,11 @@ def limit_threads(options: onnxruntime.SessionOptions) -> None:
 
 
 def run_session(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
-    """All outputs by name.
+    """Return all outputs by name.
 
     Raises:
-        RunnerError: the model takes an input that the feed does not have.
-        Exception: whatever ONNX Runtime raises.
+        RunnerError: the feed lacks an input of the model.
+        Exception: anything that ONNX Runtime raises.
     """
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
@@ -102,14 +102,15 @@ _PROVIDERS: Mapping[str, Providers] = {
 
 
 def open_onnx(path: Path, device: str) -> OnnxRunner:
-    """Open a session on the CPU, or on CUDA where its provider really loads.
+    """Open a session on the CPU, or on CUDA if its provider loads.
 
-    On the CPU a model with half tensors runs as a copy that rounds them (`onnx_rounding.py`).
-    Where inputs and outputs were made half, the runner takes and gives float32 all the same.
+    On the CPU, a model with half tensors runs as a copy that rounds them
+    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, the runner still accepts and
+    returns float32.
 
     Raises:
-        RunnerError: ONNX Runtime would not open the model.
-        MissingError: CUDA is asked for and its provider does not load.
+        RunnerError: ONNX Runtime cannot open the model.
+        MissingError: the CUDA provider does not load.
     """
     if device == "cuda":
         _require_cuda()
@@ -124,10 +125,10 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
 
 
 def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
-    """Open a session as users do who set nothing; None on the CPU, where that changes nothing.
+    """Open a session with default options; None on the CPU, where that changes nothing.
 
     Raises:
-        RunnerError: ONNX Runtime would not open the model.
+        RunnerError: ONNX Runtime cannot open the model.
     """
     if device != "cuda":
         return None
@@ -138,16 +139,21 @@ def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
     return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
 
 
+def is_judged_by_copy(path: Path) -> bool:
+    """Whether the CPU session that judges a file runs a float32 copy of it."""
+    return not isinstance(_runnable_model(path, read_graph(path), "cpu"), Path)
+
+
 def session_settings(device: str) -> dict[str, str]:
-    """The settings of a session that judges; what is not named is ONNX Runtime's default."""
+    """Return the settings of a judging session; others are ONNX Runtime's defaults."""
     ((provider, options),) = _PROVIDERS[device]
     return {"provider": provider, "graph_optimization_level": "ORT_ENABLE_ALL", **options}
 
 
 def _require_cuda() -> None:
-    """ONNX Runtime only logs that a provider does not load, and goes on with the CPU.
+    """Raise if CUDA does not load: ONNX Runtime only logs it, and falls back to the CPU.
 
-    It is asked with a model that any device can run: what then does not open is not CUDA's fault.
+    Probes with a model that any device can run, so that a failure to open is not CUDA's.
     """
     from onnx import parser
 
@@ -166,7 +172,7 @@ def _require_cuda() -> None:
 
 
 def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
-    """The file itself, or a copy in memory of a model that is half in parts."""
+    """Return the file, or a copy in memory of a partly half model."""
     float_io = has_half_io(model)
     if not has_half(model):
         return path
@@ -180,7 +186,7 @@ def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | o
 
 
 def _session_error(error: Exception) -> RunnerError:
-    """ONNX Runtime breaks its sentences into lines."""
+    """Join the lines of ONNX Runtime's message."""
     return runner_error("ONNX Runtime", error, " ".join(text_lines(error)))
 
 
@@ -193,9 +199,9 @@ class OnnxRunner(RunnerBase):
         self._session: onnxruntime.InferenceSession | None = session
 
     def run(self, feed: Feed) -> Outputs:
-        """Run the feed's arrays as they are; outputs are copies.
+        """Run the feed's arrays unchanged; return copies.
 
-        ONNX Runtime's own arrays keep the memory of the whole session, weights and all.
+        ONNX Runtime's own arrays keep the memory of the whole session alive, including weights.
         """
         if self._session is None:
             raise RuntimeError("the session is closed")
@@ -212,7 +218,7 @@ class OnnxRunner(RunnerBase):
 
 
 def _copy_value(value: Any) -> Any:
-    """A copy where it is an array: a model may give sequences and maps, which are refused later."""
+    """Copy an array; a sequence or map is rejected later."""
     import numpy as np
 
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -1,8 +1,7 @@
-"""Whole numbers that follow from sizes by broken factors, as Python computes them: in float64.
+"""Integers computed from sizes by fractional factors, with Python's results in float64.
 
-`int(size * 0.57)` is 57 at 100 in Python, and 57.000004 in float32, which both exporters write, is
-57 as well; at 0.29 it is 28 in Python and 29 in float32. Runtimes need not have float64 either, so
-that such a number is read from a table of all sizes, or of all pairs of two sizes.
+`int(size * 0.29)` at 100 is 28 in Python, and 29 in float32, which both exporters write. As
+runtimes may lack float64, such a number is read from a table of all sizes, or all pairs of two.
 """
 
 from __future__ import annotations
@@ -23,13 +22,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _MAX_DENOMINATOR = 1000  # the largest denominator of a factor that is taken for a fraction
-_DIGITS = 5  # a float32 of so many decimals is what was written
-_LARGEST = (1 << 16, 1 << 9)  # of one size and of two that are looked at before any is measured
-_ENTRIES = 1 << 20  # of a table; a number of more pairs stays as it is
+_DIGITS = 5  # a float32 of so few decimals is taken literally
+_LARGEST = (
+    1 << 16,
+    1 << 9,
+)  # sizes of one dim, and of two, that are compared before any is measured
+_ENTRIES = 1 << 20  # entries of a table; a number of more pairs stays unchanged
 _VALUE_KEEPING_OPS = frozenset(
     {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
-)  # the first input as it is
-_OPERATORS = {  # and what numpy calls them
+)  # the identity of the first input
+_OPERATORS = {  # numpy's names
     "Abs": "abs", "Add": "add", "Ceil": "ceil", "Div": "divide", "Floor": "floor",
     "Max": "maximum", "Min": "minimum", "Mul": "multiply", "Neg": "negative", "Pow": "power",
     "Reciprocal": "reciprocal", "Round": "rint", "Sqrt": "sqrt", "Sub": "subtract",
@@ -41,16 +43,15 @@ _INTEGER_OPS = frozenset({
 
 
 def tabulate_size_numbers(model: onnx_ir.Model, largest: Feed) -> int:
-    """Read whole numbers of sizes from tables, in place, where float32 gives others than float64.
+    """Read integers computed from sizes from tables, in place, if float32 and float64 differ.
 
     Args:
-        model: as an exporter wrote it; casts to integers of a float32 that follows from one size or
-            two.
-        largest: the feed of the largest sizes. What the sizes in the graph are there is where the
-            tables end.
+        model: as an exporter wrote it; casts to integers of a float32 that depends on one or two
+            sizes.
+        largest: the feed with the largest sizes, which limits the tables.
 
     Returns:
-        How many tables there are.
+        the number of tables.
     """
     import onnx_ir
 
@@ -74,7 +75,7 @@ def tabulate_size_numbers(model: onnx_ir.Model, largest: Feed) -> int:
 def _evaluate_sizes(
     model: onnx_ir.Model, sizes: Sequence[onnx_ir.Value], feed: Feed
 ) -> dict[onnx_ir.Value, int]:
-    """What sizes of the graph are on a feed; none where ONNX Runtime does not run it."""
+    """Return the sizes in the graph for a feed; none if ONNX Runtime cannot run it."""
     import onnx
     import onnx_ir
     from onnx import helper
@@ -92,14 +93,14 @@ def _evaluate_sizes(
                 helper.make_tensor_value_info(end, onnx.TensorProto.INT64, None)
             )
         ends = run_session(open_session(probe, Path(), once=True), feed)
-    except Exception:  # noqa: BLE001 - what does not run is not proven either
-        _LOG.warning("no tables of sizes: the model does not run here", exc_info=True)
+    except Exception:  # noqa: BLE001 - a model that does not run gets no tables
+        _LOG.warning("no tables of sizes: ONNX Runtime cannot run the model", exc_info=True)
         return {}
     return {size: int(ends[f"size::{index}"].max()) for index, size in enumerate(outer)}
 
 
 class _SizeNumber:
-    """A float that follows from one size or two; it has no `sizes` where it does not."""
+    """A float computed from one or two sizes; `sizes` is empty if it is anything else."""
 
     def __init__(self, value: onnx_ir.Value | None) -> None:
         self._sizes: dict[onnx_ir.Value, None] = {}
@@ -108,7 +109,7 @@ class _SizeNumber:
         self.sizes = tuple(self._sizes) if follows else ()
 
     def numbers(self, counts: Sequence[int], dtype: Any) -> Array:
-        """The whole number for each size from 0 to below its count, computed in a dtype."""
+        """Compute the integer for each size from 0 to below its count, in a dtype."""
         import numpy as np
 
         shape = tuple(counts[: len(self.sizes)])
@@ -117,14 +118,14 @@ class _SizeNumber:
             return np.trunc(self.at(self.value, grid, dtype)) + np.zeros(shape)
 
     def differs(self, counts: Sequence[int]) -> bool:
-        """Whether float32 gives another than float64 for one of these sizes."""
+        """Return whether float32 and float64 differ for one of these sizes."""
         import numpy as np
 
         exact, rough = self.numbers(counts, np.float64), self.numbers(counts, np.float32)
         return bool(np.isfinite(exact).all() and (exact != rough).any())
 
     def reads(self, value: onnx_ir.Value) -> bool:
-        """Whether it is made of sizes, numbers and what `_OPERATORS` has."""
+        """Return whether it consists of sizes, constants and `_OPERATORS`."""
         import onnx_ir
 
         if onnx_ir.convenience.get_const_tensor(value) is not None:
@@ -143,7 +144,7 @@ class _SizeNumber:
         return known and all(one is not None and self.reads(one) for one in inputs)
 
     def at(self, value: onnx_ir.Value, sizes: Mapping[onnx_ir.Value, Array], dtype: Any) -> Array:
-        """The value for each of these sizes, computed in a dtype."""
+        """Compute the value for each of these sizes, in a dtype."""
         import numpy as np
         import onnx_ir
 
@@ -162,7 +163,7 @@ class _SizeNumber:
 
 
 def _is_size(value: onnx_ir.Value) -> bool:
-    """Whether a whole number follows from shapes alone."""
+    """Return whether an integer depends on shapes only."""
     import onnx_ir
 
     if onnx_ir.convenience.get_const_tensor(value) is not None:
@@ -176,7 +177,7 @@ def _is_size(value: onnx_ir.Value) -> bool:
 
 
 def _decimal_value(number: Any) -> float:
-    """The float64 that a float32 was most likely written as: a short decimal, else a fraction."""
+    """Return the float64 that a float32 likely stands for: a short decimal, else a fraction."""
     import numpy as np
 
     if number.dtype != np.float32:
@@ -189,7 +190,7 @@ def _decimal_value(number: Any) -> float:
 
 
 def _replace_with_table(node: onnx_ir.Node, number: _SizeNumber, counts: Sequence[int]) -> None:
-    """Give a cast to integers what a table has for the sizes, in the shape that it was given."""
+    """Replace a cast to integers by a table lookup of the sizes, in its shape."""
     import numpy as np
     import onnx_ir
 

@@ -1,4 +1,4 @@
-"""Index an ONNX graph: who makes and who reads each tensor, and its constants."""
+"""Index an ONNX graph: the producer and readers of each tensor, and the constants."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .onnx_origins import all_nodes
-
-if TYPE_CHECKING:
-    import onnx
-
-    from ..core.contract import Array
-
-else:
-    Node: TypeAlias = Any  # the type is onnx's, which is only imported where it is used
-
 if TYPE_CHECKING:
     import onnx
 
@@ -26,9 +16,33 @@ if TYPE_CHECKING:
 
     Node: TypeAlias = onnx.NodeProto
 else:
-    Node: TypeAlias = Any  # the type is onnx's, which is only imported where it is used
+    Node: TypeAlias = Any  # onnx is imported only where it is used
 
 _FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+def node_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and the graphs inside its nodes, innermost last."""
+    yield graph
+    for node in graph.node:
+        for body in node_bodies(node):
+            yield from all_graphs(body)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph, each followed by the nodes inside it."""
+    for node in graph.node:
+        yield node
+        for body in node_bodies(node):
+            yield from all_nodes(body)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +55,13 @@ class GraphLinks:
     outputs: frozenset[str] = frozenset()
 
     def neighbours(self, tensor: str) -> tuple[Node, ...]:
-        """The maker of a tensor, where a node made it, and its readers."""
+        """Yield the producer of a tensor, if it is a node, and its readers."""
         maker = self.makers.get(tensor)
         return (*([maker] if maker is not None else ()), *self.readers.get(tensor, ()))
 
 
 def index_links(graph: onnx.GraphProto) -> GraphLinks:
-    """Walk the graph once."""
+    """Index the edges of a graph."""
     top = {id(node) for node in graph.node}
     inside = [node for node in all_nodes(graph) if id(node) not in top]
     links = GraphLinks(
@@ -63,18 +77,18 @@ def index_links(graph: onnx.GraphProto) -> GraphLinks:
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Give a name to each node that has none, or one that an earlier node has."""
-    taken: set[str] = set()
+    """Name each node that has no name, or the name of an earlier node."""
+    used: set[str] = set()
     for index, node in enumerate(all_nodes(graph)):
-        if not node.name or node.name in taken:
+        if not node.name or node.name in used:
             node.name = f"{node.op_type}_{node.output[0] if node.output else index}"
-        while node.name in taken:
+        while node.name in used:
             node.name = f"{node.name}_{index}"
-        taken.add(node.name)
+        used.add(node.name)
 
 
 def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """The float32 constants of a graph, bodies apart, by the name of the tensor that they are.
+    """Return the float32 constants of a graph, without bodies, by tensor name.
 
     They are initializers, or values of Constant and ConstantOfShape nodes.
     """
@@ -90,21 +104,21 @@ def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorPr
 
 
 def constant_values(tensor: onnx.TensorProto, folder: Path) -> Array:
-    """The values of a constant, which may lie in a file in `folder`."""
+    """Return the values of a constant, which may lie in a file in `folder`."""
     from onnx import numpy_helper
 
     array: Array = numpy_helper.to_array(tensor, base_dir=str(folder))
     return array
 
 
-# Operators whose weights and activations take 8 bits with profit: nearly all the work is theirs.
+# operators that profit from 8-bit weights and activations: nearly all the work is theirs
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-WITH_ZERO = 3  # inputs of such a node that has a zero point
+WITH_ZERO = 3  # number of inputs of a node with a zero point
 
 
 class GraphWiring:
-    """A graph by tensor name, as it was when read; graphs inside nodes are left out.
+    """A graph indexed by tensor name when it was read; graphs inside nodes are left out.
 
     `constants` are the initializers, which have no producer.
     """
@@ -119,37 +133,37 @@ class GraphWiring:
                 self.readers.setdefault(name, []).append(node)
 
     def activations(self, node: onnx.NodeProto) -> list[str]:
-        """The inputs of a node that are computed or fed, not constant."""
+        """Return the inputs of a node that are computed or fed, not constant."""
         return [name for name in node.input if name and name not in self.constants]
 
     def producer_if(self, name: str, operator: str) -> onnx.NodeProto | None:
-        """The producer of a tensor, where it is that operator."""
+        """Return the producer of a tensor if it is that operator."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type == operator else None
 
     def before(self, name: str) -> str | None:
-        """The tensor that a Q/DQ pair stands for; None where no such pair makes `name`."""
-        taken = self.producer_if(name, DEQUANTIZE)
-        given = self.producer_if(taken.input[0], QUANTIZE) if taken is not None else None
+        """Return the tensor before a Q/DQ pair; None if no pair produces `name`."""
+        dequantize = self.producer_if(name, DEQUANTIZE)
+        given = self.producer_if(dequantize.input[0], QUANTIZE) if dequantize is not None else None
         return str(given.input[0]) if given is not None else None
 
 
 def tensor_values(tensor: onnx.TensorProto) -> Array:
-    """The numbers of a constant whose data is in memory."""
+    """Return the values of a constant whose data is in memory."""
     from onnx import numpy_helper
 
     return numpy_helper.to_array(tensor)
 
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    """An integer attribute of a node."""
+    """Return an integer attribute of a node."""
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Have every node stand after those that make what it reads, the graphs inside it included.
+    """Sort nodes topologically, counting what the graphs inside them read.
 
-    ONNX Runtime's quantizer sorts nodes anew, and does not look into an If or a Loop.
+    ONNX Runtime's quantizer re-sorts nodes without looking into If or Loop.
     """
     makers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
     before = {
@@ -160,7 +174,7 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
         return
     try:
         order = list(TopologicalSorter(before).static_order())
-    except CycleError:  # no order is right: the checker says what is wrong
+    except CycleError:  # no valid order: the checker reports it
         return
     nodes = type(graph)(node=[graph.node[at] for at in order])
     graph.ClearField("node")
@@ -168,12 +182,10 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _node_reads(node: onnx.NodeProto) -> set[str]:
-    """What a node reads, and the graphs inside it of what is around them."""
+    """Return what a node reads, including outer values read by the graphs inside it."""
     names = set(node.input)
-    for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            own = {one.name for one in (*body.input, *body.initializer)}
-            for inner in body.node:
-                names |= _node_reads(inner) - own
-                own.update(inner.output)
+    for body in node_bodies(node):
+        own = {one.name for one in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names |= _node_reads(inner) - own
     return names

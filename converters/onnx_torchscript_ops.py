@@ -1,21 +1,20 @@
-"""ONNX translations of operators that only the TorchScript exporter lacks."""
+"""The op builder of the TorchScript exporter, and translations of operators that it lacks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
 from .onnx_image_ops import linspace_steps
-from .onnx_op_builder import SymbolicOpBuilder, python_value
 from .onnx_shared_ops import OpWriter, as_floats, dtype_of, expm1, log1p, rank_of, translation_error
 
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
 _MATRIX = 2
 _TORCH_FLOAT = 6  # c10::ScalarType::Float
-# As torch's documentation has them ("Alias for ...")
+# as in torch's documentation ("Alias for ...")
 OPERATOR_ALIASES: Mapping[str, str] = {
     "absolute": "abs",
     "arccos": "acos",
@@ -47,10 +46,96 @@ OPERATOR_ALIASES: Mapping[str, str] = {
     "swapaxes": "transpose",
     "swapdims": "transpose",
 }
+_SUFFIXES = ((bool, "i"), (int, "i"), (float, "f"), (str, "s"))
+
+
+def python_value(value: Any) -> Any:
+    """Return the Python value of a constant in the graph; anything else unchanged."""
+    node = value.node()
+    if node.kind() == "prim::Constant":
+        return value.toIValue()
+    if node.kind() == "prim::ListConstruct":
+        return [python_value(part) for part in node.inputs()]
+    if node.kind() == "onnx::Constant" and node.kindOf("value") == "t":
+        held = node.t("value")
+        return held.item() if held.dim() == 0 else value
+    if node.kind() == "onnx::Constant" and node.kindOf("value") == "s":
+        return node.s("value")
+    return value
+
+
+class SymbolicOpBuilder:
+    """Adds the operator called by name to the graph; accepts what onnxscript's opsets accept.
+
+    Inputs are graph values or Python numbers, which take the dtype of the inputs that they must
+    agree with. `_outputs` is the number of outputs of a variadic operator.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import onnx
+
+        schema = onnx.defs.get_schema(name, max_inclusive_version=self._graph.opset)
+
+        def write(*inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
+            values = [self._value(schema, at, inputs) for at in range(len(inputs))]
+            named = {
+                f"{key}_{_attribute_suffix(value)}": value for key, value in attributes.items()
+            }
+            count = _outputs or schema.min_output or schema.max_output
+            return self._graph.op(name, *values, outputs=count, **named)
+
+        return write
+
+    def _value(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
+        import torch
+
+        value = inputs[at]
+        if value is None:
+            from torch.onnx import symbolic_helper
+
+            return symbolic_helper._optional_input_placeholder_tensor(self._graph)  # type: ignore[no-untyped-call]  # torch's own
+        if isinstance(value, torch.Tensor):
+            return self._graph.op("Constant", value_t=value)
+        if isinstance(value, torch._C.Value):
+            return value
+        constant = self._graph.op("Constant", value_t=torch.tensor(value))
+        like = self._like(schema, at, inputs)
+        return constant if like is None else self._graph.op("CastLike", constant, like)
+
+    def _like(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
+        """Return the input whose dtype this one must have."""
+        import torch
+
+        types = [_formal_input(schema, index).type_str for index in range(len(inputs))]
+        for index, value in enumerate(inputs):
+            if isinstance(value, torch._C.Value) and types[index] == types[at]:
+                return value
+        return None
+
+
+def _formal_input(schema: Any, index: int) -> Any:
+    """Return the schema's input; indices beyond the last belong to the last, which is variadic."""
+    return schema.inputs[min(index, len(schema.inputs) - 1)]
+
+
+def _attribute_suffix(value: Any) -> str:
+    """Return the exporter's suffix for the type of an attribute."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return "t"
+    one = value[0] if isinstance(value, (list, tuple)) and value else value
+    found = [suffix for kind, suffix in _SUFFIXES if isinstance(one, kind)]
+    if not found:
+        raise TypeError(f"an attribute cannot be a {type(value).__name__}")
+    return found[0]
 
 
 def _exporter_symbolic(name: str) -> OpWriter:
-    """What the exporter has for an operator, in the opset that it writes."""
+    """Return the exporter's translation of an operator in the opset being written."""
 
     def write(g: Any, *values: Any) -> object:
         from torch.onnx._internal.torchscript_exporter.registration import registry
@@ -69,7 +154,7 @@ def _exporter_symbolic(name: str) -> OpWriter:
 
 
 def _unary_writer(kind: str) -> OpWriter:
-    """An operator of ONNX that takes floats."""
+    """Return the writer of a unary ONNX operator on floats."""
 
     def write(op: Any, self: Any) -> Any:
         return getattr(op, kind)(as_floats(op, self))
@@ -77,81 +162,43 @@ def _unary_writer(kind: str) -> OpWriter:
     return write
 
 
-def positive(op: Any, self: Any) -> Any:
-    """The values as they are."""
-    return op.Identity(self)
-
-
 def ravel(op: Any, self: Any) -> Any:
-    """All values in one row."""
+    """Flatten to one dim."""
     return op.Reshape(self, _number_row([-1]))
 
 
+def _erfc(op: Any, self: Any) -> Any:
+    """Return 1 - erf(x), which is exact to float32's step at 1, as values are at most 2."""
+    return op.Sub(1.0, op.Erf(as_floats(op, self)))
+
+
 def trunc(op: Any, self: Any) -> Any:
-    """The whole part, towards zero."""
+    """Round towards zero."""
     if "int" in (dtype_of(self) or ""):
         return op.Identity(self)
     return op.Where(op.Less(self, 0.0), op.Ceil(self), op.Floor(self))
 
 
-def frac(op: Any, self: Any) -> Any:
-    """What is left beside the whole part."""
-    return op.Sub(self, trunc(op, self))
-
-
 def exp2(op: Any, self: Any) -> Any:
-    """2 to the power of each value."""
+    """Return 2 to the power of each value."""
     self = as_floats(op, self)
     return op.Pow(op.CastLike(2.0, self), self)
 
 
-def erfc(op: Any, self: Any) -> Any:
-    """1 - erf(x): exact to float32's step at 1, as the values are at most 2."""
-    return op.Sub(1.0, op.Erf(as_floats(op, self)))
-
-
-def deg2rad(op: Any, self: Any) -> Any:
-    """Degrees in radians."""
-    return op.Mul(as_floats(op, self), math.pi / 180)
-
-
-def rad2deg(op: Any, self: Any) -> Any:
-    """Radians in degrees."""
-    return op.Mul(as_floats(op, self), 180 / math.pi)
-
-
 def sinc(op: Any, self: Any) -> Any:
-    """sin(pi x) / (pi x), which is 1 at 0."""
+    """Return sin(pi x) / (pi x), which is 1 at 0."""
     turned = op.Mul(as_floats(op, self), math.pi)
     return op.Where(op.Equal(turned, 0.0), op.CastLike(1.0, turned), op.Div(op.Sin(turned), turned))
 
 
-def fmax(op: Any, self: Any, other: Any) -> Any:
-    """The greater of two, of which NaN is none."""
-    return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Max(self, other)))
-
-
-def fmin(op: Any, self: Any, other: Any) -> Any:
-    """The lesser of two, of which NaN is none."""
-    return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Min(self, other)))
-
-
-def heaviside(op: Any, self: Any, values: Any) -> Any:
-    """0 below zero, 1 above, and at zero the values given."""
-    return op.Where(op.Equal(self, 0.0), values, op.CastLike(op.Greater(self, 0.0), self))
-
-
-def logaddexp(op: Any, self: Any, other: Any) -> Any:
-    """log(exp(x) + exp(y)) from the greater; two that are equal, infinite ones too, are doubled."""
-    return _log_of_sum(op, self, other, log_of_two=math.log(2))
-
-
-def logaddexp2(op: Any, self: Any, other: Any) -> Any:
-    """As `logaddexp`, to the base of 2."""
-    return _log_of_sum(op, self, other, log_of_two=1.0)
+def _ignore_nan(op: Any, kind: str, one: Any, other: Any) -> Any:
+    """Return the larger or smaller of two, or the one that is not NaN."""
+    chosen = getattr(op, kind)(one, other)
+    return op.Where(op.IsNaN(one), other, op.Where(op.IsNaN(other), one, chosen))
 
 
 def _log_of_sum(op: Any, self: Any, other: Any, *, log_of_two: float) -> Any:
+    """Return log(b^x + b^y), scaled by the larger; equal values, even infinite, double."""
     scale = math.log(2) / log_of_two
     apart = op.Mul(op.Abs(op.Sub(self, other)), -scale)
     more = op.Div(op.Log(op.Add(op.Exp(apart), 1.0)), scale)
@@ -160,41 +207,26 @@ def _log_of_sum(op: Any, self: Any, other: Any, *, log_of_two: float) -> Any:
 
 
 def xlogy(op: Any, self: Any, other: Any) -> Any:
-    """The product of x and log(y), which is 0 where x is, unless y is NaN."""
+    """Return x log(y), which is 0 where x is 0 unless y is NaN."""
     none = op.And(op.Equal(self, 0.0), op.Not(op.IsNaN(other)))
     return op.Where(none, op.CastLike(0.0, other), op.Mul(self, op.Log(other)))
 
 
-def addcdiv(op: Any, self: Any, one: Any, other: Any, value: float = 1) -> Any:
-    """The sum of x and value times one / other."""
-    return op.Add(self, op.Mul(op.Div(one, other), float(value)))
-
-
 def inner(op: Any, self: Any, other: Any) -> Any:
-    """The products of all rows with all rows."""
+    """Return the products of all pairs of rows."""
     rank = rank_of(other)
     if rank > _MATRIX or rank_of(self) == 0 or rank == 0:
-        raise translation_error("inner", "of numbers or of more than two dims on the right")
+        raise translation_error("inner", "for scalars, or more than two dims on the right")
     return op.MatMul(self, op.Transpose(other, perm=[1, 0]) if rank == _MATRIX else other)
 
 
 def addmv(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, self: Any, mat: Any, vec: Any, beta: float = 1, alpha: float = 1
 ) -> Any:
-    """The sum of beta x and alpha (mat vec); ONNX Runtime 1.24 turns mat wrong beside a row."""
+    """Return beta x + alpha (mat @ vec); ONNX Runtime 1.24 transposes mat wrongly beside a row."""
     column = op.Mul(op.Unsqueeze(vec, _number_row([1])), float(alpha))
     added = op.Squeeze(op.MatMul(mat, column), _number_row([1]))
     return op.Add(op.Mul(self, float(beta)), added)
-
-
-def flipud(op: Any, self: Any) -> Any:
-    """The first dim in reverse."""
-    return _reverse_axis(op, self, 0)
-
-
-def fliplr(op: Any, self: Any) -> Any:
-    """The second dim in reverse."""
-    return _reverse_axis(op, self, 1)
 
 
 def _reverse_axis(op: Any, self: Any, axis: int) -> Any:
@@ -205,7 +237,7 @@ def _reverse_axis(op: Any, self: Any, axis: int) -> Any:
 def diff(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Any:
-    """The differences of neighbours, n times."""
+    """Return the differences of neighbours, n times."""
     parts = [part for part in (prepend, self, append) if part is not None]
     values = op.Concat(*parts, axis=dim) if len(parts) > 1 else self
     for _ in range(n):
@@ -216,28 +248,18 @@ def diff(  # noqa: PLR0913, PLR0917 - the operator's own
     return values
 
 
-def column_stack(op: Any, tensors: Sequence[Any]) -> Any:
-    """Columns, and matrices, side by side."""
-    return op.Concat(*(_pad_rank(op, one, back=[1]) for one in tensors), axis=1)
-
-
-def dstack(op: Any, tensors: Sequence[Any]) -> Any:
-    """One behind the other, in the third dim."""
-    return op.Concat(*(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2)
-
-
 def _pad_rank(op: Any, value: Any, *, back: Sequence[int], front: Sequence[int] = ()) -> Any:
-    """The value with dims of 1 before and behind, where it has too few for the last of them."""
+    """Add dims of 1 before and after a value whose rank is too low."""
     rank = rank_of(value)
     if rank == 0:
-        raise translation_error("it", "of a number among the tensors")
+        raise translation_error("it", "for a scalar among the tensors")
     for axis in (*(front if rank == 1 else ()), *(back if rank <= back[-1] else ())):
         value = op.Unsqueeze(value, _number_row([axis]))
     return value
 
 
 def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> Any:
-    """The values at these places along a dim; without one, in one row."""
+    """Gather along a dim; of the flattened values if there is none."""
     if dim is None:
         return op.GatherElements(ravel(op, self), ravel(op, indices), axis=0)
     axis = dim % rank_of(self)
@@ -250,35 +272,14 @@ def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> 
     return op.GatherElements(values, places, axis=axis)
 
 
-def msort(op: Any, self: Any) -> Any:
-    """The values along the first dim, in order."""
-    size = op.Shape(self, start=0, end=1)
-    return op.TopK(self, size, axis=0, largest=0, sorted=1)[0]
-
-
-def argwhere(op: Any, self: Any) -> Any:
-    """The places of what is not zero, one a row."""
-    return op.Transpose(op.NonZero(self), perm=[1, 0])
-
-
 def trace(op: Any, self: Any) -> Any:
-    """The sum of the diagonal of a matrix."""
+    """Return the sum of a matrix's diagonal."""
     on = op.Cast(op.EyeLike(self, dtype=_INT64), to=_BOOL)
     return op.ReduceSum(op.Where(on, self, 0.0), keepdims=0)
 
 
-def isposinf(op: Any, self: Any) -> Any:
-    """Where it is infinite and above zero."""
-    return op.IsInf(self, detect_negative=0)
-
-
-def isneginf(op: Any, self: Any) -> Any:
-    """Where it is infinite and below zero."""
-    return op.IsInf(self, detect_positive=0)
-
-
 def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any) -> Any:
-    """Steps of float32 between two numbers; of others as the exporter writes it."""
+    """Return float32 steps between two numbers; other dtypes are left to the exporter."""
     from torch.onnx._internal.torchscript_exporter import symbolic_opset9
 
     if python_value(dtype) not in {None, _TORCH_FLOAT}:
@@ -302,34 +303,42 @@ _UNARY = {
 _OWN_OPS: Mapping[str, OpWriter] = {
     **{name: _unary_writer(kind) for name, kind in _UNARY.items()},
     **{f"arc{name[1:]}": _unary_writer(_UNARY[name]) for name in ("acosh", "asinh", "atanh")},
-    "addcdiv": addcdiv,
+    "addcdiv": lambda op, x, one, other, value=1: op.Add(
+        x, op.Mul(op.Div(one, other), float(value))
+    ),
     "addmv": addmv,
-    "argwhere": argwhere,
-    "column_stack": column_stack,
-    "deg2rad": deg2rad,
+    "argwhere": lambda op, x: op.Transpose(op.NonZero(x), perm=[1, 0]),
+    "column_stack": lambda op, tensors: op.Concat(
+        *(_pad_rank(op, one, back=[1]) for one in tensors), axis=1
+    ),
+    "deg2rad": lambda op, x: op.Mul(as_floats(op, x), math.pi / 180),
     "diff": diff,
-    "dstack": dstack,
-    "erfc": erfc,
+    "dstack": lambda op, tensors: op.Concat(
+        *(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2
+    ),
+    "erfc": _erfc,
     "exp2": exp2,
     "fix": trunc,
-    "fliplr": fliplr,
-    "flipud": flipud,
-    "fmax": fmax,
-    "fmin": fmin,
-    "frac": frac,
-    "heaviside": heaviside,
+    "fliplr": lambda op, x: _reverse_axis(op, x, 1),
+    "flipud": lambda op, x: _reverse_axis(op, x, 0),
+    "fmax": lambda op, x, y: _ignore_nan(op, "Max", x, y),
+    "fmin": lambda op, x, y: _ignore_nan(op, "Min", x, y),
+    "frac": lambda op, x: op.Sub(x, trunc(op, x)),
+    "heaviside": lambda op, x, values: op.Where(
+        op.Equal(x, 0.0), values, op.CastLike(op.Greater(x, 0.0), x)
+    ),
     "inner": inner,
-    "isneginf": isneginf,
-    "isposinf": isposinf,
+    "isneginf": lambda op, x: op.IsInf(x, detect_positive=0),
+    "isposinf": lambda op, x: op.IsInf(x, detect_negative=0),
     "linspace": linspace,
-    "logaddexp": logaddexp,
-    "logaddexp2": logaddexp2,
-    "msort": msort,
-    "positive": positive,
-    "rad2deg": rad2deg,
+    "logaddexp": lambda op, x, y: _log_of_sum(op, x, y, log_of_two=math.log(2)),
+    "logaddexp2": lambda op, x, y: _log_of_sum(op, x, y, log_of_two=1.0),
+    "msort": lambda op, x: op.TopK(x, op.Shape(x, start=0, end=1), axis=0, largest=0, sorted=1)[0],
+    "positive": lambda op, x: op.Identity(x),
+    "rad2deg": lambda op, x: op.Mul(as_floats(op, x), 180 / math.pi),
     "ravel": ravel,
     "sinc": sinc,
-    "special_erfc": erfc,
+    "special_erfc": _erfc,
     "special_exp2": exp2,
     "special_expm1": expm1,
     "special_log1p": log1p,

@@ -21,8 +21,8 @@ _LOGICAL = frozenset({"LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot"})
 def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
     """Write divisions, remainders and comparisons of integers exactly, in place.
 
-    Only where an input of the signature holds integers beyond 2^24, and only what is computed from
-    inputs: sizes are small. Divisors are anything but 0 and -2^31.
+    Only if an input of the signature exceeds 2^24, and only for values computed from inputs: sizes
+    are small. Divisors are anything except 0 and -2^31.
     """
     if not has_wide_integers(signature, beyond=_EXACT):
         return
@@ -59,7 +59,7 @@ def _keep_apart(node: Any) -> None:
 
 
 def _add_axis(value: Any) -> Any:
-    """The value with an axis of size 1 in front."""
+    """Add an axis of size 1 in front."""
     import numpy as np
     from openvino import opset13 as op
 
@@ -106,8 +106,8 @@ def _one_if_positive(x: Any) -> Any:
 def _quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded towards zero.
 
-    A quotient in float32 is off by 2^8 at most, and that of the rest by 1: what is left says which
-    way.
+    A float32 quotient is off by at most 2^8, and that of the remainder by 1, which the last
+    remainder corrects.
     """
     from openvino import opset13 as op
 
@@ -122,14 +122,14 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    """The remainder with the sign of a."""
+    """Return the remainder with the sign of a."""
     from openvino import opset13 as op
 
     return op.subtract(a, op.multiply(_quotient(a, b), b))
 
 
 def _floor_remainder(a: Any, b: Any) -> Any:
-    """The remainder with the sign of b."""
+    """Return the remainder with the sign of b."""
     from openvino import opset13 as op
 
     rest = _remainder(a, b)
@@ -138,14 +138,14 @@ def _floor_remainder(a: Any, b: Any) -> Any:
 
 
 def _difference(a: Any, b: Any) -> Any:
-    """0 where they are equal, else 1 or -1: a difference wraps, but not to 0."""
+    """Return 0 where a and b are equal, else 1 or -1: a difference wraps, but not to 0."""
     from openvino import opset13 as op
 
     return _sign(op.subtract(a, b))
 
 
 def _excess(a: Any, b: Any) -> Any:
-    """0 unless a is greater, else 1 or -1."""
+    """Return 0 unless a is greater, else 1 or -1."""
     from openvino import opset13 as op
 
     return _difference(op.maximum(a, b), b)
@@ -179,13 +179,13 @@ _WRITERS: dict[str, BinaryWriter] = {
 }
 
 
-_HALVES = 4096  # a float32 splits into the upper and the lower 12 bits of its significand
-_LARGEST = 3e38  # a correction beyond overflowed on its way
+_HALVES = 4096  # splits a float32 into the upper and the lower 12 bits of its significand
+_LARGEST = 3e38  # a larger correction overflowed
 _DISCRETE = frozenset({
     "Bucketize", "Ceiling", "Equal", "Floor", "FloorMod", "Greater", "GreaterEqual", "Less",
     "LessEqual", "Mod", "NotEqual", "Range", "Round", "Sign",
 })  # fmt: skip
-_KEEP = frozenset({  # element by element, or as it is: what is discrete after them was before
+_KEEP = frozenset({  # element-wise or moves: none makes a value discrete
     "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Exp", "Gather",
     "GatherElements", "Log", "Maximum", "Minimum", "Multiply", "Negative", "Power", "ReduceMax",
     "ReduceMin", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice",
@@ -194,18 +194,18 @@ _KEEP = frozenset({  # element by element, or as it is: what is discrete after t
 
 
 def keep_discrete_quotients(model: openvino.Model) -> None:
-    """Round divisions of float32 right where something discrete is made of the result, in place."""
+    """Round divisions of float32 correctly if their result becomes discrete, in place."""
     for node in _discrete_divisions(model):
         if node.get_type_name() == "Divide":
             replace_node(node, exact_divide(*node.input_values()))
 
 
 def exact_divide(a: Any, b: Any) -> openvino.Node:
-    """The float32 that is nearest to a / b, in operators that OpenVINO's CPU keeps to.
+    """Return the float32 nearest to a / b, in operators that OpenVINO's CPU leaves alone.
 
-    q = a * (1 / b) is next to it at most. The rest a - q * b is computed without an error, with
-    q * b as the sum of two float32 (Dekker, 1971), and rest / b is added to q. Numbers beyond some
-    1e34 or below 1e-31 in magnitude may keep the q that they had.
+    q = a * (1 / b) is at most one float32 off. The remainder a - q * b is computed exactly, with q
+    * b as the sum of two float32 (Dekker, 1971), and remainder / b is added to q. Magnitudes beyond
+    some 1e34 or below 1e-31 may keep q.
     """
     import numpy as np
     from openvino import opset13 as op
@@ -219,22 +219,22 @@ def exact_divide(a: Any, b: Any) -> openvino.Node:
         error = op.add(error, op.multiply(first, second))
     rest = op.subtract(op.subtract(a, product), error)
     better = op.add(q, op.multiply(rest, inverse))
-    known = op.less_equal(op.abs(better), np.float32(_LARGEST))  # false of NaN
+    known = op.less_equal(op.abs(better), np.float32(_LARGEST))  # false for NaN
     return op.select(known, better, q)
 
 
 def _split_float(x: Any) -> tuple[openvino.Node, openvino.Node]:
-    """Two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
+    """Split x into two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
     import numpy as np
     from openvino import opset13 as op
 
-    shifted = op.add(op.multiply(x, np.float32(_HALVES)), x)  # 4097, which float16 does not have
+    shifted = op.add(op.multiply(x, np.float32(_HALVES)), x)  # not 4097, which float16 lacks
     high = op.subtract(shifted, op.subtract(shifted, x))
     return high, op.subtract(x, high)
 
 
 def _discrete_divisions(model: openvino.Model) -> list[Any]:
-    """The nodes of float32 whose values become discrete, element by element, further on."""
+    """Return the float32 nodes whose values become discrete further on."""
     found: dict[str, Any] = {}
     left = [node for node in model_nodes(model) if _is_discrete(node)]
     while left:

@@ -1,9 +1,9 @@
-"""Faults planted in copies of an OpenVINO IR: what a verdict on it would have to find."""
+"""Plant faults in copies of an OpenVINO IR, to measure what a verdict on it detects."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,24 +17,26 @@ from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
-    SMALL_NUMBER,
+    EditableConstant,
     FaultChange,
     SizeFault,
+    alter_constant,
     alter_element,
     draw_size,
     fault_record,
+    scale_constant,
     swap_rows,
 )
 
 if TYPE_CHECKING:
     import openvino
 
-_ORDERED = {  # operators whose inputs, named by place, do not commute
+_ORDERED = {  # operators, by the position of their inputs, that do not commute
     "Subtract": (0, 1), "Divide": (0, 1), "Power": (0, 1), "FloorMod": (0, 1), "Mod": (0, 1),
     "Less": (0, 1), "Greater": (0, 1), "LessEqual": (0, 1), "GreaterEqual": (0, 1),
     "Select": (1, 2),
 }  # fmt: skip
-_SCALED = {"Elu": "alpha", "LRN": "alpha"}  # operators with an attribute that is a number
+_SCALED = {"Elu": "alpha", "LRN": "alpha"}  # operators with a numeric attribute
 _FLIPPED = {"AvgPool": "exclude-pad", "CumSum": "exclusive", "GridSample": "align_corners"}
 _NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "Gelu": ("approximation_mode", {"ERF": "TANH", "TANH": "ERF"}),
@@ -52,7 +54,7 @@ _FLOATS = ("f32", "f16", "f64")
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind; None in a model with a loop that might not end.
+    """Write a copy with one fault of this kind; None for a model with a conditional loop.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -76,7 +78,7 @@ def plant_fault(
 
 
 def _has_open_loop(model: openvino.Model) -> bool:
-    """Whether a loop, in a body too, ends where its body says so: a fault may keep it from that."""
+    """Return whether a loop's end is computed in its body: a fault might keep it from ending."""
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "Loop":
@@ -93,7 +95,7 @@ def _has_open_loop(model: openvino.Model) -> bool:
 
 
 def _nodes_of_types(model: openvino.Model, *kinds: str) -> list[Any]:
-    """The nodes of these types; all where none is named."""
+    """Return the nodes of these types; all without types."""
     return [node for node in model.get_ordered_ops() if not kinds or node.get_type_name() in kinds]
 
 
@@ -102,7 +104,7 @@ def _node_label(node: Any) -> str:
 
 
 def _replace_constant(constant: Any, array: Array) -> None:
-    """Have what reads the constant read another."""
+    """Replace a constant for all its readers."""
     import numpy as np
     import openvino
 
@@ -113,53 +115,24 @@ def _replace_constant(constant: Any, array: Array) -> None:
         reader.replace_source_output(other.output(0))
 
 
-def _float_constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
-    """Constants of floats, and of 8-bit integers, with one element or with several."""
+def _constants(model: openvino.Model, *, scalar: bool) -> list[EditableConstant]:
+    """Return constants of floats with one element, or of floats and 8-bit integers with several."""
     kinds = _FLOATS if scalar else (*_FLOATS, "i8", "u8")
     return [
-        node
+        EditableConstant(
+            name=str(node.get_friendly_name()),
+            read=functools.partial(getattr, node, "data"),
+            write=functools.partial(_replace_constant, node),
+        )
         for node in _nodes_of_types(model, "Constant")
         if node.get_element_type().get_type_name() in kinds and (node.data.size == 1) == scalar
     ]
 
 
-def _alter_weights(
-    change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[openvino.Model, Random], FaultChange | None]:
-    """A fault in one of the constants with several elements."""
-
-    def plant(model: openvino.Model, random: Random) -> FaultChange | None:
-        nodes = _float_constants(model, scalar=False)
-        for node in random.sample(nodes, len(nodes)):
-            found = change(node.data, random)
-            if found is not None:
-                _replace_constant(node, found[0])
-                return str(node.get_friendly_name()), found[1]
-        return None
-
-    return plant
-
-
-def _scale_constant(model: openvino.Model, random: Random, *, small: bool) -> FaultChange | None:
-    """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
-    found = []
-    for node in _float_constants(model, scalar=True):
-        value = float(node.data.reshape(-1)[0])
-        if value and isfinite(value) and (abs(value) <= SMALL_NUMBER) == small:
-            found.append((node, value))
-    if not found:
-        return None
-    node, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
-    array = node.data
-    _replace_constant(node, (array * array.dtype.type(times)).astype(array.dtype))
-    return str(node.get_friendly_name()), f"{value:.4g} -> {value * times:.4g}"
-
-
 def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
-    """Two float inputs of an operator, or two rows of a weight, in each other's place.
+    """Swap two float inputs of an operator, or two rows of a weight.
 
-    Integers are left alone: they may be indices, which OpenVINO does not always check.
+    Leaves integers alone: they may be indices, which OpenVINO does not always check.
     """
     nodes = [node for node in _nodes_of_types(model, *_ORDERED) if _can_swap(node)]
     if nodes and random.random() < 1 / 2:
@@ -168,8 +141,8 @@ def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
         sources = [node.input(place).get_source_output() for place in (one, other)]
         node.input(one).replace_source_output(sources[1])
         node.input(other).replace_source_output(sources[0])
-        return _node_label(node), f"inputs {one} and {other} in each other's place"
-    return _alter_weights(swap_rows)(model, random)
+        return _node_label(node), f"inputs {one} and {other} swapped"
+    return alter_constant(_constants(model, scalar=False), swap_rows, random)
 
 
 def _can_swap(node: Any) -> bool:
@@ -181,12 +154,12 @@ def _can_swap(node: Any) -> bool:
 
 
 def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
-    """Another value of an attribute, or of a scalar that an operator reads."""
+    """Change an attribute, or a scalar that an operator reads."""
     nodes = _nodes_of_types(model, *_SCALED, *_FLIPPED, *_NAMED)
     nodes += [node for node in _nodes_of_types(model, *_PADDED) if any(_begin_padding(node))]
-    scaled = (
-        None if nodes and random.random() < 1 / 2 else _scale_constant(model, random, small=False)
-    )
+    scaled = None
+    if not nodes or random.random() >= 1 / 2:
+        scaled = scale_constant(_constants(model, scalar=True), random, small=False)
     if scaled is None and nodes:
         node = random.choice(nodes)
         return _node_label(node), _alter_attribute(node)
@@ -194,7 +167,7 @@ def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
 
 
 def _begin_padding(node: Any) -> list[int]:
-    """What is padded before the first of the spatial axes; nothing where that is left open."""
+    """Return the padding before the first spatial axis; empty if automatic."""
     found = node.get_attributes()
     known = found.get("auto_pad", "explicit") in ("explicit", "EXPLICIT")
     return list(found.get("pads_begin", []))[:1] if known else []
@@ -224,10 +197,10 @@ def _alter_attribute(node: Any) -> str:
 
 
 def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
-    """An epsilon a thousand times as large."""
+    """Scale an epsilon by 1000."""
     nodes = _nodes_of_types(model, "MVN", "NormalizeL2", "BatchNormInference")
     if not nodes:
-        return _scale_constant(model, random, small=True)
+        return scale_constant(_constants(model, scalar=True), random, small=True)
     node = random.choice(nodes)
     name = "epsilon" if "epsilon" in node.get_attributes() else "eps"
     value = float(node.get_attributes()[name])
@@ -238,7 +211,7 @@ def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
 def _alter_at_size(
     model: openvino.Model, signature: Signature, fault: SizeFault, random: Random
 ) -> FaultChange | None:
-    """Multiply an output where an input has a size; None where no output is of floats."""
+    """Multiply an output at one size of an input; None if no output holds floats."""
     import numpy as np
     from openvino import opset13 as ops
 
@@ -268,7 +241,9 @@ def _alter_at_size(
 
 
 _FAULTS: Mapping[FaultKind, Callable[[openvino.Model, Random], FaultChange | None]] = {
-    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.WEIGHT: lambda model, random: alter_constant(
+        _constants(model, scalar=False), alter_element, random
+    ),
     FaultKind.SWAP: _swap_inputs,
     FaultKind.ATTRIBUTE: _change_number,
     FaultKind.EPSILON: _scale_epsilon,

@@ -1,15 +1,16 @@
 """OpenVINO IR (.xml + .bin), from ONNX; FP32, FP16 or INT8; run by OpenVINO's CPU device.
 
-What is not quantized is computed in float32 here: OpenVINO would otherwise pick bfloat16 by itself
-on CPUs that have it, and an FP16 IR means FP16 *weights*. No entry of the IR keeps it from that
-(decision 8), so that what it gives by default is measured as well. An INT8 IR comes from a
-quantizer, as an ONNX with Q/DQ nodes or as an IR.
+What is not quantized computes in float32 here: by default OpenVINO picks bfloat16 on CPUs that have
+it, and an FP16 IR means FP16 *weights*. No entry of the IR prevents that (decision 8), so the
+default result is measured as well. An INT8 IR comes from a quantizer, as an ONNX with Q/DQ nodes or
+as an IR.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +72,12 @@ FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
-_DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # what OpenVINO picks by itself, as modelc calls it
-_PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
+_DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # OpenVINO's default precision by its name in modelc
+_PREAMBLE = ("Exception from ", "Check '")  # the location in OpenVINO's sources that raised
 
 
 def readiness() -> Readiness:
-    """Whether the openvino package is installed."""
+    """Return whether the openvino package is installed."""
     found = package_versions("openvino").get("openvino")
     if found is None:
         return Readiness(
@@ -86,7 +87,7 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """An .xml whose root is `<net ...>`."""
+    """Return whether it is an .xml file with the root `<net ...>`."""
     if path.suffix != SUFFIX or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -94,15 +95,15 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Read the ONNX or IR, bound its dims as the signature says, save both files."""
+    """Read the ONNX or IR, bound its dims as in the signature, save both files."""
     import openvino
 
     if job.parent is None:
-        raise RuntimeError("a job for OpenVINO came without its parent")
+        raise RuntimeError("the OpenVINO job has no parent")
     parent = job.parent
     model = read_openvino(parent)
     drop_domain_guard(model)
-    if job.precision is not Precision.INT8:  # quantizers know a softplus, not what it is made of
+    if job.precision is not Precision.INT8:  # quantizers recognise a softplus, not its expansion
         keep_small_softplus(model)
     keep_wide_integers(model, job.signature)
     keep_remainders(model)
@@ -133,7 +134,7 @@ def convert(job: Job) -> Converted:
 
 
 def _judge_config() -> dict[str, str]:
-    """How a model is compiled to be judged: in float32, on the threads of this process."""
+    """Return the configuration for judging: float32, on the threads of this process."""
     return {**_EXACT, **_thread_config()}
 
 
@@ -143,15 +144,15 @@ def _thread_config() -> dict[str, str]:
 
 
 def judge_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
-    """What is set when a model is compiled to be judged."""
+    """Return the settings for judging."""
     return _EXACT
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
-    """Compile the IR for the CPU, in float32."""
+    """Compile the IR for the CPU in float32."""
     if device != "cpu":
         raise MissingError(
-            f"openvino runs on cpu here, not on {device}",
+            f"openvino runs on cpu, not on {device}",
             hint=Hint("use ", Option("device", "cpu")),
             option="device",
         )
@@ -159,7 +160,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
-    """Compile the IR as users do who set nothing; None where that is float32 on this CPU."""
+    """Compile the IR with default settings; None if that means float32 on this CPU."""
     compiled = _compile_model(path, _thread_config())
     picked = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if picked not in _DEFAULTS:
@@ -194,12 +195,12 @@ class OpenVinoRunner(RunnerBase):
         self._compiled: openvino.CompiledModel | None = compiled
 
     def run(self, feed: Feed) -> Outputs:
-        """Run the feed; outputs are copies, because OpenVINO reuses its own memory."""
+        """Run the feed; return copies, because OpenVINO reuses its memory."""
         if self._compiled is None:
             raise RuntimeError("the model is closed")
         given = order_inputs(feed, self.inputs)
         for name, dtype in zip(self.inputs, self._dtypes, strict=True):
-            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it and say nothing
+            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it silently
                 raise _dtype_error(name, str(feed[name].dtype), dtype)
         try:
             results = self._compiled(given)
@@ -215,7 +216,7 @@ class OpenVinoRunner(RunnerBase):
 
 
 def _copy_array(array: Array, bfloat16: bool) -> Array:
-    """A copy; the bits of bfloat16, which OpenVINO calls float16 to numpy, as float32."""
+    """Copy the array; convert bfloat16, which OpenVINO presents as float16, to float32."""
     import numpy as np
 
     if not bfloat16:
@@ -225,30 +226,30 @@ def _copy_array(array: Array, bfloat16: bool) -> Array:
 
 
 def _openvino_error(error: RuntimeError) -> RunnerError:
-    """OpenVINO says where in its sources it threw, line by line, before it says why."""
-    told = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
-    return runner_error("OpenVINO", error, "\n".join(told))
+    """Drop the source locations that precede OpenVINO's message."""
+    lines = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
+    return runner_error("OpenVINO", error, "\n".join(lines))
 
 
 def _port_dtype(port: Any) -> str:
-    """The port's element type as numpy calls it."""
+    """Return numpy's name of the port's element type."""
     return str(port.get_element_type().to_dtype())
 
 
-def _dtype_error(name: str, given: str, wanted: str) -> RunnerError:
+def _dtype_error(name: str, given: str, expected: str) -> RunnerError:
     return RunnerError(
-        f"OpenVINO: input {name!r} is {given}, the model takes {wanted}",
-        hint=f"feed it as {wanted}",
+        f"OpenVINO: input {name!r} is {given}, the model takes {expected}",
+        hint=f"feed it as {expected}",
     )
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
-    """Look into the IR, compiled as it is judged."""
+    """Open the IR for probing, compiled as it is judged."""
     return openvino_probe.open_probe(path, _judge_config())
 
 
 def weights(path: Path) -> Iterator[Array]:
-    """The float32 constants of the IR, read without compiling it."""
+    """Yield the float32 constants of the IR without compiling it."""
     import openvino
 
     try:
@@ -261,7 +262,7 @@ def weights(path: Path) -> Iterator[Array]:
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the IR without compiling it."""
+    """Describe the IR without compiling it."""
     import openvino
 
     try:
@@ -274,7 +275,9 @@ def inspect(path: Path) -> Inspection:
         kind = node.get_type_name()
         operators[kind] += 1
         if kind == "Constant" and not node.output(0).get_partial_shape().is_dynamic:
-            weights[node.output(0).get_element_type().to_string()] += _element_count(node)
+            weights[node.output(0).get_element_type().to_string()] += prod(
+                node.output(0).get_shape()
+            )
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(port) for port in model.inputs),
@@ -287,20 +290,13 @@ def inspect(path: Path) -> Inspection:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the IR says of the job that made it."""
+    """Return the metadata that the job embedded in the IR."""
     return read_ir_metadata(path)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
-    """The dtypes that the compiled model runs in, by layers and by time."""
+    """Return the dtypes in which the compiled model runs, by layers and by time."""
     return openvino_precision.measure_coverage(path, example, _judge_config())
-
-
-def _element_count(node: Any) -> int:
-    total = 1
-    for size in node.output(0).get_shape():
-        total *= size
-    return total
 
 
 def _tensor_info(port: Any) -> TensorInfo:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import openvino
 
 OPENVINO_SOURCE = "OpenVINO runtime model"
-_RUNS = 10  # after one that compiles kernels, which is left out of the times
+_RUNS = 10  # after one warm-up, which compiles kernels
 _LAYERS = frozenset({
     "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
     "LSTMSequence", "MatMul", "RNNCell", "RNNSeq", "RNNSequence", "ScaledDotProductAttention",
 })  # fmt: skip
-_FUSED = "Subgraph"  # attention and the like, compiled as one
+_FUSED = "Subgraph"  # attention and other fused nodes
 _PRODUCT = "MatMul"
 _IDLE = "not_executed"
 _NAMES = {
@@ -37,7 +37,7 @@ _NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class _ExecutedNode:
-    """One node that ran: what it is, what it computed in, and microseconds for all runs."""
+    """An executed node: its type, compute dtype, and microseconds over all runs."""
 
     layer: bool
     dtype: str
@@ -45,12 +45,12 @@ class _ExecutedNode:
 
 
 def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
-    """The compute layers by dtype, and each dtype's share of the time of all that ran.
+    """Return the compute layers by dtype, and each dtype's share of the total time.
 
-    Where nothing takes a measurable time, which is whole microseconds, the share is of layers.
+    The share counts layers if no time is measurable in whole microseconds.
 
     Raises:
-        ConversionError: OpenVINO would not compile or run the model.
+        ConversionError: OpenVINO cannot compile or run the model.
     """
     executed = call_framework("OpenVINO", lambda: list(_run_nodes(path, example, settings)))
     layers = Counter(one.dtype for one in executed if one.layer)
@@ -69,13 +69,13 @@ def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> 
 
 
 def signature_name(port: Any, known: tuple[str, ...]) -> str:
-    """The port's name in the signature; OpenVINO may give a tensor several names."""
+    """Return the port's name in the signature: an OpenVINO tensor may have several names."""
     names: set[str] = port.get_names()
     return next((name for name in known if name in names), "") or any_name(port)
 
 
 def any_name(port: Any) -> str:
-    """A name of the port's tensor; of one without, which files of other tools have, the node's."""
+    """Return a name of the port's tensor, or the node's name if it has none."""
     named = bool(port.get_names())
     return str(port.get_any_name() if named else port.get_node().get_friendly_name())
 
@@ -104,7 +104,7 @@ def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterat
                 facts["layerType"] == _FUSED
                 and not products.isdisjoint(facts["originalLayersNames"].split(","))
             )
-            # What it reports is the mean over all runs, the first one included.
+            # OpenVINO reports the mean over all runs, including the first
             time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
             yield _ExecutedNode(
                 layer=layer, dtype=_kernel_dtype(facts, quantized=quantized), time=time
@@ -112,7 +112,7 @@ def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterat
 
 
 def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
-    """Mean microseconds a run by node; what only moves a pointer is not executed."""
+    """Return the mean microseconds per run by node, without nodes that only move pointers."""
     found = {
         op.get_friendly_name(): _runtime_facts(op) for op in compiled.get_runtime_model().get_ops()
     }
@@ -124,16 +124,16 @@ def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
 
 
 def _runtime_facts(op: Any) -> dict[str, str]:
-    """What the runtime model says of a node."""
+    """Return the runtime model's facts about a node."""
     info = op.get_rt_info()
     return {key: str(getattr(info[key], "value", info[key])) for key in info}
 
 
 def _kernel_dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
-    """The precision of a node's kernel, as `brgconv_avx512_I8` ends with it.
+    """Return the precision in which a kernel's name ends: `brgconv_avx512_I8`.
 
-    `runtimePrecision` is no witness: it says f16 of a float32 kernel that reads FP16 weights, and
-    u8 of a fused attention that reads a mask. Nothing is int8 in a model that is not quantized.
+    `runtimePrecision` misleads: it is f16 for a float32 kernel that reads FP16 weights, and u8 for
+    a fused attention that reads a mask. Nothing is int8 in a model without quantizers.
     """
     kernel = facts["primitiveType"].rsplit("_", 1)[-1].lower()
     if kernel in ("i8", "u8") and not quantized:
@@ -142,16 +142,16 @@ def _kernel_dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
 
 
 def compress_weights(model: openvino.Model, job: Job, parent: Path) -> tuple[str, ...]:
-    """Compress the model's weights to FP16, in place, if any of them is to stay FP32.
+    """Compress the model's weights to FP16, in place, if some must stay FP32.
 
-    Where none is, OpenVINO's own writer does it, and holds one weight at a time in memory.
+    Else OpenVINO's own writer compresses, with one weight at a time in memory.
 
     Returns:
-        a line for each weight that stays FP32.
+        a note for each weight that stays FP32.
 
     Raises:
         UsageError: a `--keep-fp` pattern matches nothing.
-        ConversionError: the parent cannot be read, or OpenVINO refused.
+        ConversionError: the parent cannot be read, or OpenVINO rejected it.
     """
     from openvino._offline_transformations import compress_model_transformation
 
@@ -165,17 +165,17 @@ def compress_weights(model: openvino.Model, job: Job, parent: Path) -> tuple[str
 
 
 def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
-    """By weight: the line that says why it stays."""
+    """Return the note for each weight that stays FP32, by weight."""
     import onnx
 
     model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
-    asked = set(match_nodes(parent, job.keep))
+    matched = set(match_nodes(parent, job.keep))
     weights = {name for name, _ in float_constants(model.graph)}
     origins = read_origins(parent)
     reasons = {
-        name: f"kept in FP32 as asked: the weights of {module_or_node(node, origins)}"
+        name: f"kept in FP32 by --keep-fp: the weights of {module_or_node(node, origins)}"
         for node in model.graph.node
-        if node.name in asked
+        if node.name in matched
         for name in node.input
         if name in weights
     }
@@ -186,7 +186,7 @@ def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
 
 
 def _constant_values(model: openvino.Model, names: Collection[str]) -> dict[str, Array]:
-    """The values of constants, copied: compression writes over them."""
+    """Copy the values of constants, which compression overwrites."""
     return {
         op.get_friendly_name(): op.get_data().copy()
         for op in model.get_ops()
@@ -195,7 +195,7 @@ def _constant_values(model: openvino.Model, names: Collection[str]) -> dict[str,
 
 
 def _restore_float32(model: openvino.Model, values: Mapping[str, Array]) -> None:
-    """Put the FP32 values where compression left FP16 and a Convert of the weight's name."""
+    """Restore FP32 values where compression left FP16 and a Convert of the weight's name."""
     from openvino import opset13
 
     for op in model.get_ops():

@@ -168,8 +168,8 @@ class OpenVinoProbe:
         """Write `model.xml` and `model.bin`."""
         import openvino
 
-        kept = {name: array for name, array in given.items() if name not in wanted}
-        model, _ = self._cut(kept, tuple(wanted))
+        feeds = {name: array for name, array in given.items() if name not in wanted}
+        model, _ = self._cut(feeds, tuple(wanted))
         openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
         return "model.xml"
 
@@ -321,5 +321,5 @@ def _attributes(op: Any) -> dict[str, str]:
 
 
 def _openvino_error(error: RuntimeError) -> RunnerError:
-    told = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
-    return runner_error("OpenVINO", error, "\n".join(told))
+    lines = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
+    return runner_error("OpenVINO", error, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""Read a model into OpenVINO: its refusals, Fourier transforms, dims and metadata."""
+"""Read a model into OpenVINO: its errors, Fourier transforms, dims and metadata."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _OPERATOR = re.compile(r"^-- (?P<name>\S+)-\d+ with a message:$", flags=re.MULTILINE)
 _SUMMARY = "Summary:"
-# What OpenVINO says of operators behind one that it did not take, whose output it knows nothing of
+# messages about operators behind an unsupported one, whose output is unknown
 _FOLLOWS = ("Unsupported input type dynamic", "Element not supported", "rank has to be known")
 _FIXED = "must be static"
 
 
 def read_openvino(path: Path) -> openvino.Model:
-    """The model of an ONNX or an IR, with the order that ONNX asks for among equals.
+    """Read an ONNX or an IR with ONNX's order of equal elements.
 
     Raises:
-        RefusedError: OpenVINO cannot read it; the whole of what it says is in the log.
+        RefusedError: OpenVINO cannot read it; its whole message is in the log.
     """
     model = call_framework("OpenVINO", lambda: _read_file(path))
     keep_order_of_equals(model)
@@ -50,13 +50,13 @@ def _read_file(path: Path) -> openvino.Model:
             raise
         fixed = Hint("if one size will do, --static DIM fixes it; ", LOGGED)
         raise RefusedError(
-            f"OpenVINO refused the model: {reason}",
+            f"OpenVINO rejected the model: {reason}",
             hint=fixed if _FIXED in reason else LOGGED,
         ) from error
 
 
 def _stft_extension() -> Any:
-    """Reads STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
+    """Translate STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
     from openvino.frontend.onnx import ConversionExtension
 
     def convert_stft(node: Any) -> list[Any]:
@@ -72,7 +72,7 @@ def _stft_extension() -> Any:
         length = opset15.squeeze(opset15.shape_of(window), numbers(0))
         samples = opset15.squeeze(signal, numbers(2))
         found = opset15.stft(samples, window, length, step, transpose_frames=False)
-        if not node.get_attribute("onesided", 1):  # the other half is the conjugate, in reverse
+        if not node.get_attribute("onesided", 1):  # the other half is the conjugate in reverse
             half = opset15.gather(opset15.shape_of(found), numbers(2), numbers(0))
             first = opset15.subtract(opset15.unsqueeze(length, numbers(0)), half)
             other = opset15.slice(found, first, numbers(0), numbers(-1), numbers(2))
@@ -84,7 +84,7 @@ def _stft_extension() -> Any:
 
 
 def _dft_extension() -> Any:
-    """Reads DFT, but for that of half a spectrum back to a signal, which ONNX has from 27 on."""
+    """Translate DFT, except from half a spectrum to a signal, which ONNX has since opset 27."""
     from openvino.frontend.onnx import ConversionExtension
 
     return ConversionExtension("DFT", _convert_dft)
@@ -117,38 +117,38 @@ def _convert_dft(node: Any) -> list[Any]:
 
 
 def _has_input(value: Any) -> bool:
-    """Whether an optional input is there: what stands for one that is not is a node of its own."""
+    """Return whether an optional input is present; a node of its own stands for an absent one."""
     return str(value.get_node().get_type_name()) != "NullNode"
 
 
 def root_refusal(text: str) -> str:
-    """The operator that OpenVINO did not take, and why; empty where it names none.
+    """Return the operator that OpenVINO does not support, and why; empty if it names none.
 
-    It lists what failed in any order, with all that lies behind it.
+    OpenVINO lists failed operators in any order, with all that depend on them.
     """
     _, *parts = _OPERATOR.split(text.partition(_SUMMARY)[0])
-    told = [
+    reasons = [
         (name, [line.strip() for line in body.splitlines() if line.strip()])
         for name, body in zip(parts[::2], parts[1::2], strict=True)
     ]
     roots = [
         f"{name}: {lines[-1]}"
-        for name, lines in told
+        for name, lines in reasons
         if lines and not any(sign in lines[-1] for sign in _FOLLOWS)
     ]
     return roots[0] if roots else ""
 
 
 def fourier_transform(values: openvino.Output, axis: int, *, inverse: bool) -> openvino.Output:
-    """The discrete Fourier transform along one axis, of n elements.
+    """Return the discrete Fourier transform along an axis of n elements.
 
-    Where n is no power of two, X[k] = w[k] sum_j (x[j] w[j]) conj(w[k - j]) with
-    w[k] = exp(-i pi k^2 / n): a convolution, made by transforms of a power of two.
+    If n is not a power of two, X[k] = w[k] sum_j (x[j] w[j]) conj(w[k - j]) with w[k] = exp(-i pi
+    k^2 / n) (Bluestein): a convolution, made of transforms of a power of two.
 
     Args:
         values: [..., n, ..., 2], real and imaginary parts in the last axis.
         axis: the axis of n, counted from the front.
-        inverse: from the spectrum back, which divides by n.
+        inverse: from the spectrum back, divided by n.
     """
     import numpy as np
     from openvino import opset15 as op
@@ -170,7 +170,7 @@ def fourier_transform(values: openvino.Output, axis: int, *, inverse: bool) -> o
 
 
 def _convolution_length(n: Any) -> Any:
-    """The power of two of the convolution: above 2 n, whichever way the logarithm is rounded."""
+    """Return the convolution's power of two: above 2 n, however the logarithm is rounded."""
     import numpy as np
     from openvino import opset15 as op
 
@@ -180,10 +180,10 @@ def _convolution_length(n: Any) -> Any:
 
 
 def _chirp(size: openvino.Dimension, n: Any, kind: openvino.Type, *, inverse: bool) -> Any:
-    """Return w as [n, 2], conjugate for the inverse; k^2 is taken modulo 2 n in integers.
+    """Return w as [n, 2], conjugate for the inverse; k^2 is reduced modulo 2 n in integers.
 
-    In two words of 8 bits and more, as k^2 has more than the 32 bits that OpenVINO's CPU computes
-    in from 46341 on; its FloorMod goes through float32 and is off from some 4100 on.
+    Splits k into a high and a low word: k^2 exceeds the 32 bits in which OpenVINO's CPU computes
+    from 46341 on, and its FloorMod goes through float32, which is inexact from some 4100 on.
     """
     import numpy as np
     from openvino import opset15 as op
@@ -204,7 +204,7 @@ def _chirp(size: openvino.Dimension, n: Any, kind: openvino.Type, *, inverse: bo
 
 
 def _squares(k: Any, step: Any) -> Any:
-    """k^2 modulo a step below 2^23, where (256 h + l)^2 = 2^16 h^2 + 2^9 h l + l^2."""
+    """Return k^2 modulo a step below 2^23, where (256 h + l)^2 = 2^16 h^2 + 2^9 h l + l^2."""
     import numpy as np
     from openvino import opset15 as op
 
@@ -220,7 +220,7 @@ def _squares(k: Any, step: Any) -> Any:
 
 
 def _filter(chirp: Any, n: Any, m: Any, kind: openvino.Type) -> Any:
-    """conj(w[k]) for k from 0 to n - 1, zeros, and for k from 1 - n to -1, as [m, 2]."""
+    """Return conj(w[k]) for k from 0 to n - 1, zeros, and for k from 1 - n to -1, as [m, 2]."""
     import numpy as np
     from openvino import opset15 as op
 
@@ -234,7 +234,7 @@ def _filter(chirp: Any, n: Any, m: Any, kind: openvino.Type) -> Any:
 
 
 def _complex_product(x: Any, y: Any) -> Any:
-    """Of complex numbers, real and imaginary parts in the last axis."""
+    """Multiply complex numbers with real and imaginary parts in the last axis."""
     from openvino import opset15 as op
 
     last = int64_constant(-1)
@@ -245,7 +245,7 @@ def _complex_product(x: Any, y: Any) -> Any:
 
 
 def partial_shape(spec: InputSpec) -> openvino.PartialShape:
-    """The shape of an input: sizes, ranges, and `?` for a dim without bounds."""
+    """Return the shape of an input: sizes, ranges, and `?` for a dim without bounds."""
     import openvino
 
     return openvino.PartialShape(
@@ -257,10 +257,10 @@ def partial_shape(spec: InputSpec) -> openvino.PartialShape:
 
 
 def drop_domain_guard(model: openvino.Model) -> None:
-    """Take the check of `--guard` out of a model that was read from a guarded ONNX.
+    """Remove the check of `--guard` from a model that was read from a guarded ONNX.
 
-    It makes ONNX Runtime fail by an index beyond a table. OpenVINO 2026.4 reads what lies beyond
-    the table instead, and it refuses sizes outside of a range by itself.
+    The check relies on ONNX Runtime rejecting an index beyond a table. OpenVINO 2026.4 reads past
+    the table instead, and rejects sizes outside a range by itself.
     """
     for node in model.get_ordered_ops():
         named = node.get_friendly_name().startswith(GUARD_PREFIX)
@@ -269,7 +269,7 @@ def drop_domain_guard(model: openvino.Model) -> None:
 
 
 def check_bounds(model: openvino.Model, signature: Signature) -> None:
-    """That every dim that varies still does.
+    """Check that every dynamic dim is still dynamic.
 
     Raises:
         ConversionError: OpenVINO made a dim a constant.
@@ -294,12 +294,12 @@ _METADATA_PATH = ["net", "rt_info", "modelc"]
 
 
 def read_ir_metadata(path: Path) -> dict[str, str]:
-    """The entries of `net/rt_info/modelc`.
+    """Read the entries of `net/rt_info/modelc`.
 
-    A document type is refused: with one come entities, which grow or name other files.
+    Rejects a document type: its entities may expand without limit or name other files.
 
     Raises:
-        RunnerError: it is no XML, or not what OpenVINO writes.
+        RunnerError: it is not XML, or OpenVINO did not write it.
     """
     found: dict[str, str] = {}
     at: list[str] = []
@@ -307,7 +307,7 @@ def read_ir_metadata(path: Path) -> dict[str, str]:
     def begin(name: str, attributes: Mapping[str, str]) -> None:
         if at == _METADATA_PATH:
             if name in found:
-                raise _corrupt_error(path, f"it says {name} twice")
+                raise _corrupt_error(path, f"it contains {name} twice")
             found[name] = attributes.get("value", "")
         at.append(name)
 
@@ -329,4 +329,4 @@ def read_ir_metadata(path: Path) -> dict[str, str]:
 
 
 def _corrupt_error(path: Path, why: str) -> RunnerError:
-    return RunnerError(f"{path.name} is not what OpenVINO writes: {why}", hint="make it again")
+    return RunnerError(f"{path.name} is not an OpenVINO IR: {why}", hint="export it again")

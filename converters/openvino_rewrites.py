@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import openvino
 
-_LARGEST_STEP = 1 << 20  # of a remainder that is written otherwise
+_LARGEST_STEP = 1 << 20  # the largest divisor whose remainders are rewritten
 _LANES = 64  # bytes in a register of AVX-512
 
 
 def keep_order_of_equals(model: openvino.Model) -> None:
-    """Have each sorting TopK take the lower index of equal elements first, in place.
+    """Make each sorting TopK order equal elements by index, in place.
 
-    ONNX asks for it, and a stable sort of torch becomes such a TopK; OpenVINO's reader of ONNX
-    leaves it open, and its CPU takes what its blocks of work come upon. Without sorting, where
-    OpenVINO knows no such order, TopK stays as it is.
+    ONNX requires it, and a stable sort of torch becomes such a TopK; OpenVINO's ONNX reader leaves
+    the order open, and its CPU depends on the partition of work. A TopK without sorting has no such
+    order in OpenVINO, and stays.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "TopK"]:
-        told = node.get_attributes()
-        if told.get("stable") is False and told.get("sort") != "none":
+        attributes = node.get_attributes()
+        if attributes.get("stable") is False and attributes.get("sort") != "none":
             node.set_attribute("stable", True)
 
 
@@ -30,9 +30,9 @@ def keep_small_softplus(model: openvino.Model) -> None:
     """Write each SoftPlus as max(x, 0) + 2 atanh(t / (2 + t)) with t = exp(-abs(x)), in place.
 
     That is log(1 + exp(x)), by log1p(t) = 2 atanh(t / (2 + t)). OpenVINO's CPU adds t to 1 first:
-    at x = -10 it errs by a hundredth of the value and below -16.7 it gives 0, where float32 has
-    numbers down to -87. The time steps of state-space models are such numbers. A softplus in a
-    Mish, x * tanh(softplus(x)), stays: OpenVINO computes the two as one.
+    at x = -10 it is off by 1 % and below -16.7 it gives 0, where float32 has numbers down to -87,
+    such as time steps of state-space models. A softplus in a Mish, x * tanh(softplus(x)), stays:
+    OpenVINO fuses the two.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "SoftPlus"]:
         readers = [port.get_node().get_type_name() for port in node.output(0).get_target_inputs()]
@@ -43,12 +43,12 @@ def keep_small_softplus(model: openvino.Model) -> None:
 def keep_remainders(model: openvino.Model) -> None:
     """Write remainders of sizes r(a) = a - (a / b) b as min(max(r(r(a) + b), 0), b - 1).
 
-    Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is below zero first.
-    The maximum and the minimum tell its inference of shapes that none is below zero after that, nor
-    as large as b: it computes with intervals, and refuses a size whose interval begins below zero.
-    Where both ends of a bounded dim leave the same remainder, OpenVINO 2026.4 takes it for that of
-    all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded. Bytes
-    and steps of which two no longer fit into 32 bits stay: there FloorMod is right, this is not.
+    Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is negative first.
+    The maximum and the minimum bound the result for shape inference, which computes with intervals
+    and rejects sizes whose interval begins below zero. Where both ends of a bounded dim have one
+    remainder, OpenVINO 2026.4 takes it for that of all sizes between: 32 % 4 and 72 % 4 are 0, so
+    an image of 53 rows is not padded. Bytes, and steps whose double exceeds 32 bits, stay: FloorMod
+    is right there, and this is not.
     """
     from openvino import opset13 as op
 
@@ -69,7 +69,7 @@ def keep_remainders(model: openvino.Model) -> None:
 
 
 def floor_remainder(size: Any, step: Any) -> openvino.Node:
-    """The remainder of integers of 32 bits, 0 or above, without OpenVINO's float32 on the way."""
+    """Return the remainder of non-negative 32-bit integers without OpenVINO's float32 division."""
     from openvino import opset13 as op
 
     for again in (False, True):
@@ -79,10 +79,10 @@ def floor_remainder(size: Any, step: Any) -> openvino.Node:
 
 
 def keep_truth_of_nan(model: openvino.Model) -> None:
-    """Write what OpenVINO's CPU answers otherwise of NaN as what it does not, in place.
+    """Rewrite casts and comparisons for which OpenVINO's CPU treats NaN differently, in place.
 
     It casts NaN to false, which is true in ONNX: casts of floats to bool become a comparison with
-    0. It takes NaN for greater than all: `a > b` becomes `b < a`, which is false of NaN.
+    0. It treats NaN as greater than all: `a > b` becomes `b < a`, which is false for NaN.
     """
     from openvino import opset13 as op
 
@@ -99,12 +99,12 @@ def keep_truth_of_nan(model: openvino.Model) -> None:
 
 
 def keep_lone_keys(model: openvino.Model) -> None:
-    """Put each softmax over a dynamic last axis that may be one long between reshapes, in place.
+    """Reshape around each softmax whose dynamic last axis may be 1, in place.
 
     Between two products it is an attention, which OpenVINO 2026.4's CPU compiles into one kernel.
-    Where that ran first with one key, it is wrong on most lengths that follow, without an error. It
-    compiles none where the softmax has another rank than the products; the reshapes copy nothing.
-    Call it when the bounds of the inputs are set.
+    If that first runs with one key, it is silently wrong for most later lengths. It is not compiled
+    where the softmax has another rank than the products; the reshapes copy nothing. Call this after
+    the bounds of the inputs are set.
     """
     from openvino import opset13 as op
 
@@ -120,47 +120,47 @@ def keep_lone_keys(model: openvino.Model) -> None:
 
 
 def keep_lone_columns(model: openvino.Model) -> None:
-    """Keep INT8 convolutions right whose kernel is as wide as their input, in place.
+    """Rewrite INT8 convolutions whose kernel is as wide as their input, in place.
 
-    There, OpenVINO 2026.4's CPU gives other numbers in 8 bits (AVX-512), without an error: where
-    the stride is not below the kernel's width and a row of the kernel has a multiple of 64 values,
-    its channels alone have none. SegFormer's reductions of keys are such. A stride means nothing
-    where there is one column, and becomes 1. Where the width is dynamic, the input is padded by a
-    stride, which makes one more column, and that is cut off. Both leave the convolution in 8 bits.
-    Call it when the bounds of the inputs are set.
+    OpenVINO 2026.4's CPU computes them wrong in 8 bits (AVX-512), silently, if the stride is not
+    below the kernel's width and a row of the kernel has a multiple of 64 values, while its channels
+    alone do not, as in SegFormer's reductions of keys. With one column the stride has no effect,
+    and becomes 1. If the width is dynamic, the input is padded by a stride, and the additional
+    column cut off. Both keep the convolution in 8 bits. Call this after the bounds of the inputs
+    are set.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "Convolution"]:
         data, kernel = (node.get_input_partial_shape(i) for i in (0, 1))
-        told = node.get_attributes()
-        if kernel.is_dynamic or data.rank.is_dynamic or told["auto_pad"].startswith("same"):
+        attributes = node.get_attributes()
+        if kernel.is_dynamic or data.rank.is_dynamic or attributes["auto_pad"].startswith("same"):
             continue
-        wide = (kernel[-1].get_length() - 1) * told["dilations"][-1] + 1
-        padded = told["pads_begin"][-1] + told["pads_end"][-1] > 0
-        if padded or wide == 1 or told["strides"][-1] < wide:
+        wide = (kernel[-1].get_length() - 1) * attributes["dilations"][-1] + 1
+        padded = attributes["pads_begin"][-1] + attributes["pads_end"][-1] > 0
+        if padded or wide == 1 or attributes["strides"][-1] < wide:
             continue
         row, channels = math.prod(kernel.to_shape()[i] for i in (1, -1)), kernel[1].get_length()
         if data[-1].is_static and data[-1].get_length() == wide:
-            node.set_attribute("strides", [*told["strides"][:-1], 1])
+            node.set_attribute("strides", [*attributes["strides"][:-1], 1])
         elif (
             data[-1].is_dynamic
             and data[-1].get_min_length() <= wide
             and row % _LANES == 0 < channels % _LANES
         ):
-            replace_node(node, _add_column(node, told))
+            replace_node(node, _add_column(node, attributes))
 
 
-def _add_column(node: Any, told: dict[str, Any]) -> openvino.Node:
-    """The same convolution by way of an output that is one column wider."""
+def _add_column(node: Any, attributes: dict[str, Any]) -> openvino.Node:
+    """Compute the convolution with one more column, and cut that off."""
     from openvino import opset13 as op
 
-    right = [*told["pads_end"][:-1], told["strides"][-1]]
+    right = [*attributes["pads_end"][:-1], attributes["strides"][-1]]
     wider = op.convolution(
         node.input_value(0),
         node.input_value(1),
-        told["strides"],
-        told["pads_begin"],
+        attributes["strides"],
+        attributes["pads_begin"],
         right,
-        told["dilations"],
+        attributes["dilations"],
     )
     return op.slice(
         wider, int64_constant(0), int64_constant(-1), int64_constant(1), int64_constant(-1)
@@ -168,11 +168,11 @@ def _add_column(node: Any, told: dict[str, Any]) -> openvino.Node:
 
 
 def keep_signed_joins(model: openvino.Model) -> None:
-    """Write signed Q/DQ behind a Concat as one FakeQuantize in real values, in place.
+    """Write signed Q/DQ after a Concat as one FakeQuantize in real values, in place.
 
-    OpenVINO 2026.4's CPU moves the quantizer to the inputs of the Concat, also by a Relu between,
-    and makes it unsigned there, but scales its numbers back as signed ones, without an error. The
-    one in real values computes the same, and the kernels behind it stay in 8 bits.
+    OpenVINO 2026.4's CPU moves the quantizer to the inputs of the Concat, even past a Relu, and
+    makes it unsigned there, but rescales as signed, silently. The FakeQuantize computes the same,
+    and later kernels stay in 8 bits.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() == "FakeQuantize"]:
         maker = node.input_value(0).get_node()
@@ -185,7 +185,7 @@ def keep_signed_joins(model: openvino.Model) -> None:
 
 
 def _find_signed_dequantize(node: Any) -> tuple[Any, float, float] | None:
-    """The Multiply that ends signed Q/DQ, its zero point and scale; None where it is none."""
+    """Return the Multiply that ends signed Q/DQ, its zero point and scale; None without one."""
     ends = [node.input_value(i).get_node().get_type_name() for i in (3, 4)]
     narrowed = _only_reader(node, "Convert") if ends == ["Constant"] * 2 else None
     if narrowed is None or narrowed.get_output_element_type(0).get_type_name() != "i8":
@@ -203,14 +203,14 @@ def _find_signed_dequantize(node: Any) -> tuple[Any, float, float] | None:
 
 
 def _only_reader(node: Any, kind: str) -> Any | None:
-    """The one that reads a node, where it is of that kind and there is no other."""
+    """Return the only reader of a node, if it is of that type."""
     readers = [port.get_node() for port in node.output(0).get_target_inputs()]
     alone = len(readers) == 1 and readers[0].get_type_name() == kind
     return readers[0] if alone else None
 
 
 def _constant_number(value: Any) -> float | None:
-    """What a constant of one element holds, also one that is cast."""
+    """Return the value of a constant of one element, which may be cast."""
     node = value.get_node()
     if node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()
@@ -220,15 +220,15 @@ def _constant_number(value: Any) -> float | None:
 
 
 def _real_fake_quantize(node: Any, zero: float, scale: float) -> openvino.Node:
-    """The FakeQuantize that gives what its numbers stand for."""
+    """Return the FakeQuantize of the dequantized values."""
     from openvino import opset13 as op
 
     low, high = (
         op.constant((node.input_value(i).get_node().data - zero) * scale, dtype="float32")
         for i in (3, 4)
     )
-    taken = [node.input_value(i) for i in range(3)]
-    return op.fake_quantize(*taken, low, high, node.get_attributes()["levels"])
+    inputs = [node.input_value(i) for i in range(3)]
+    return op.fake_quantize(*inputs, low, high, node.get_attributes()["levels"])
 
 
 def _softplus(x: openvino.Output) -> openvino.Node:
@@ -241,7 +241,7 @@ def _softplus(x: openvino.Output) -> openvino.Node:
 
 
 def int64_constant(*numbers: int) -> Any:
-    """A constant of int64, of one axis."""
+    """Return an int64 constant with one axis."""
     import numpy as np
     from openvino import opset13 as op
 
@@ -249,7 +249,7 @@ def int64_constant(*numbers: int) -> Any:
 
 
 def replace_node(node: Any, *instead: openvino.Node) -> None:
-    """Put a node, or one for each output, in another's place, under its names."""
+    """Replace a node by one node, or by one per output, under its names."""
     from openvino.utils import replace_node
 
     names = [output.get_names() for output in node.outputs()]
@@ -260,7 +260,7 @@ def replace_node(node: Any, *instead: openvino.Node) -> None:
 
 
 def model_nodes(model: openvino.Model) -> Iterator[Any]:
-    """All nodes, those in the bodies of If and Loop too."""
+    """Yield all nodes, including those in bodies of If and Loop."""
     for node in model.get_ordered_ops():
         yield node
         for name in ("get_then_body", "get_else_body"):
@@ -276,16 +276,16 @@ _TAKEN = (
     "hidden_size", "activations", "activations_alpha", "activations_beta", "clip",
     "linear_before_reset",
 )  # fmt: skip
-_CLOSED = 1e4  # far beyond what opens a gate: its sigmoid is 0 or 1 in float32 and in float16
+_CLOSED = 1e4  # saturates a gate: its sigmoid is 0 or 1 in float32 and in float16
 
 
 def keep_lengths(model: openvino.Model) -> None:
-    """Have sequences end where their lengths say, in place.
+    """Make sequences end at their lengths, in place.
 
-    What was computed up to the end does not hang on what follows. So outputs behind it become 0,
-    the last state is the output at the end, and the last cell of an LSTM is that of one whose gates
-    are held still behind the end by one more input. Backwards runs over rows in reverse.
-    Call it when the bounds of the inputs are set.
+    Results up to the end do not depend on what follows. So later outputs become 0, the last state
+    is the output at the end, and the last cell of an LSTM comes from one more input that holds its
+    gates after the end. The backward direction runs over reversed rows. Call this after the bounds
+    of the inputs are set.
     """
     for node in [node for node in model_nodes(model) if node.get_type_name() in _KINDS]:
         lengths = node.input_value(node.get_input_size() - 4)
@@ -294,7 +294,7 @@ def keep_lengths(model: openvino.Model) -> None:
 
 
 def depends_on_data(value: openvino.Output) -> bool:
-    """Whether a value is computed from an input, and not from its sizes alone."""
+    """Return whether a value is computed from an input, not from its sizes only."""
     seen, open_values = set(), [value.get_node()]
     while open_values:
         node = open_values.pop()
@@ -307,7 +307,7 @@ def depends_on_data(value: openvino.Output) -> bool:
 
 
 def _sequence_outputs(node: Any, lengths: openvino.Output) -> list[Any]:
-    """What takes the place of the outputs of a sequence: all states, the last, the last cell."""
+    """Return the new outputs of a sequence: all states, the last state, the last cell."""
     from openvino import opset13 as op
 
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -319,7 +319,7 @@ def _sequence_outputs(node: Any, lengths: openvino.Output) -> list[Any]:
 
 
 def _run_direction(node: Any, lengths: Any, number: int, *, reverse: bool) -> list[Any]:
-    """All states [rows, 1, steps, hidden], the last [rows, 1, hidden] and, of an LSTM, its cell."""
+    """Return all states [rows, 1, steps, hidden], the last [rows, 1, hidden] and an LSTM's cell."""
     import numpy as np
     from openvino import opset13 as op
 
@@ -347,7 +347,7 @@ def _run_direction(node: Any, lengths: Any, number: int, *, reverse: bool) -> li
 
 
 def _extend_lstm_weights(weights: list[Any]) -> list[Any]:
-    """The weights of an LSTM with one more input, which keeps its cell as it is.
+    """Return the weights of an LSTM with one more input, which holds its cell.
 
     Gates are in OpenVINO's order: forget, input, candidate, output.
     """
@@ -355,22 +355,22 @@ def _extend_lstm_weights(weights: list[Any]) -> list[Any]:
     from openvino import opset13 as op
 
     w, r, bias = weights
-    hidden = r.get_output_partial_shape(0)[2].get_length()
-    column = np.repeat(np.array([_CLOSED, -_CLOSED, 0, 0]), hidden).reshape(1, -1, 1)
+    size = r.get_output_partial_shape(0)[2].get_length()
+    column = np.repeat(np.array([_CLOSED, -_CLOSED, 0, 0]), size).reshape(1, -1, 1)
     return [op.concat([w, op.constant(column, dtype=w.get_output_element_type(0))], 2), r, bias]
 
 
 def _sequence_node(node: Any, x: Any, states: list[Any], lengths: Any, weights: list[Any]) -> Any:
-    """A sequence of the node's kind, forwards."""
+    """Create a forward sequence of the node's type."""
     from openvino import opset13 as op
 
     make = {_LSTM: op.lstm_sequence, "GRUSequence": op.gru_sequence, "RNNSequence": op.rnn_sequence}
-    taken = {name: value for name, value in node.get_attributes().items() if name in _TAKEN}
-    return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **taken)
+    options = {name: value for name, value in node.get_attributes().items() if name in _TAKEN}
+    return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **options)
 
 
 def _direction_part(value: openvino.Output, number: int, *, axis: int) -> Any:
-    """What belongs to one direction, with its axis."""
+    """Return the part of one direction with its axis."""
     import numpy as np
     from openvino import opset13 as op
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,18 +17,19 @@ from ..core.target_extensions import FaultKind, PlantedFault
 if TYPE_CHECKING:
     import torch
 
-FACTOR = 1.5  # of a scalar, an attribute, and an output at one size
+FACTOR = 1.5  # for a scalar, an attribute, and an output at one size
 FACTOR_TEXT = f"times {FACTOR:g}"
-SMALL_NUMBER = 1e-3  # a constant that is added and not larger is taken for an epsilon
+SMALL_NUMBER = 1e-3  # a constant addend up to this is taken for an epsilon
 EPSILON_FACTOR = 1000.0
-FaultChange: TypeAlias = tuple[str, str]  # the place, and what was done there
-_MAX_TRIES = 20  # draws of an element or of two rows
+FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
+ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
+_MAX_TRIES = 20  # attempts to draw an element or two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeFault:
-    """An input's axis and the size there at which, or from which on, an output is to be wrong.
+    """A size of an input's axis at which, or from which on, an output is made wrong.
 
     `sizes` are the sizes of the free dims that give that size.
     """
@@ -40,12 +43,12 @@ class SizeFault:
 
     @property
     def where(self) -> str:
-        """The sizes at which it acts, in words."""
+        """Describe the sizes at which it acts."""
         return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
 
 
 def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -> PlantedFault:
-    """The record of a copy with a fault in it."""
+    """Return the record of a copy with a fault."""
     place, change = done
     if size is None:
         return PlantedFault(path=copy, place=place, change=change)
@@ -53,7 +56,7 @@ def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -
 
 
 def draw_size(signature: Signature, random: Random) -> SizeFault | None:
-    """Some size of some dynamic dim, alone or with all above it; None where no dim is dynamic."""
+    """Draw a size of a dynamic dim, alone or with all above it; None if no dim is dynamic."""
     places = [
         (spec.name, axis, dim)
         for spec in signature.inputs
@@ -75,9 +78,9 @@ def draw_size(signature: Signature, random: Random) -> SizeFault | None:
 
 
 def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
-    """A copy with one element moved by the array's RMS, of 8-bit integers by a quarter of 256.
+    """Copy an array with one element shifted by the array's RMS, or 8-bit integers by 64.
 
-    None where nothing would change: an array without elements, of zeros, or of another dtype.
+    Returns None if that changes nothing: an array without elements, of zeros, or of another dtype.
     """
     import numpy as np
 
@@ -99,7 +102,7 @@ def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
 
 
 def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
-    """A copy in which two different entries of the first axis have changed places."""
+    """Copy an array with two different entries of the first axis swapped."""
     import numpy as np
 
     if array.ndim == 0 or len(array) < 2:  # noqa: PLR2004 - two to swap
@@ -109,12 +112,51 @@ def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
         if not np.array_equal(array[one], array[other]):
             copy = array.copy()
             copy[[one, other]] = array[[other, one]]
-            return copy, f"rows {one} and {other} in each other's place"
+            return copy, f"rows {one} and {other} swapped"
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EditableConstant:
+    """A constant of a model in memory."""
+
+    name: str
+    read: Callable[[], Array]
+    write: Callable[[Array], object]
+
+
+def alter_constant(
+    constants: Sequence[EditableConstant], change: ArrayChange, random: Random
+) -> FaultChange | None:
+    """Alter one of the constants, each as likely; None if none can be changed."""
+    for constant in random.sample(constants, len(constants)):
+        found = change(constant.read(), random)
+        if found is not None:
+            constant.write(found[0])
+            return constant.name, found[1]
+    return None
+
+
+def scale_constant(
+    scalars: Iterable[EditableConstant], random: Random, *, small: bool
+) -> FaultChange | None:
+    """Scale a scalar other than zero; `small` selects those that may be an epsilon."""
+    found = []
+    for scalar in scalars:
+        value = float(scalar.read().reshape(-1)[0])
+        if value and isfinite(value) and (abs(value) <= SMALL_NUMBER) == small:
+            found.append((scalar, value))
+    if not found:
+        return None
+    scalar, value = random.choice(found)
+    times = EPSILON_FACTOR if small else FACTOR
+    array = scalar.read()
+    scalar.write((array * array.dtype.type(times)).astype(array.dtype))
+    return scalar.name, f"{value:.4g} -> {value * times:.4g}"
+
+
 def link_or_copy(source: Path, folder: Path) -> None:
-    """Have a file in another folder as well, without a second copy where the disk allows it."""
+    """Link a file in another folder; copy it if the disk cannot link."""
     import os
     import shutil
 
@@ -124,7 +166,7 @@ def link_or_copy(source: Path, folder: Path) -> None:
         shutil.copyfile(source, folder / source.name)
 
 
-# Operators of which the first two tensors (of `where` the last two) do not commute.
+# operators whose first two tensors (for `where` the last two) do not commute
 _ORDERED = {
     "aten::sub": (0, 1), "aten::div": (0, 1), "aten::pow": (0, 1), "aten::lt": (0, 1),
     "aten::gt": (0, 1), "aten::le": (0, 1), "aten::ge": (0, 1), "aten::where": (1, 2),
@@ -132,36 +174,36 @@ _ORDERED = {
 }  # fmt: skip
 
 
-_ENDLESS = 1 << 31  # turns of a loop: a `while` has all that int64 holds
+_ENDLESS = 1 << 31  # iterations of a loop: a `while` has the maximum of int64
 
 
 def has_open_loop(module: torch.jit.ScriptModule) -> bool:
-    """Whether a script has a `while`: with a fault in it, its condition may hold for ever."""
-    return any(
-        node.kind() == "prim::Loop" and (_constant_value(next(node.inputs())) or 0) >= _ENDLESS
-        for node in _block_nodes(module.inlined_graph)
-    )
-
-
-def _constant_value(value: Any) -> Any:
-    return value.toIValue() if value.node().kind() == "prim::Constant" else None
+    """Return whether a script has a `while`, which a fault might keep from ending."""
+    loops = [node for node in _block_nodes(module.inlined_graph) if node.kind() == "prim::Loop"]
+    counts = [next(loop.inputs()) for loop in loops]
+    constant = [one for one in counts if one.node().kind() == "prim::Constant"]
+    return any((one.toIValue() or 0) >= _ENDLESS for one in constant)
 
 
 def plant_in_state(
     state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
 ) -> FaultChange | None:
-    """Alter one element of a float tensor, or swap two of its rows, in place."""
+    """Alter an element of a float tensor, or swap two of its rows, in place."""
     import torch
 
+    def write(tensor: torch.Tensor, array: Array) -> None:
+        tensor.copy_(torch.from_numpy(array))
+
+    tensors = {name: one.detach() for name, one in state.items()}
+    constants = [
+        EditableConstant(
+            name=name, read=partial(torch.Tensor.numpy, one.cpu()), write=partial(write, one)
+        )
+        for name, one in tensors.items()
+        if one.is_floating_point() and one.numel() > 1
+    ]
     change = alter_element if kind is FaultKind.WEIGHT else swap_rows
-    names = [name for name, one in state.items() if one.is_floating_point() and one.numel() > 1]
-    for name in random.sample(names, len(names)):
-        found = change(state[name].detach().cpu().numpy(), random)
-        if found is not None:
-            with torch.no_grad():
-                state[name].copy_(torch.from_numpy(found[0]))
-            return name, found[1]
-    return None
+    return alter_constant(constants, change, random)
 
 
 def plant_in_script(
@@ -183,10 +225,10 @@ def plant_in_script(
 def _script_nodes(
     module: torch.jit.ScriptModule, kind: FaultKind
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Nodes of forward and of the modules that it calls, with the modules' paths."""
+    """Yield nodes of forward and of the modules that it calls, with the modules' paths."""
     for path, part in module.named_modules():
         if not hasattr(part, "graph"):
-            continue  # a module that nothing calls has no forward
+            continue  # a module without calls has no forward
         graph = part.graph
         for node in _block_nodes(graph):
             if _can_alter_node(node, kind):
@@ -212,10 +254,10 @@ def _can_alter_node(node: Any, kind: FaultKind) -> bool:
 
 
 def _has_number(operator: str, kind: FaultKind) -> bool:
-    """Whether floats of an operator are what `kind` means.
+    """Return whether floats of an operator are what `kind` changes.
 
-    Epsilons are of normalisations, or added. Other numbers of normalisations, and those of
-    dropouts, are read in training alone.
+    Epsilons belong to normalizations or additions. Other numbers of normalizations, and those of
+    dropouts, matter in training only.
     """
     normalises = "norm" in operator
     if kind is FaultKind.EPSILON:
@@ -224,7 +266,7 @@ def _has_number(operator: str, kind: FaultKind) -> bool:
 
 
 def _float_constant(value: Any, kind: FaultKind) -> float | None:
-    """The float constant that a value is, where it is a number that `kind` changes."""
+    """Return the float constant that a value is, if `kind` changes it."""
     if value.node().kind() != "prim::Constant" or str(value.type()) != "float":
         return None
     number = float(value.toIValue())
@@ -238,7 +280,7 @@ def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
         one, other = _ORDERED[node.kind()]
         node.replaceInput(one, inputs[other])
         node.replaceInput(other, inputs[one])
-        return f"inputs {one} and {other} in each other's place"
+        return f"inputs {one} and {other} swapped"
     times = EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR
     found = [(place, _float_constant(one, kind)) for place, one in enumerate(inputs)]
     place, number = next((place, one) for place, one in found if one is not None)
@@ -248,7 +290,7 @@ def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
 
 
 def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultChange | None:
-    """Multiply the first float output of a script's graph where an input has a size."""
+    """Multiply the first float output of a script's graph at one size of an input."""
     import torch
 
     given = list(graph.inputs())[1:]
@@ -259,9 +301,9 @@ def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultC
     reader, at, output = found
     graph.setInsertPoint(reader)
 
-    def step(kind: str, values: list[Any], kept: Any) -> Any:
+    def step(kind: str, values: list[Any], attributes: Any) -> Any:
         node = graph.create(kind, values)
-        node.output().setType(kept)
+        node.output().setType(attributes)
         graph.insertNode(node)
         return node.output()
 
@@ -278,7 +320,7 @@ def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultC
 
 
 def _first_output(graph: Any) -> tuple[Any, int, Any] | None:
-    """The first tensor that is returned, by itself or in a tuple: who reads it, and where."""
+    """Return the first returned tensor, alone or in a tuple: its reader and position."""
     end = graph.return_node()
     for at, value in enumerate(list(end.inputs())):
         if str(value.type()) == "Tensor":
@@ -293,7 +335,7 @@ def _first_output(graph: Any) -> tuple[Any, int, Any] | None:
 def plant_in_program(
     program: torch.export.ExportedProgram, kind: FaultKind, random: Random
 ) -> FaultChange | None:
-    """Change an exported program in place; None in one with a `while`, which might not end."""
+    """Change an exported program in place; None for one with a `while`, which might not end."""
     graphs = [one.graph for one in program.graph_module.modules() if hasattr(one, "graph")]
     if any("while_loop" in str(node.target) for graph in graphs for node in graph.nodes):
         return None
@@ -319,7 +361,7 @@ def _can_alter_call(node: Any, kind: FaultKind) -> bool:
 
 
 def _is_same_type(pair: Sequence[Any]) -> bool:
-    """Whether both are float tensors of one shape, so that nothing else of the graph changes."""
+    """Return whether both are float tensors of one shape, so that the rest of the graph fits."""
     values = [getattr(one, "meta", {}).get("val") for one in pair]
     shapes = [getattr(value, "shape", None) for value in values]
     floats = [bool(getattr(value, "is_floating_point", bool)()) for value in values]
@@ -327,12 +369,12 @@ def _is_same_type(pair: Sequence[Any]) -> bool:
 
 
 def _operator_name(node: Any) -> str:
-    """`aten::sub` of the call of `aten.sub.Tensor`."""
+    """Return `aten::sub` for a call of `aten.sub.Tensor`."""
     return str(getattr(node.target, "name", str)()).partition(".")[0]
 
 
 def _number_args(node: Any, kind: FaultKind) -> list[int]:
-    """The places of the call's float arguments that `kind` changes."""
+    """Return the positions of the call's float arguments that `kind` changes."""
     if not _has_number(_operator_name(node), kind):
         return []
     epsilon = kind is FaultKind.EPSILON
@@ -349,7 +391,7 @@ def _alter_call(node: Any, kind: FaultKind) -> str:
         pair = node.args[one], node.args[other]
         node.update_arg(one, pair[1])
         node.update_arg(other, pair[0])
-        return f"inputs {one} and {other} in each other's place"
+        return f"inputs {one} and {other} swapped"
     place = _number_args(node, kind)[0]
     number = node.args[place]
     altered = number * (EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR)

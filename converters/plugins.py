@@ -1,4 +1,4 @@
-"""Formats of other packages, by entry point; of each only its name is known until it is used."""
+"""Targets of other packages, by entry point; only the name is known before a target is used."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _FUNCTIONS = ("readiness", "claims", "convert", "open_runner", "inspect", "cover
 
 
 class PluginTarget:
-    """A target of another package, loaded where more than its name is asked for.
+    """A target of another package, loaded when anything beyond its name is read.
 
-    Whoever names it gets the package's own object (`load`). In the table this stands for it, and
-    one that cannot be loaded is a target that is not ready.
+    The registry's table holds this proxy; `load` returns the package's own object. A target that
+    cannot be loaded is not ready.
     """
 
     def __init__(self, entry: metadata.EntryPoint) -> None:
@@ -44,7 +44,7 @@ class PluginTarget:
 
     @property
     def package(self) -> str:
-        """The distribution that it is of, with its version."""
+        """The package with its version."""
         found = self._entry.dist
         return "an unknown package" if found is None else f"{found.name} {found.version}"
 
@@ -53,7 +53,7 @@ class PluginTarget:
         try:
             target = self._entry.load()
             faults = tuple(_target_faults(target, self.NAME))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: it is told, not met
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: reported, not raised
             faults = (f"{type(error).__name__}: {first_line(error)}",)
             target = None
         if not faults:
@@ -65,10 +65,10 @@ class PluginTarget:
         )
 
     def load(self) -> Target:
-        """The package's own object.
+        """Load the package's own object.
 
         Raises:
-            MissingError: it cannot be loaded, or is no target.
+            MissingError: it cannot be loaded, or is not a target.
         """
         if isinstance(self._target, ModelcError):
             raise self._target
@@ -76,17 +76,17 @@ class PluginTarget:
 
     @property
     def fault(self) -> str:
-        """Why it cannot be used; empty where it can."""
+        """Return why it cannot be used; empty if it can."""
         return self._target.message if isinstance(self._target, ModelcError) else ""
 
     @property
     def SUMMARY(self) -> str:  # noqa: N802 - the contract's name
-        """What it makes."""
+        """The summary of the format."""
         return f"a target of {self.package}" if self.fault else self.load().SUMMARY
 
     @property
     def SUFFIX(self) -> str:  # noqa: N802 - the contract's name
-        """Of its model files; one that no file has where it cannot be loaded."""
+        """The suffix of model files; one that no file has if the target cannot be loaded."""
         return f".{self.NAME}.unusable" if self.fault else self.load().SUFFIX
 
     @property
@@ -96,75 +96,77 @@ class PluginTarget:
 
     @property
     def CAPTURES(self) -> tuple[Capture, ...]:  # noqa: N802 - the contract's name
-        """What `auto` tries."""
+        """The captures that `auto` tries."""
         return () if self.fault else self.load().CAPTURES
 
     @property
     def DEVICES(self) -> tuple[str, ...]:  # noqa: N802 - the contract's name
-        """Where it runs."""
+        """The devices that it runs on."""
         return () if self.fault else self.load().DEVICES
 
     def readiness(self) -> Readiness:
-        """As the package says; not ready where it cannot be loaded."""
+        """Return the package's readiness; not ready if it cannot be loaded."""
         if isinstance(self._target, ModelcError):
             return Readiness(ready=False, reason=self._target.message, mend=self._target.hint)
         return self.load().readiness()
 
     def claims(self, path: Path) -> bool:
-        """Whether it is a model of this format; nothing is where it cannot be loaded."""
+        """Return whether it is a model of this format; false if the target cannot be loaded."""
         return not self.fault and self.load().claims(path)
 
     def convert(self, job: Job) -> Converted:
-        """Make it."""
+        """Convert a job."""
         return self.load().convert(job)
 
     def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:
-        """Open it."""
+        """Open a model file."""
         return self.load().open_runner(path, device, signature)
 
     def inspect(self, path: Path) -> Inspection:
-        """Read what it says of itself."""
+        """Describe a model file."""
         return self.load().inspect(path)
 
     def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:
-        """What it computes in."""
+        """Return the compute dtypes of a model file."""
         return self.load().coverage(path, example, device)
 
 
 def find_plugins(
     built_in: Collection[Target], entries: Iterable[metadata.EntryPoint] | None = None
 ) -> tuple[tuple[PluginTarget, ...], tuple[str, ...]]:
-    """The targets of installed packages by their names, and why some are refused.
+    """Return the targets of installed packages by name, and why some are rejected.
 
-    `entries` are entry points of `modelc.targets`; None looks them up. None of them is loaded.
+    `entries` are entry points of `modelc.targets`; None looks them up. None is loaded.
     """
     found = sorted(
         metadata.entry_points(group=GROUP) if entries is None else entries,
         key=lambda entry: (entry.name, entry.value),
     )
-    taken = {target.NAME for target in built_in}
+    used = {target.NAME for target in built_in}
     twice = {name for name, count in Counter(entry.name for entry in found).items() if count > 1}
     taking: list[PluginTarget] = []
-    refused: list[str] = []
+    rejected: list[str] = []
     for plugin in map(PluginTarget, found):
-        why = _name_refusal(plugin.NAME, taken, twice)
+        why = _name_fault(plugin.NAME, used, twice)
         if why:
-            refused.append(f"the target {plugin.NAME!r} of {plugin.package} is refused: {why}")
+            rejected.append(f"the target {plugin.NAME!r} of {plugin.package} is rejected: {why}")
         else:
             taking.append(plugin)
-    return tuple(taking), tuple(refused)
+    return tuple(taking), tuple(rejected)
 
 
-def _name_refusal(name: str, taken: Collection[str], twice: Collection[str]) -> str:
-    if name in taken or name == EAGER:
-        return "modelc has that name itself"
+def _name_fault(name: str, used: Collection[str], twice: Collection[str]) -> str:
+    if name in used or name == EAGER:
+        return "modelc has a target of that name"
     if name in twice:
-        return "several packages have that name"
-    return "" if _NAME.fullmatch(name) else "a name is of small letters, digits and dashes"
+        return "several packages have a target of that name"
+    return (
+        "" if _NAME.fullmatch(name) else "a name consists of lower-case letters, digits and dashes"
+    )
 
 
 def _target_faults(target: object, name: str) -> Iterator[str]:
-    """What keeps an object from being a target of that name."""
+    """Return what keeps an object from being a target of that name."""
     lacks = [one for one in ("NAME", *_VALUES) if not hasattr(target, one)]
     lacks += [f"{one}()" for one in _FUNCTIONS if not callable(getattr(target, one, None))]
     if lacks:
@@ -172,13 +174,13 @@ def _target_faults(target: object, name: str) -> Iterator[str]:
         return
     values = {one: getattr(target, one) for one in ("NAME", *_VALUES)}
     if values["NAME"] != name:
-        yield f"it calls itself {values['NAME']!r}"
+        yield f"its NAME is {values['NAME']!r}"
     if not isinstance(values["SUFFIX"], str) or not values["SUFFIX"].startswith("."):
-        yield f"its SUFFIX is {values['SUFFIX']!r}, which begins with no dot"
+        yield f"its SUFFIX is {values['SUFFIX']!r}, which does not begin with a dot"
     made_from = values["MADE_FROM"]
     if not isinstance(made_from, Mapping) or not made_from:
         yield "MADE_FROM names no precision"
     elif not all(isinstance(precision, Precision) for precision in made_from):
-        yield "a key of MADE_FROM is no Precision"
+        yield "a key of MADE_FROM is not a Precision"
     if not values["DEVICES"] or not _DEVICES.issuperset(values["DEVICES"]):
         yield f"its DEVICES are {values['DEVICES']!r}, not cpu or cuda"

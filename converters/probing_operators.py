@@ -1,7 +1,7 @@
-"""Runs the operators of TorchScript graphs one by one, each from Python values to Python values.
+"""Run operators of TorchScript graphs one by one, from Python values to Python values.
 
-Lists and dicts are never written into: an operator that changes one gives a changed copy, so that
-every tensor of a graph can be computed again from those before it.
+Lists and dicts are never mutated: an operator that changes one returns a changed copy, so that
+every tensor of a graph can be recomputed from earlier ones.
 """
 
 from __future__ import annotations
@@ -18,96 +18,56 @@ if TYPE_CHECKING:
 _Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
 
-def _appended(args: list[Any]) -> Sequence[Any]:
-    return [[*args[0], args[1]]]
+def _mutate(method: str, *, with_result: bool = False) -> _Run:
+    """Return a function that calls the method on a copy and returns the copy."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        copy = args[0].copy()
+        result = getattr(copy, method)(*args[1:])
+        return [copy, result] if with_result else [copy]
+
+    return run
 
 
-def _extended(args: list[Any]) -> Sequence[Any]:
-    return [[*args[0], *args[1]]]
-
-
-def _inserted(args: list[Any]) -> Sequence[Any]:
-    copy = list(args[0])
-    copy.insert(args[1], args[2])
-    return [copy]
-
-
-def _reversed(args: list[Any]) -> Sequence[Any]:
-    return [args[0][::-1]]
-
-
-def _sorted(args: list[Any]) -> Sequence[Any]:
-    return [sorted(args[0], reverse=bool(args[1:] and args[1]))]
-
-
-def _set(args: list[Any]) -> Sequence[Any]:
-    copy = args[0].copy()
-    copy[args[1]] = args[2]
-    return [copy]
-
-
-def _deleted(args: list[Any]) -> Sequence[Any]:
-    copy = args[0].copy()
-    del copy[args[1]]
-    return [copy]
-
-
-def _updated(args: list[Any]) -> Sequence[Any]:
-    return [{**args[0], **args[1]}]
-
-
-def _popped(args: list[Any]) -> Sequence[Any]:
-    """The changed copy, then what was taken out."""
-    copy = args[0].copy()
-    taken = copy.pop(*args[1:])
-    return [copy, taken]
-
-
-def _with_default(args: list[Any]) -> Sequence[Any]:
-    """The changed copy, then the value of the key."""
-    copy = {args[1]: args[2], **args[0]}
-    return [copy, copy[args[1]]]
-
-
-def _sliced(args: list[Any]) -> Sequence[Any]:
+def _slice(args: list[Any]) -> Sequence[Any]:
     return [args[0][slice(*args[1:])]]
 
 
-WITH_RESULT = ("aten::pop", "aten::setdefault")  # what gives something beside the changed list
-# What changes a list or a dict: each gives the changed copy, and after it, of `WITH_RESULT`, what
-# the operator returns.
+WITH_RESULT = ("aten::pop", "aten::setdefault")  # operators with a result beside the changed list
+# Operators that change a list or a dict: each returns the changed copy, and for `WITH_RESULT` then
+# the operator's result.
 _CHANGES: Mapping[str, _Run] = {
-    "aten::append": _appended,
-    "aten::extend": _extended,
-    "aten::insert": _inserted,
-    "aten::reverse": _reversed,
-    "aten::sort": _sorted,
-    "aten::clear": lambda args: [type(args[0])()],
-    "aten::pop": _popped,
-    "aten::_set_item": _set,
-    "aten::Delete": _deleted,
-    "aten::update": _updated,
-    "aten::setdefault": _with_default,
+    "aten::append": _mutate("append"),
+    "aten::extend": _mutate("extend"),
+    "aten::insert": _mutate("insert"),
+    "aten::reverse": _mutate("reverse"),
+    "aten::sort": lambda args: [sorted(args[0], reverse=bool(args[1:] and args[1]))],
+    "aten::clear": _mutate("clear"),
+    "aten::pop": _mutate("pop", with_result=True),
+    "aten::_set_item": _mutate("__setitem__"),
+    "aten::Delete": _mutate("__delitem__"),
+    "aten::update": _mutate("update"),
+    "aten::setdefault": _mutate("setdefault", with_result=True),
 }
-_PLAIN: Mapping[str, _Run] = {  # what torch has no operator for, or none that takes Python's lists
+_PLAIN: Mapping[str, _Run] = {  # operators that torch lacks, or has without Python's lists
     "prim::ListConstruct": lambda args: [args],
     "prim::TupleConstruct": lambda args: [tuple(args)],
     "prim::DictConstruct": lambda args: [dict(zip(args[::2], args[1::2], strict=True))],
     "prim::ListUnpack": lambda args: list(args[0]),
     "prim::TupleUnpack": lambda args: list(args[0]),
     "prim::TupleIndex": lambda args: [args[0][args[1]]],
-    "prim::TupleSlice": _sliced,
+    "prim::TupleSlice": _slice,
     "prim::unchecked_cast": lambda args: [args[0]],
     "prim::Uninitialized": lambda args: [None],  # noqa: ARG005 - never read
     "aten::format": lambda args: [str(args[0]).format(*args[1:])],
     "aten::__is__": lambda args: [args[0] is args[1]],
     "aten::__isnot__": lambda args: [args[0] is not args[1]],
 }
-_OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict or a text
+_OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict or a string
     "aten::__getitem__": lambda args: [args[0][args[1]]],
     "aten::__contains__": lambda args: [args[1] in args[0]],
     "aten::len": lambda args: [len(args[0])],
-    "aten::slice": _sliced,
+    "aten::slice": _slice,
     "aten::list": lambda args: [list(args[0])],
     "aten::copy": lambda args: [args[0].copy()],
     "aten::add": lambda args: [args[0] + args[1]],
@@ -121,12 +81,12 @@ _OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict 
 
 
 def is_collection(value: object) -> bool:
-    """Whether a value is a list, a dict, a tuple or a text."""
+    """Return whether a value is a list, a dict, a tuple or a string."""
     return isinstance(value, (list, dict, tuple, str))
 
 
 def is_changing(node: Any) -> bool:
-    """Whether a node of a graph changes its first argument: a list, dict, or tensor in place."""
+    """Return whether a node changes its first argument: a list, dict, or tensor in place."""
     kind = str(node.kind())
     first = next((str(value.type().kind()) for value in node.inputs()), "")
     if first in ("ListType", "DictType"):
@@ -135,29 +95,22 @@ def is_changing(node: Any) -> bool:
     return first == "TensorType" and in_place
 
 
-def _change(kind: str, args: list[Any]) -> Sequence[Any] | None:
-    """What an operator makes of a list or a dict that it changes; None where it changes none."""
-    return _CHANGES[kind](args) if kind in _CHANGES and is_collection(args[0]) else None
-
-
 def compute(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
-    """Run one operator; returns what it gives, in order.
+    """Run one operator; return its results in order.
 
     Raises:
-        RunnerError: torch refused it.
+        RunnerError: torch raised.
     """
-    plain = _PLAIN.get(step.kind)
-    if plain is None and args and is_collection(args[0]):
-        plain = _OF_LISTS.get(step.kind)
+    run = _PLAIN.get(step.kind)
+    if args and is_collection(args[0]):
+        run = _CHANGES.get(step.kind) or run or _OF_LISTS.get(step.kind)
     try:
-        made = _change(step.kind, args)
-        if made is None:
-            made = plain(args) if plain else _by_torch(step, args)
-    except Exception as error:  # the runtime's edge
+        made = run(args) if run else _by_torch(step, args)
+    except Exception as error:  # any exception of the runtime
         raise runner_error("torch", error, f"{step.name}: {error}") from error
     if len(made) != len(step.outputs):
         raise RunnerError(
-            f"torch gives {len(made)} results of {step.name}, not {len(step.outputs)}",
+            f"torch returned {len(made)} results of {step.name}, not {len(step.outputs)}",
             hint="debug the ONNX of the same model",
         )
     return made
@@ -173,12 +126,13 @@ def _by_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     except (RuntimeError, TypeError):
         if step.node is None:
             raise
-        result = _alone(step.node)(*args)  # as its types are in the graph: torch guesses wrong here
+        # with the types of the graph, which torch guesses wrong here
+        result = _alone(step.node)(*args)
     return [result] * len(step.outputs) if len(step.outputs) <= 1 else list(result)
 
 
 def _alone(node: Any) -> Callable[..., Any]:
-    """A function of one node of a graph, with the types that it has there."""
+    """Return a function of one node of a graph, with its types there."""
     import torch
 
     graph: Any = torch._C.Graph()

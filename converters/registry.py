@@ -1,6 +1,6 @@
-"""The table of formats. A new one is its name in the import line and in the tuple.
+"""The table of formats. To add one, add its name to the import line and to the tuple.
 
-Formats of other packages stand after them (`plugins.py`).
+Targets of other packages follow (`plugins.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ..core.contract import Deferred, Target
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from . import (
     aoti_package,
     exported_program,
@@ -30,16 +30,18 @@ BUILT_IN: tuple[Target, ...] = (
     tensorrt_onnx,
     tensorrt_engine,
 )
-_PLUGINS, REFUSED = find_plugins(BUILT_IN)  # REFUSED says which targets of others are none, and why
-TARGETS: tuple[Target, ...] = (*BUILT_IN, *cast("tuple[Target, ...]", _PLUGINS))  # only to be read
+_PLUGINS, REFUSED = find_plugins(
+    BUILT_IN
+)  # REFUSED says which targets of other packages are rejected, and why
+TARGETS: tuple[Target, ...] = (*BUILT_IN, *cast("tuple[Target, ...]", _PLUGINS))  # read-only
 
 
 def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
-    """The target called `name`.
+    """Return the target called `name`.
 
     Raises:
         UsageError: there is none.
-        MissingError: it is of another package, and cannot be loaded.
+        MissingError: it belongs to another package, and cannot be loaded.
     """
     for target in targets:
         if name == target.NAME:
@@ -48,29 +50,33 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
 
 
 def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
-    """The target whose model file `path` is, by suffix and content; the longest suffix tells.
+    """Return the target of a model file, by suffix (the longest first) and content.
 
     Raises:
-        UsageError: there is no such file, or no target claims it.
+        UsageError: the file does not exist, or no target claims it.
     """
     if not path.exists():
-        refused = path.parent / "rejected" / path.name
-        hint = f"it was refused: {refused}" if refused.exists() else "give a converted model"
+        rejected = path.parent / "rejected" / path.name
+        hint = f"it was rejected: {rejected}" if rejected.exists() else "give a converted model"
         raise UsageError(f"no such file: {path}", hint=hint)
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
         return _own_object(max(claiming, key=lambda target: len(target.SUFFIX)))
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
-    raise UsageError(f"{path} is no artifact that modelc knows", hint=f"known: {suffixes}")
+    raise UsageError(
+        f"{path} is not a model of a known format",
+        hint=f"known: {suffixes}",
+        code=ErrorCode.NOT_AN_ARTIFACT,
+    )
 
 
 def _own_object(target: Target) -> Target:
-    """The target; of another package's, its own object."""
+    """Return the target; the package's own object for a plugin."""
     return target.load() if isinstance(target, PluginTarget) else target
 
 
 def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:
-    """The package that a target is of, with its version; empty for modelc's own."""
+    """Return the package of a target with its version; empty for modelc's own."""
     found = (
         one.package for one in targets if isinstance(one, PluginTarget) and one.NAME == target.NAME
     )
@@ -78,18 +84,18 @@ def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:
 
 
 def plugin_faults(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
-    """Targets of other packages that are refused or cannot be loaded, each with the reason."""
+    """Return the plugin targets that are rejected or cannot be loaded, each with the reason."""
     broken = (one.fault for one in targets if isinstance(one, PluginTarget))
     return (*REFUSED, *filter(None, broken))
 
 
 def as_deferred(target: Target) -> Deferred | None:
-    """The target, if a host that cannot make it can prepare it for one that can."""
+    """Return the target if a host that cannot build it can prepare it for another host."""
     return target if isinstance(target, Deferred) else None
 
 
 def is_stage(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
-    """Whether the target is only a stage on the way to a deferred one: nobody runs it."""
+    """Return whether the target is only a stage on the way to a deferred one: nobody runs it."""
     return any(
         origin.partition(":")[0] == target.NAME
         for one in targets

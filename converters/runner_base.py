@@ -1,4 +1,4 @@
-"""The base class of runners, the check of feeds, and the runner for what torch loads."""
+"""The base class of runners, the check of feeds, and the runner of torch formats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Opened = TypeVar("Opened", bound="RunnerBase")
 
 
 class RunnerBase:
-    """Base of the runners: enters as itself, drops what it holds on the way out."""
+    """Base class of runners: a context manager that closes itself."""
 
     inputs: tuple[str, ...] = ()
 
@@ -36,42 +36,42 @@ class RunnerBase:
         self.close()
 
     def close(self) -> None:
-        """Give back what the runtime holds."""
+        """Release the runtime's resources."""
 
 
 def order_inputs(feed: Feed, names: Sequence[str]) -> list[Array]:
-    """The feed's arrays in the order of `names`.
+    """Return the feed's arrays in the order of `names`.
 
     Raises:
-        RunnerError: the model takes an input that the feed does not have.
+        RunnerError: the feed lacks an input of the model.
     """
     for name in names:
         if name not in feed:
             raise RunnerError(
-                f"the model takes {name!r}, which no input of the signature gives",
+                f"the model requires {name!r}, which the signature lacks",
                 hint=f"name the inputs as the model does: {', '.join(names)}",
             )
     return [feed[name] for name in names]
 
 
-def runner_error(runtime: str, error: BaseException, telling: str = "") -> RunnerError:
-    """The error for a runtime that would not run a feed or open a file.
+def runner_error(runtime: str, error: BaseException, detail: str = "") -> RunnerError:
+    """Return the error for a runtime that cannot run a feed or open a file.
 
     Args:
-        runtime: as the message names it.
-        error: what it raised.
-        telling: what of the error's text says why, where that is not its first line.
+        runtime: its name in the message.
+        error: the exception.
+        detail: the part of the exception's text with the reason, if not its first line.
     """
-    line = first_line(RuntimeError(telling) if telling else error)
+    line = first_line(RuntimeError(detail) if detail else error)
     return RunnerError(f"{runtime}: {line}", hint=LOGGED)
 
 
 def text_lines(error: BaseException) -> list[str]:
-    """The lines of an error's text that hold anything."""
+    """Return the non-empty lines of an exception's text."""
     return [line.strip() for line in str(error).splitlines() if line.strip()]
 
 
-_FEED_HINT = "give what the model was exported for"
+_FEED_HINT = "give inputs within the exported signature"
 
 
 def check_feed(feed: Feed, specs: Sequence[InputSpec]) -> None:
@@ -88,7 +88,7 @@ def check_feed(feed: Feed, specs: Sequence[InputSpec]) -> None:
             _check_size(dim, size, f"dim {dim.name or axis} of {spec.name}")
             if dim.name is not None and sizes.setdefault(dim.name, size) != size:
                 raise RunnerError(
-                    f"dim {dim.name} is {sizes[dim.name]}, and {size} in {spec.name}",
+                    f"dim {dim.name} is {sizes[dim.name]}, but {size} in {spec.name}",
                     hint=_FEED_HINT,
                 )
     for dim in (dim for spec in specs for dim in spec.dims):
@@ -115,7 +115,6 @@ def _check_size(dim: Dim, size: int, where: str) -> None:
 
 
 def _check_relation(dim: Dim, sizes: Mapping[str, int]) -> None:
-    """That a size which follows from another one does."""
     if dim.relation is None or dim.name is None:
         return
     base = dim.relation.base_of(sizes[dim.name])
@@ -128,8 +127,7 @@ def _check_relation(dim: Dim, sizes: Mapping[str, int]) -> None:
 class TorchRunner(RunnerBase):
     """Calls `function` with tensors in the order of `inputs`.
 
-    `outputs` renames the tensors that come back, where there are as many; None keeps the names
-    that their places give them.
+    `outputs` renames the returned tensors if their number matches; None keeps positional names.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class TorchRunner(RunnerBase):
         self._device = device
 
     def run(self, feed: Feed) -> Outputs:
-        """Run on tensors of their own memory; outputs come back as numpy arrays."""
+        """Run on tensors with memory of their own; return numpy arrays."""
         import torch
 
         given = order_inputs(feed, self.inputs)
@@ -154,10 +152,10 @@ class TorchRunner(RunnerBase):
         try:
             with torch.no_grad():
                 value = self._function(tensors)
-        except Exception as error:  # the runtime's edge: torch raises anything
+        except Exception as error:  # torch raises anything here
             raise runner_error("torch", error, _error_line(error)) from error
         found = name_leaves(
-            value, lambda leaf: isinstance(leaf, torch.Tensor), taken=self.inputs
+            value, lambda leaf: isinstance(leaf, torch.Tensor), reserved=self.inputs
         ).found
         names = list(found)
         if self._outputs is not None and len(self._outputs) == len(names):
@@ -167,14 +165,14 @@ class TorchRunner(RunnerBase):
 
 
 def _error_line(error: Exception) -> str:
-    """TorchScript puts a trace of the user's source before what it has to say."""
+    """Skip the trace of the user's source that precedes TorchScript's message."""
     lines = text_lines(error)
     traced = any(line.startswith("Traceback of TorchScript") for line in lines)
     return lines[-1] if traced else ""
 
 
 def check_device(device: str) -> None:
-    """That torch has the device; TF32, which keeps 10 bits of mantissa, is switched off.
+    """Check that torch has the device, and disable TF32, which keeps 10 bits of mantissa.
 
     Raises:
         MissingError: there is no CUDA device.
@@ -192,7 +190,7 @@ def check_device(device: str) -> None:
 
 
 def torch_settings(device: str) -> dict[str, str]:
-    """What is set in torch when it judges on this device; nothing on the CPU."""
+    """Return torch's settings when it judges on this device; empty on the CPU."""
     if device != "cuda":
         return {}
     names = ("torch.backends.cudnn.allow_tf32", "torch.backends.cuda.matmul.allow_tf32")
@@ -200,7 +198,7 @@ def torch_settings(device: str) -> dict[str, str]:
 
 
 def float_tensors(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
-    """The float32 tensors of a state dict, each once though it has several names."""
+    """Yield the float32 tensors of a state dict, each once even if it has several names."""
     import torch
 
     dense = [value for value in state.values() if value.layout is torch.strided]

@@ -1,7 +1,7 @@
 """TensorRT engines, from ONNX whose types are the engine's precision; TensorRT 10.13 and 11.
 
-Nothing here imports tensorrt before the driver has said that there is a device: without one,
-objects of TensorRT crash the process. Engines are built in a process of their own.
+tensorrt is imported only once the driver reports a device: without one, objects of TensorRT crash
+the process. Engines are built in a child process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAME: str = "tensorrt"
 SUMMARY: str = "TensorRT engine for one GPU type, with a sidecar that says what it is"
 SUFFIX: str = ".engine"
 PROGRAM: str = "a TensorRT engine"
-INSPECT_OPENS: bool = False  # the sidecar tells
+INSPECT_OPENS: bool = False  # inspect reads the sidecar
 MADE_FROM: Mapping[Precision, str] = {
     Precision.FP32: "tensorrt-onnx",
     Precision.FP16: "tensorrt-onnx:fp16",
@@ -61,15 +61,15 @@ _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 
 
 def readiness() -> Readiness:
-    """Whether there is a device, and TensorRT's package or trtexec; nothing of it is imported."""
+    """Check for a device and for TensorRT's package or trtexec, without importing it."""
     driver = query_driver()
-    if not driver.devices:  # asked first, and alone where it says no
+    if not driver.devices:  # then the installation does not matter
         return trt_installation.tensorrt_readiness(driver, trt_installation.TensorrtInstallation())
     return trt_installation.tensorrt_readiness(driver, trt_installation.find_tensorrt())
 
 
 def claims(path: Path) -> bool:
-    """An .engine file that starts as a TensorRT plan does."""
+    """Return whether an .engine file starts with the magic of a TensorRT plan."""
     if path.suffix != SUFFIX or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -77,30 +77,29 @@ def claims(path: Path) -> bool:
 
 
 def preflight(job: Job) -> Preflight:
-    """What TensorRT would stumble over in the job's parent, told without TensorRT."""
-    from .trt.trt_preflight import run_preflight as look
+    """Find what TensorRT would reject in the job's parent, without TensorRT."""
+    from .trt.trt_preflight import run_preflight
 
-    return look(job)
+    return run_preflight(job)
 
 
 def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
-    """Build the engine in a process of its own, and write beside it what it is.
+    """Build the engine in a child process and write its sidecar.
 
     Args:
-        job: its settings are those of `trt.options`.
-        host: the machine that it is built on and for.
+        job: its settings are those of `trt.engine_options`.
+        host: the machine that the engine is built on and for.
 
     Raises:
-        ConversionError: TensorRT refused the model, crashed or took too long.
-        MissingError: no device, or nothing that builds.
-        UsageError: a setting cannot be.
+        ConversionError: TensorRT rejected the model, crashed or took too long.
+        MissingError: no device or no builder.
+        UsageError: an invalid setting.
     """
     if job.parent is None:
-        raise RuntimeError("a job for TensorRT came without its ONNX parent")
+        raise RuntimeError("a TensorRT job needs an ONNX parent")
     options = _with_cache(parse_options(job.settings), job.cache)
-    for line in find_unbounded(job.signature, options.profiles):
-        what, _, mend = line.partition(": ")
-        raise UsageError(what, hint=mend)
+    for dim in find_unbounded(job.signature, options.profiles):
+        raise UsageError(dim.problem, hint=dim.fix)
     driver = host.driver()
     if not driver.devices:
         raise MissingError(
@@ -126,33 +125,33 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
 
 
 def _with_cache(options: EngineOptions, folder: Path | None) -> EngineOptions:
-    """Kernel timings are kept in the cache folder, unless a place for them was named."""
+    """Set the folder of the timing cache, unless the user named one."""
     if folder is None or options.cache_folder:
         return options
     return replace(options, cache_folder=str(folder / NAME))
 
 
 def _is_tf32(job: Job, options: EngineOptions) -> bool:
-    """Whether FP32 layers may compute in TF32, whose mantissa is that of FP16."""
+    """Return whether FP32 layers may compute in TF32, which has the mantissa of FP16."""
     return options.tf32 and job.precision is Precision.FP32
 
 
 def _build_engine(
     request: BuildRequest, job: Job, device: CudaDevice, host: BuildHost
 ) -> tuple[BuilderChoice, BuildResult]:
-    """With the package where it is here, else with trtexec; or with the one that was named."""
+    """Build with the Python package if installed, else with trtexec, or with the named one."""
     options = request.options
     found = host.installed()
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
         cache = timing_cache.cache_file_for(options, device, found.package)
-        asked = replace(request, timing_cache=cache)
-        built = build_with_python(asked, job.advance, build=host.build)
+        with_cache = replace(request, timing_cache=cache)
+        built = build_with_python(with_cache, job.advance, build=host.build)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)
         cache = timing_cache.cache_file_for(options, device, ".".join(map(str, version)))
-        asked = replace(request, timing_cache=cache)
-        built = build_with_trtexec(found.program, asked, job.folder, version=version)
+        with_cache = replace(request, timing_cache=cache)
+        built = build_with_trtexec(found.program, with_cache, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
     raise MissingError(f"the builder {missing} is not installed", hint=trt_installation.INSTALL_FIX)
@@ -184,24 +183,24 @@ def _make_sidecar(
 
 
 def _coverage_notes(built: BuildResult) -> tuple[str, ...]:
-    """Why it is not known what the engine computes in, where it is not."""
+    """Note why the compute dtypes are unknown, if they are."""
     _, why = parse_layers(built.layers)
     return (why,) if why else ()
 
 
 def _option_changes(options: EngineOptions) -> dict[str, str]:
-    """The options that are not what they would be by themselves, as text."""
+    """Return the options that differ from their defaults, as text."""
     plain = EngineOptions()
-    aside = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
+    excluded = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
     return {
         one.name: str(getattr(options, one.name))
         for one in fields(options)
-        if one.name not in aside and getattr(options, one.name) != getattr(plain, one.name)
+        if one.name not in excluded and getattr(options, one.name) != getattr(plain, one.name)
     }
 
 
 def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:
-    """What the manifest says of the engine."""
+    """Return the facts about the engine for the manifest."""
     return {
         "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
         "cuda driver": sidecar.cuda,
@@ -220,12 +219,12 @@ def open_runner(
     Args:
         path: the engine.
         device: `cuda`.
-        signature: whose names order the inputs.
-        settings: as for a job; `plugins`, `trust_engine` and `weights` are of use here.
+        signature: gives the order of the inputs.
+        settings: as for a job; only `plugins`, `trust_engine` and `weights` matter here.
 
     Raises:
-        RunnerError: TensorRT would not load it.
-        MissingError: no device, or no TensorRT.
+        RunnerError: TensorRT cannot load it.
+        MissingError: no device or no TensorRT.
     """
     if device != "cuda":
         raise MissingError(
@@ -247,7 +246,7 @@ def open_runner(
 
 
 def inspect(path: Path) -> Inspection:
-    """Read the sidecar; the engine itself is code, and is not loaded."""
+    """Read the sidecar; the engine is code and is not loaded."""
     sidecar = read_sidecar(path)
     precisions = Counter(layer.dtype for layer in sidecar.layers if layer.computes)
     facts = {
@@ -267,19 +266,19 @@ def inspect(path: Path) -> Inspection:
         inputs=sidecar.inputs,
         outputs=sidecar.outputs,
         facts=facts,
-        weights={},  # an engine does not tell
+        weights={},  # not readable from an engine
         operators=Counter(layer.kind or "?" for layer in sidecar.layers),
         metadata=sidecar.origin,
     )
 
 
 def read_metadata(path: Path) -> Mapping[str, str]:
-    """What the file beside the engine says of the job that made it."""
+    """Return the metadata of the job from the sidecar."""
     return read_sidecar(path).origin
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
-    """What the engine computes in, from its sidecar; by time where it runs here, else by layers."""
+    """Return the compute dtypes from the sidecar, weighted by time if the engine runs here."""
     layers = read_sidecar(path).layers
     return coverage_of(layers, _layer_times(path, example, device, layers)) if layers else None
 
@@ -287,7 +286,7 @@ def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
 def _layer_times(
     path: Path, example: Feed, device: str, layers: tuple[EngineLayer, ...]
 ) -> Mapping[str, float] | None:
-    """Milliseconds by layer; None where the engine cannot be run, or nothing computes."""
+    """Return milliseconds by layer; None if the engine cannot run here or no layer computes."""
     if device not in DEVICES or not any(layer.computes for layer in layers):
         return None
     try:

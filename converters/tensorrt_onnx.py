@@ -1,8 +1,8 @@
-"""ONNX that TensorRT takes as it is: its types are the precision of the engine to be built.
+"""ONNX ready for TensorRT: its types set the precision of the engine.
 
-TensorRT 11 has no precision flags and no calibrators, and 10 is used the same way: what is half
-in the model is half in the engine, and where it has Q/DQ, layers compute in int8. Everything about
-an engine that can be proven without a GPU is proven on this file, by ONNX Runtime.
+TensorRT 11 has no precision flags and no calibrators, and modelc uses 10 the same way: half tensors
+stay half in the engine, and layers with Q/DQ compute in int8. ONNX Runtime judges this file, so
+that only the engine itself needs a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import convert_to_half
 from .onnx_origins import read_origins
 from .trt.qdq_rules import check_qdq
-from .trt.trt_findings import Model, TrtFinding, TrtSeverity, describe_findings, join_lines
+from .trt.trt_findings import Model, TrtSeverity, describe_findings, join_lines
 
 NAME: str = "tensorrt-onnx"
 SUMMARY: str = "ONNX that TensorRT takes as it is: typed in FP16 or BF16, or with symmetric Q/DQ"
@@ -46,12 +46,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def readiness() -> Readiness:
-    """Whether what makes and runs ONNX is installed; TensorRT is not needed."""
+    """Check for the packages that write and run ONNX; TensorRT is not needed."""
     return onnx_model.readiness()
 
 
 def claims(path: Path) -> bool:
-    """A .trt.onnx file that starts as a ModelProto does."""
+    """Return whether a .trt.onnx file starts with the first key of a ModelProto."""
     if not path.name.endswith(SUFFIX) or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -59,14 +59,14 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """FP16 and BF16 by AutoCast; FP32, Q/DQ and what is engine-ready already as it is.
+    """Lower to FP16 or BF16 with AutoCast; copy FP32, Q/DQ and engine-ready models.
 
     Raises:
-        ConversionError: AutoCast refused the model, or TensorRT would not take its Q/DQ.
+        ConversionError: AutoCast failed, or TensorRT does not support the Q/DQ.
         UsageError: a `keep` pattern matches nothing.
     """
     if job.parent is None:
-        raise RuntimeError("a job for engine-ready ONNX came without its parent")
+        raise RuntimeError("a tensorrt-onnx job needs a parent")
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
         return _convert_qdq(job, job.parent, path)
@@ -81,12 +81,12 @@ def convert(job: Job) -> Converted:
 
 
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
-    """As the ONNX that it is made from."""
+    """Plan the opset as for the parent ONNX."""
     return onnx_model.plan_opset(asked, runtimes, precision)
 
 
 def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
-    """The parent under our name and record, once its Q/DQ are what TensorRT takes."""
+    """Check the parent's Q/DQ and copy it with our metadata."""
     model = _load_model(parent)
     warnings = _raise_qdq_faults(model, parent, required=job.precision is Precision.INT8)
     set_metadata(model, job.metadata)
@@ -109,14 +109,15 @@ def _load_model(path: Path) -> Model:
 
 
 def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str, ...]:
-    """The warnings on a model's Q/DQ.
+    """Return the warnings on a model's Q/DQ.
 
     Raises:
-        ConversionError: an error; the message names nodes and modules.
+        ConversionError: with the errors, by node and module.
     """
     findings = check_qdq(model, read_origins(path), required=required)
     for finding in findings:
-        _LOG.log(_log_level(finding), "%s", finding)
+        level = logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
+        _LOG.log(level, "%s", finding)
     errors = describe_findings(findings, TrtSeverity.ERROR)
     if errors:
         raise ConversionError(
@@ -126,30 +127,26 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
     return describe_findings(findings, TrtSeverity.WARNING)
 
 
-def _log_level(finding: TrtFinding) -> int:
-    return logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
-
-
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
-    """Open it in ONNX Runtime, which computes what the types and the Q/DQ say."""
+    """Open the model in ONNX Runtime, which computes in its types and Q/DQ."""
     return onnx_model.open_runner(path, device, signature)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
-    """Look into the model in ONNX Runtime on the CPU."""
+    """Open a probe of the model in ONNX Runtime on the CPU."""
     return onnx_probe.open_probe(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the file says of the job that made it."""
+    """Return the metadata of the job from the file."""
     return onnx_model.read_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """What any ONNX says of itself."""
+    """Inspect the file as any ONNX."""
     return replace(onnx_model.inspect(path), target=NAME)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
-    """The dtypes of the compute layers, as the file says."""
+    """Return the dtypes of the compute layers in the file."""
     return onnx_model.coverage(path, example, device)

@@ -59,12 +59,12 @@ _BESIDE_WEIGHTS = 1 << 18  # bytes of code, constants and debug tables, at least
 
 
 def readiness() -> Readiness:
-    """Torch is a dependency of modelc, so this is always ready."""
+    """Return the torch version: torch is a dependency of modelc."""
     return Readiness(ready=True, version=package_versions("torch").get("torch", ""))
 
 
 def claims(path: Path) -> bool:
-    """A zip that holds compiled code and its constants."""
+    """Return whether it is a zip with compiled code and its constants."""
     inner = [name.partition("/")[2] for name in zip_members(path)]
     return "constants.pkl" in inner and any(name.startswith("code/") for name in inner)
 
@@ -73,38 +73,38 @@ def convert(job: Job) -> Converted:
     """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
     import torch
 
-    taken = capture_torchscript(job)
+    captured = capture_torchscript(job)
     name = job.stem + SUFFIX
-    _check_space(job.folder, taken.module)
+    _check_space(job.folder, captured.module)
     call_framework(
         "torch.jit.save",
         lambda: torch.jit.save(
-            taken.module,
+            captured.module,
             str(job.folder / name),
-            _extra_files={RECORD: build_call_record(job, taken.call)},
+            _extra_files={RECORD: build_call_record(job, captured.call)},
         ),
     )
     strip_debug_files(job.folder / name)
     return Converted(
         files=((name, "model"),),
         versions=package_versions("torch"),
-        options={"call": taken.call},
-        notes=taken.notes,
-        frozen=taken.frozen,
-        warned=taken.warned,
+        options={"call": captured.call},
+        notes=captured.notes,
+        frozen=captured.frozen,
+        warned=captured.warned,
     )
 
 
 def _check_space(folder: Path, module: torch.jit.ScriptModule) -> None:
-    """See that the archive has room: on a full disk torch's writer ends the process."""
+    """Check the disk space: on a full disk, torch's writer kills the process."""
     tensors = (*module.parameters(), *module.buffers())
     require_room(folder, sum(one.nbytes for one in tensors) + _BESIDE_WEIGHTS)
 
 
 def strip_debug_files(path: Path) -> None:
-    """Leave out what only tracebacks use: it holds paths, and lines of the user's source.
+    """Remove the files that only tracebacks use: they contain paths and lines of the user's source.
 
-    In place: torch writes the weights before the code, and they are not copied.
+    In place, as torch writes the weights before the code, and they are not copied.
     """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
@@ -117,14 +117,14 @@ def strip_debug_files(path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         for entry in behind:
             archive.filelist.remove(archive.NameToInfo.pop(entry.filename))
-        archive.start_dir = first  # where the next entry goes; the end is cut off when it closes
+        archive.start_dir = first  # where the next entry goes; closing truncates the file
         for entry, content in kept:
             slim = zipfile.ZipInfo(entry.filename)
             archive.writestr(slim, content, compress_type=entry.compress_type)
 
 
 def judge_settings(device: str) -> Mapping[str, str]:
-    """What is set in torch when it judges."""
+    """Return the torch settings used in judging."""
     return torch_settings(device)
 
 
@@ -145,10 +145,10 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:
-    """Look into a trace of modelc's, or into a script or a foreign trace as it runs on a feed.
+    """Open a trace of modelc's for probing, or a script or foreign trace as it runs on a feed.
 
     Raises:
-        UsageError: its inputs are not those of the signature.
+        UsageError: its inputs differ from the signature's.
     """
     module, record = _load_archive(path, "cpu")
     runner = open_runner(path, "cpu", signature)
@@ -171,18 +171,18 @@ def _load_archive(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict
             str(path), map_location=device, _extra_files=extra
         )
         return module, parse_call_record(extra[RECORD])
-    except Exception as error:  # torch's edge: its reader raises anything at garbage
+    except Exception as error:  # torch's reader raises anything on garbage
         raise runner_error("torch.jit.load", error) from error
 
 
 def _forward_schema(module: torch.jit.ScriptModule) -> Any:
-    """What forward takes and gives; the stubs do not know that a script's forward has one."""
+    """Return the schema of forward, which the type stubs of a script lack."""
     forward: Any = module.forward
     return forward.schema
 
 
 def weights(path: Path) -> Iterator[Array]:
-    """The float32 tensors of its state."""
+    """Yield the float32 tensors of its state."""
     module, _ = _load_archive(path, "cpu")
     yield from float_tensors(module.state_dict())
 
@@ -192,7 +192,7 @@ def plant_fault(
 ) -> PlantedFault | None:
     """Write a copy with one fault of this kind: in its state, or in the graph of forward.
 
-    None in a script with a `while`, which might not end.
+    Returns None for a script with a `while`, which might not end.
     """
     import torch
 
@@ -214,12 +214,12 @@ def plant_fault(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What the archive says of the job that made it."""
+    """Return the metadata that the job embedded in the archive."""
     return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
-    """Parameters, operators and the record, without running anything."""
+    """Describe parameters, operators and the record without running anything."""
     module, record = _load_archive(path, "cpu")
     weights: Counter[str] = Counter()
     for tensor in [*module.parameters(), *module.buffers()]:
@@ -239,9 +239,9 @@ def inspect(path: Path) -> Inspection:
 
 
 def _input_infos(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> Iterator[TensorInfo]:
-    """The inputs by the names that a caller gives them, with dtype and dims where these are known.
+    """Return the inputs by the caller's names, with dtype and dims if known.
 
-    Called natively, they are the parameters of the user's own forward.
+    Called natively, they are the parameters of the user's forward.
     """
     specs, arguments = record_specs(record), _forward_schema(module).arguments[1:]
     native = record.get("call", "native") == "native"
@@ -254,11 +254,11 @@ def _input_infos(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> I
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:
-    """Torch computes in the dtypes of the module: there is nothing to measure."""
+    """Return None: torch computes in the dtypes of the module."""
 
 
 def _count_operators(graph: Any) -> Counter[str]:
-    """Operator counts of a graph, its nested blocks included."""
+    """Count the operators of a graph, including nested blocks."""
     counts: Counter[str] = Counter()
     blocks = [graph]
     while blocks:

@@ -1,1 +1,1 @@
-"""The nouns and the contracts. The standard library, and msgspec and psutil for child processes."""
+"""Records and contracts. The standard library, and msgspec and psutil for child processes."""

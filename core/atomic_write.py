@@ -1,4 +1,4 @@
-"""Writes files completely or not at all: a draft, a flush, then a rename."""
+"""Write files completely or not at all: a draft, a flush, then a rename."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DRAFT_SUFFIX = ".draft"  # the end of a name that nothing but a run in progress has
-_FLUSH_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # file systems that flush no folder
+DRAFT_SUFFIX = ".draft"  # suffix of drafts, which only a running process has
+_FLUSH_UNSUPPORTED = (
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.EBADF,
+)  # file systems without it
 
 
 def require_room(folder: Path, size: int) -> None:
-    """See that a file of `size` bytes has room in a folder, before a writer that dies without it.
+    """Check the space for `size` bytes in a folder, before a writer that would crash without it.
 
     Raises:
-        OSError: it has not.
+        OSError: there is not enough.
     """
     if shutil.disk_usage(folder).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def atomic_write(path: Path, data: bytes) -> Path:
-    """Write a file, in place of one that may be there.
+    """Write a file, replacing an existing one.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        OSError: it cannot be written; the existing file is unchanged.
     """
     with draft_file(path) as draft:
         draft.write_bytes(data)
@@ -37,9 +41,9 @@ def atomic_write(path: Path, data: bytes) -> Path:
 
 @contextmanager
 def draft_file(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write to, which becomes `path` where the block ends well.
+    """Yield a file beside `path` to write to, which replaces `path` when the block succeeds.
 
-    Its name cannot be told beforehand, and it is made here: no link can wait for it.
+    Its name is unpredictable and created here: no link can be planted for it.
     """
     token = secrets.token_hex(8)
     draft = path.with_name(f".{path.name}.{token}.{os.getpid()}{DRAFT_SUFFIX}")
@@ -54,7 +58,7 @@ def draft_file(path: Path) -> Iterator[Path]:
 
 
 def find_drafts(folder: Path) -> Iterator[tuple[Path, int]]:
-    """What was being written in a folder, each with the process that did it."""
+    """Return the drafts in a folder, each with the process that wrote it."""
     for path in folder.glob(f".*{DRAFT_SUFFIX}"):
         owner = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
         if owner.isdigit():
@@ -62,17 +66,17 @@ def find_drafts(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def flush_file(path: Path) -> None:
-    """Have the disk hold the file's bytes.
+    """Flush the file's bytes to disk.
 
     Raises:
-        OSError: the disk does not take them; a full one may say so only now.
+        OSError: the disk rejected them; a full disk may report it only now.
     """
     with path.open("r+b") as stream:
         os.fsync(stream.fileno())
 
 
 def flush_folder(path: Path) -> None:
-    """Have the disk hold the names in a folder, where the system can be asked that."""
+    """Flush the names in a folder to disk, if the system supports that."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)

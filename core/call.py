@@ -1,4 +1,4 @@
-"""Which input goes to which parameter of a model's forward, and the call itself. Duck-typed."""
+"""Bind inputs to the parameters of a model's forward, and call it. Duck-typed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ParameterKind(Enum):
-    """How a parameter may be given."""
+    """How a parameter accepts its argument."""
 
     POSITIONAL = "by position only"
     EITHER = "by position or name"
@@ -28,10 +28,9 @@ class ParameterKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One parameter of a forward.
+    """A parameter of a forward.
 
-    `listed` says that a sequence goes in as a list; `constant`, where it holds a value, that
-    forward is always given this value here.
+    `listed` passes a sequence as a list; `constant`, if it holds a value, is always passed.
     """
 
     name: str
@@ -50,7 +49,7 @@ class _Argument(Protocol):
 
 
 class Schema(Protocol):
-    """What a TorchScript method says of its arguments (`torch._C.FunctionSchema`)."""
+    """The arguments of a TorchScript method (`torch._C.FunctionSchema`)."""
 
     arguments: Sequence[_Argument]
 
@@ -63,13 +62,13 @@ _PARAMETER_KINDS = {
     inspect.Parameter.VAR_KEYWORD: ParameterKind.REST_BY_NAME,
 }
 _NUMBER_SUFFIX = re.compile(r"_?\d+$")
-_SHORT_NAME = 4  # characters: shorter names are alike by chance
+_SHORT_NAME = 4  # characters: shorter names are similar by chance
 _SIMILARITY = 0.8
 _VARIADIC = (ParameterKind.REST, ParameterKind.REST_BY_NAME)
 
 
 def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
-    """The parameters of a Python function or bound method."""
+    """Return the parameters of a Python function or bound method."""
     return tuple(
         Parameter(
             name=parameter.name,
@@ -83,7 +82,7 @@ def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
 
 
 def parameters_of_schema(schema: Schema) -> tuple[Parameter, ...]:
-    """The parameters of a TorchScript method, without self."""
+    """Return the parameters of a TorchScript method, without self."""
     return tuple(
         Parameter(
             name=argument.name,
@@ -102,10 +101,10 @@ def _is_list(annotation: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Where each input goes: `places[i]` is a parameter's name and the path inside its value.
+    """The parameter of each input: `places[i]` is its name and the path inside its value.
 
-    What may be given by position goes in so, up to the first parameter that is left out: hooks see
-    positions, as in `model(x, mask)`. With `by_name` it goes in by name, as in `model(**inputs)`.
+    Passes by position what it can, up to the first omitted parameter: hooks see positions, as in
+    `model(x, mask)`. With `by_name`, passes by name, as in `model(**inputs)`.
     """
 
     places: tuple[ValuePath, ...]
@@ -113,7 +112,7 @@ class Binding:
     by_name: bool = False
 
     def call(self, function: Callable[..., object], tensors: Sequence[object]) -> object:
-        """Call `function` with `tensors`, given in the order of `places`."""
+        """Call `function` with `tensors`, which are in the order of `places`."""
         parts: dict[str, dict[ValuePath, object]] = {}
         for place, tensor in zip(self.places, tensors, strict=True):
             parts.setdefault(place[0], {})[place[1:]] = tensor
@@ -155,8 +154,8 @@ def bind_inputs(
 ) -> Binding:
     """Find the parameter of `call` for each input.
 
-    The first dotted segment of a name is looked up among the parameters. Where none of the names
-    is one, they go by order; where only some are not, these go by order to what is still required.
+    Looks up the first dotted segment of a name among the parameters. If no name is a parameter,
+    binds by order; if only some are not, binds those by order to the remaining required parameters.
 
     Raises:
         UsageError: an input has no parameter, or a required parameter no input.
@@ -168,7 +167,7 @@ def bind_inputs(
     lacking = [p.name for p in parameters if p.required and p.name not in given and not p.constant]
     if lacking:
         raise UsageError(
-            f"{call} requires {', '.join(lacking)}, which no input gives"
+            f"{call} requires {', '.join(lacking)}, which the inputs lack"
             f" ({call} takes {_list_names(parameters)})",
             hint=Hint("add ", Option("input", f'"{lacking[0]}:float32[...]"')),
             option="input",
@@ -184,7 +183,7 @@ def bind_inputs(
 def _find_parameters(
     heads: Sequence[str], parameters: Sequence[Parameter], call: str
 ) -> dict[str, ValuePath]:
-    """The parameter, as the beginning of a place, for each first segment."""
+    """Return the parameter, as the start of a place, for each first segment."""
     plain = [p for p in parameters if p.kind not in _VARIADIC and not p.constant]
     known = {p.name for p in plain} & set(heads)
     free = [
@@ -203,9 +202,9 @@ def _find_parameters(
 def _refuse_misspelt(
     head: str, names: Sequence[str], parameters: Sequence[Parameter], call: str
 ) -> None:
-    """Refuse a name that is nearly a parameter's: it would go by order, and name the artifact's.
+    """Reject a name similar to a parameter's, which would silently bind by order.
 
-    A number behind a name, as in `input_1`, is no misspelling.
+    A trailing number, as in `input_1`, is not a typo.
     """
     plain = _NUMBER_SUFFIX.sub("", head)
     if len(plain) < _SHORT_NAME or plain in {_NUMBER_SUFFIX.sub("", name) for name in names}:
@@ -221,7 +220,7 @@ def _refuse_misspelt(
 def _find_variadic(
     heads: Sequence[str], parameters: Sequence[Parameter], call: str
 ) -> dict[str, ValuePath]:
-    """Places in *args or **kwargs for what no other parameter takes."""
+    """Return places in *args or **kwargs for inputs without a parameter."""
     rest = next((p.name for p in parameters if p.kind is ParameterKind.REST), None)
     if rest is not None:
         return {head: (rest, str(index)) for index, head in enumerate(heads)}

@@ -1,4 +1,4 @@
-"""The contracts: what a format file offers (Target), what it opens (Runner), what it gets (Job)."""
+"""The contracts: Target (a format), Runner (an opened model), Job (a converter's input)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,36 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[Any]
 else:
-    Array: TypeAlias = Any  # the array type is numpy's; core stays free of it at run time
+    Array: TypeAlias = Any  # core does not import numpy at run time
 
 Feed: TypeAlias = Mapping[str, Array]
 Outputs: TypeAlias = dict[str, Array]
 
-RECORD = (
-    "modelc.json"  # our record inside an archive of torch's: written by converters, read by sources
-)
-CAPTURE_TIMEOUT = 60.0  # seconds of torch's symbolic solver, in one attempt
-EAGER = "checkpoint"  # what a target that is captured from the eager model is made from
+RECORD = "modelc.json"  # our record inside torch's archives
+CAPTURE_TIMEOUT = 60.0  # seconds of torch's symbolic solver per attempt
+EAGER = "checkpoint"  # the parent of targets that are captured from the eager model
 
 
 Advance: TypeAlias = Callable[[int, int], None]  # done, total
 
 
 def no_progress(done: int, total: int) -> None:
-    """Progress that nobody listens to."""
+    """Ignore progress."""
 
 
 class Runner(Protocol):
     """An opened model: named arrays in, named arrays out, in the model's own order.
 
-    A context manager, because it may hold device memory. `inputs` are the names it takes.
+    A context manager, because it may hold device memory. `inputs` are its input names.
     """
 
     inputs: tuple[str, ...]
 
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed; the feed holds at least `inputs` and is never written to.
+        """Run one feed, which holds at least `inputs` and stays unchanged.
 
         Raises:
-            RunnerError: the runtime refused the feed.
+            RunnerError: the runtime rejected the feed.
         """
         ...
 
@@ -74,18 +72,18 @@ class EagerModel(Protocol):
 
     @property
     def flat(self) -> torch.nn.Module:
-        """The same as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
+        """The module as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
         ...
 
     @property
     def scope(self) -> str:
-        """The attribute under which `flat` holds `module`, to be cut from module paths."""
+        """The attribute under which `flat` holds `module`, which is cut from module paths."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """Whether a format can be made here; if not, why, and the line that makes it so."""
+    """Whether a format can be converted here; if not, why, and the command that fixes it."""
 
     ready: bool
     version: str = ""
@@ -95,18 +93,17 @@ class Readiness:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that one converter gets; it never goes looking for more.
+    """The complete input of a converter.
 
-    `folder` is a work folder of its own; files are moved to their place by the pipeline once
-    they are proven. `example` is one feed at the opt sizes. Either `model` or `parent` is
-    given; beside a parent lies its debug sidecar, where it has one. `feeds` are the validation
-    feeds, `guard` asks for a check of the domain inside of the file, `keep` are the `--keep-fp`
-    patterns, `half_io` whether inputs and outputs become half as well, `settings` the options
-    that only this format has, as text. `cache` is a folder for what later runs may use again;
-    None does without. `programs` are those taken down in this run already, by capture: the
-    formats share them. `custom_ops` has the function that translates an operator, by the
-    operator's name (`ns::op`), `runtimes` what the file must load in (`onnxruntime==1.20`).
-    `output_axes` are the axes of outputs that follow a dim, by output.
+    `folder` is a work folder of its own; the pipeline moves judged files to their place. `example`
+    is one feed at the opt sizes. Either `model` or `parent` is set; a parent's debug sidecar, if
+    any, lies beside it. `feeds` are the validation feeds, `guard` asks for a check of the domain
+    inside the file, `keep` are the `--keep-fp` patterns, `half_io` also makes inputs and outputs
+    half, `settings` are the format's own options, as text. `cache` is a folder that later runs may
+    reuse; None disables it. `programs` are those captured earlier in this run, by capture: the
+    formats share them. `custom_ops` are the functions that translate operators, by operator
+    (`ns::op`), `runtimes` those that must load the file (`onnxruntime==1.20`). `output_axes` are
+    the axes of outputs that follow a dim, by output.
     """
 
     signature: Signature
@@ -136,7 +133,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A place where a trace froze a Python value made of a tensor: the user's file and line."""
+    """The user's file and line where a trace froze a Python value computed from a tensor."""
 
     file: str
     line: int
@@ -147,11 +144,11 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """What a converter made: file names in the job's folder with their roles, model first.
+    """The result of a converter: file names in the job's folder with their roles, model first.
 
     `frozen` are the user's lines at which a tracer saw a tensor become a Python value, `warned` all
-    that it said of them. `judged_as` is the precision whose tolerance it is held to, where that is
-    not its own. `places` are sizes of the free dims at which it is to be judged beside all others.
+    its warnings there. `judged_as` is the precision whose tolerance applies, if not its own.
+    `places` are additional sizes of the free dims to judge it at.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -166,7 +163,7 @@ class Converted:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output as the artifact itself declares it; a dim is a size, a name or '?'."""
+    """An input or output as the artifact declares it; a dim is a size, a name or '?'."""
 
     name: str
     dtype: str
@@ -175,7 +172,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What an artifact says of itself."""
+    """An artifact's description of itself."""
 
     target: str
     inputs: tuple[TensorInfo, ...]
@@ -184,34 +181,34 @@ class Inspection:
     weights: Mapping[str, int]  # dtype -> number of weight elements
     operators: Mapping[str, int]  # operator -> count
     metadata: Mapping[str, str]
-    quantized: bool = False  # holds 8-bit layers already
+    quantized: bool = False  # already has 8-bit layers
 
 
 class Target(Protocol):
-    """What a format file offers. A module of `converters/` is one."""
+    """A format: a module of `converters/` is one."""
 
     NAME: str
     SUMMARY: str
     SUFFIX: str  # of the model file
-    # Each precision that it has, with what it is made from: EAGER, or an artifact's name, as
-    # `onnx` or `tensorrt-onnx:fp16`.
+    # each precision, with its parent: EAGER, or an artifact's name such as `onnx` or
+    # `tensorrt-onnx:fp16`
     MADE_FROM: Mapping[Precision, str]
-    CAPTURES: tuple[Capture, ...]  # what `auto` tries, in order; empty when made from another
-    DEVICES: tuple[str, ...]  # the first is where it is judged unless another is asked for
+    CAPTURES: tuple[Capture, ...]  # those that `auto` tries, in order; empty with a parent
+    DEVICES: tuple[str, ...]  # the first is the default for judging
 
     def readiness(self) -> Readiness:
-        """Whether this format can be made and run here, asked without a heavy import."""
+        """Return whether this format can be made and run here, without a heavy import."""
         ...
 
     def claims(self, path: Path) -> bool:
-        """Whether `path` is a model of this format, by suffix and content."""
+        """Return whether `path` is a model of this format, by suffix and content."""
         ...
 
     def convert(self, job: Job) -> Converted:
-        """Make the format in `job.folder`.
+        """Convert to this format in `job.folder`.
 
         Raises:
-            ConversionError: the framework refused or broke.
+            ConversionError: the framework rejected the model or crashed.
         """
         ...
 
@@ -219,33 +216,33 @@ class Target(Protocol):
         """Open a model file on a device.
 
         Raises:
-            RunnerError: the runtime would not open it.
-            MissingError: the device is not here.
+            RunnerError: the runtime cannot open it.
+            MissingError: the device is not available.
         """
         ...
 
     def inspect(self, path: Path) -> Inspection:
-        """Read what the model file says of itself."""
+        """Describe a model file."""
         ...
 
     def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:
-        """What the model file really computes in; None for a format of one precision.
+        """Return the compute dtypes of a model file; None for a format with one precision.
 
         Args:
             path: the model file.
-            example: a feed at the opt sizes, for the work that layers do.
-            device: where it is to run.
+            example: a feed at the opt sizes, to weight the layers by their work.
+            device: the device to run on.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What can be said of a conversion without the framework that does it.
+    """What is known about a conversion without its framework.
 
-    `blockers` are what the framework will refuse, `warnings` what it may; each names the operator
-    and the module path. `memory` is an estimate of the device bytes that the artifact needs at
-    its largest sizes. `source` says where the rules come from, with their version.
+    `blockers` are what the framework will reject, `warnings` what it may; each names the operator
+    and the module path. `memory` estimates the device bytes at the largest sizes. `source` names
+    the origin of the rules, with their version.
     """
 
     blockers: tuple[str, ...]
@@ -255,7 +252,7 @@ class Preflight:
 
 
 class Configured(Target, Protocol):
-    """A target whose files are opened with options that only it has."""
+    """A target whose files are opened with options of their own."""
 
     def open_runner(
         self,
@@ -264,18 +261,18 @@ class Configured(Target, Protocol):
         signature: Signature,
         settings: Mapping[str, str] | None = None,
     ) -> Runner:
-        """Open a model file on a device, with the options that only this format has."""
+        """Open a model file on a device, with the format's own options."""
         ...
 
 
 @runtime_checkable
 class Deferred(Configured, Protocol):
-    """A target that a host without its device can prepare, for another host to finish."""
+    """A target that a host without its device can prepare for another host to finish."""
 
-    FINISHED_BY: str  # the command that finishes what was prepared, given the output folder
+    FINISHED_BY: str  # the command that finishes the prepared steps, given the output folder
 
     def preflight(self, job: Job) -> Preflight:
-        """Look at the job's parent for what `convert` would stumble over, without the framework.
+        """Check the job's parent for what `convert` would fail on, without the framework.
 
         Raises:
             ConversionError: the parent cannot be read.
@@ -285,18 +282,18 @@ class Deferred(Configured, Protocol):
 
 @runtime_checkable
 class Native(Configured, Protocol):
-    """A target whose model files run code of their maker when they are opened."""
+    """A target whose model files run their maker's code when opened."""
 
     def distrust_reason(self, path: Path, settings: Mapping[str, str]) -> str:
-        """Why the file must not be opened; empty where its maker is trusted."""
+        """Return why the file must not be opened; empty if its maker is trusted."""
         ...
 
 
 @runtime_checkable
 class Program(Target, Protocol):
-    """A target whose model files are programs: opening one is trusting its maker.
+    """A target whose model files are programs: opening one means trusting its maker.
 
-    `PROGRAM` is what such a file is called, `INSPECT_OPENS` whether `inspect` opens it as well.
+    `PROGRAM` is the name of such a file, `INSPECT_OPENS` whether `inspect` opens it too.
     """
 
     PROGRAM: str
@@ -305,23 +302,23 @@ class Program(Target, Protocol):
 
 @runtime_checkable
 class Lowered(Target, Protocol):
-    """A target whose files can be made for runtimes that are named (`Job.runtimes`)."""
+    """A target that can be lowered to the runtimes given (`Job.runtimes`)."""
 
     def plan_opset(self, asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
-        """What a plan says of the version to be written; nothing where no runtime is named.
+        """Return the plan's note on the version to be written; empty without runtimes.
 
         Raises:
-            UsageError: `asked`, or the precision, is beyond what the runtimes load.
+            UsageError: the runtimes cannot load `asked` or the precision.
         """
         ...
 
 
 @runtime_checkable
 class Weighted(Target, Protocol):
-    """A target whose FP32 artifacts hold the checkpoint's weights as constants."""
+    """A target whose FP32 artifacts contain the checkpoint's weights as constants."""
 
     def weights(self, path: Path) -> Iterator[Array]:
-        """The float32 constants of a model file, one at a time; what is folded is as it is there.
+        """Yield the float32 constants of a model file one at a time, as they are after folding.
 
         Raises:
             RunnerError: the file cannot be read.
@@ -330,11 +327,11 @@ class Weighted(Target, Protocol):
 
 
 class CalibrationFeeds(Protocol):
-    """The calibration samples, each one feed; every iteration reads them anew, one at a time."""
+    """The calibration samples, one feed each; every iteration reads them again, one at a time."""
 
     @property
     def record(self) -> CalibrationRecord:
-        """Where they come from, how many there are, and their digest."""
+        """Their origin, number and digest."""
         ...
 
     def __len__(self) -> int: ...
@@ -344,12 +341,12 @@ class CalibrationFeeds(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeJob:
-    """All that one quantizer gets.
+    """The complete input of a quantizer.
 
-    `parent` is the FP32 ONNX, with its external data and debug sidecar beside it. `consumer` is the
-    NAME of the target that the result is for. `method` is one of the quantizer's METHODS for
-    that consumer; None is its first. `keep` are names of ONNX nodes that stay in floating
-    point. `folder` is an empty work folder.
+    `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
+    of the target that uses the result. `method` is one of the quantizer's METHODS for that
+    consumer; None means its first. `keep` are names of ONNX nodes that stay in floating point.
+    `folder` is an empty work folder.
     """
 
     parent: Path
@@ -364,9 +361,9 @@ class QuantizeJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """What a quantizer made: a model file in the job's folder that the consumer's target reads.
+    """The result of a quantizer: a model file in the job's folder that the consumer's target reads.
 
-    It is an ONNX with Q/DQ nodes, or what else the consumer's `convert` takes for a parent.
+    An ONNX with Q/DQ nodes, or another parent that the consumer's `convert` accepts.
     """
 
     path: Path
@@ -376,21 +373,21 @@ class Quantized:
 
 
 class Quantizer(Protocol):
-    """A library that makes an INT8 model of an FP32 one by calibration."""
+    """A library that quantizes an FP32 model to INT8 by calibration."""
 
     NAME: str
     SUMMARY: str
-    # By consumer (a target's NAME): the calibration methods that it offers, its default first.
+    # by consumer (a target's NAME): its calibration methods, the default first
     METHODS: Mapping[str, tuple[str, ...]]
 
     def readiness(self) -> Readiness:
-        """Whether the library is here, asked without importing it."""
+        """Return whether the library is installed, without importing it."""
         ...
 
     def quantize(self, job: QuantizeJob) -> Quantized:
         """Calibrate and quantize.
 
         Raises:
-            ConversionError: the library refused the model, or what it made cannot be right.
+            ConversionError: the library rejected the model, or its result cannot be right.
         """
         ...

@@ -1,4 +1,4 @@
-"""Dims: fixed, in a range, or following from another dim; how they are resolved and checked."""
+"""Dims: fixed, in a range, or following another dim; how to resolve and check them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .errors import UsageError, unknown_name_error
+from .errors import ErrorCode, UsageError, unknown_name_error
 
 if TYPE_CHECKING:
     from .signature import InputSpec, Signature, ValueRange
 
-# Sizes of a dim given by name alone until `pipeline/domain_search.py` chooses its bounds.
+# bounds of a dim given by name alone until `pipeline/domain_search.py` chooses them
 UNBOUNDED = (1, 4, 8)
 
 
@@ -22,8 +22,8 @@ UNBOUNDED = (1, 4, 8)
 class Relation:
     """A size as `times * base + plus`, where `base` is the name of a dim that varies freely.
 
-    `stated` is True where no input has the base as a dim of its own, so that its range is written
-    with the relation: `h=32*(k=1..8)`.
+    `stated` is True if no input has the base as a dim of its own, so that its range is written with
+    the relation: `h=32*(k=1..8)`.
     """
 
     base: str
@@ -33,20 +33,20 @@ class Relation:
 
     @property
     def equal(self) -> bool:
-        """Whether it says that two names are one size."""
+        """Whether the two dims are equal."""
         return (self.times, self.plus) == (1, 0)
 
     def size(self, base: int) -> int:
-        """The size that follows from the base's."""
+        """Return the size that follows from the base's."""
         return self.times * base + self.plus
 
     def base_of(self, size: int) -> int | None:
-        """The base's size that gives this one; None where there is none."""
+        """Return the base's size for this one; None if there is none."""
         found, rest = divmod(size - self.plus, self.times)
         return None if rest or found < 0 else found
 
     def of(self, base: str) -> str:
-        """As `--input` writes it, of this text for the base: `32*k`, `2*seq+1`."""
+        """Format the relation for this text of the base, as in `--input`: `32*k`, `2*seq+1`."""
         times = "" if self.times == 1 else f"{self.times}*"
         return f"{times}{base}{f'{self.plus:+d}' if self.plus else ''}"
 
@@ -56,12 +56,12 @@ class Relation:
 
 @dataclass(frozen=True, kw_only=True)
 class Dim:
-    """One dimension. Fixed when it has no name; otherwise any size in low..high.
+    """One dimension. Fixed if it has no name; otherwise any size in low..high.
 
     `opt` is the size to capture at and to tune for. `bounded` is False for a dim given by name
-    alone, until its bounds are chosen: its opt is then where the search for them begins. `chosen`
-    says that modelc found the bounds and nobody stated them. Where there is a `relation`, low, opt
-    and high follow from another dim's.
+    alone, until its bounds are chosen: the search for them begins at opt. `chosen` means that
+    modelc found the bounds, and the user did not state them. With a `relation`, low, opt and high
+    follow another dim's.
     """
 
     low: int
@@ -74,29 +74,29 @@ class Dim:
 
     @classmethod
     def of_size(cls, size: int) -> Dim:
-        """A dimension that is always `size`."""
+        """Return a dim that is always `size`."""
         return cls(low=size, opt=size, high=size)
 
     @classmethod
     def any_size(cls, name: str) -> Dim:
-        """A dimension of any size."""
+        """Return a dim of any size."""
         low, opt, high = UNBOUNDED
         return cls(name=name, low=low, opt=opt, high=high, bounded=False)
 
     @classmethod
     def follow(cls, name: str, relation: Relation, base: Dim) -> Dim:
-        """A dimension whose size follows from `base`, which has no relation itself.
+        """Return a dim whose size follows `base`, which has no relation itself.
 
-        One without a name of its own is called as its relation is written: `2*seq`.
+        Without a name of its own it is named after its relation: `2*seq`.
 
         Raises:
-            UsageError: its least size would be below 1, or below 0 where the base may be 0.
+            UsageError: its least size would be below 1, or below 0 if the base may be 0.
         """
         low, opt, high = (relation.size(size) for size in (base.low, base.opt, base.high))
         if low < min(base.low, 1):
             raise UsageError(
                 f"dim {name!r} would be {low} where {base.name} is {base.low}: {name}={relation}",
-                hint=f"let {base.name} begin at {-((relation.plus - 1) // relation.times)}",
+                hint=f"start {base.name} at {-((relation.plus - 1) // relation.times)}",
             )
         return cls(
             name=name if name.isidentifier() else str(relation), low=low, opt=opt, high=high,
@@ -105,7 +105,7 @@ class Dim:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the artifact must take more than one size here."""
+        """Whether the artifact must accept several sizes here."""
         return self.name is not None and (not self.bounded or self.low != self.high)
 
     @property
@@ -121,14 +121,14 @@ class Dim:
         )  # fmt: skip
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """Its size where the free dims have these sizes, by name; its opt where they say none."""
+        """Return its size for these sizes of free dims, by name; its opt if they lack it."""
         if self.relation is None:
             return sizes.get(self.name or "", self.opt)
         base = sizes.get(self.relation.base)
         return self.opt if base is None else self.relation.size(base)
 
     def __str__(self) -> str:
-        """As `--input` reads it: what is printed gives the same dim again."""
+        """Format the dim such that `--input` parses the same dim."""
         fixed = self.bounded and self.low == self.high and self.relation is None
         if self.name is None or (fixed and not self.name.isidentifier()):
             return str(self.opt)
@@ -143,15 +143,15 @@ class Dim:
 
 
 def default_opt(low: int, high: int) -> int:
-    """The middle of a range: the size to capture at where the user named none. It is never 0."""
+    """Return the middle of a range, but never 0: the default size to capture at."""
     return max((low + high) // 2, 1)
 
 
 def settle_dims(dims: Iterable[Dim]) -> list[Dim]:
-    """The dims in order, each with its range: one given once holds wherever the name stands.
+    """Return the dims in order with their ranges; a range applies to all dims of its name.
 
     Raises:
-        UsageError: a relation leads back to itself, or below a size of 1.
+        UsageError: a relation is circular, or leads to a size below 1.
     """
     dims = list(dims)
     known = _collect_known(dims)
@@ -163,7 +163,7 @@ def settle_dims(dims: Iterable[Dim]) -> list[Dim]:
 
 
 def _collect_known(dims: Iterable[Dim]) -> dict[str, Dim]:
-    """What says most of each name: a relation, then a range, then the largest sample."""
+    """Return each name's most specific definition: a relation, a range, or the largest sample."""
     known: dict[str, Dim] = {}
     for dim in dims:
         if dim.name is not None:
@@ -198,15 +198,15 @@ def _settle_dim(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, D
     relation = replace(root, stated=root.base not in plain)
     if dim.relation is not None and dim.relation.stated and dim.bounded:
         given = plain.get(root.base, base)
-        _check_one_range(dim.free, given if given.bounded else base)
+        check_one_range(dim.free, given if given.bounded else base)
     return Dim.follow(dim.name, relation, base)
 
 
 def _root_relation(relation: Relation, known: Mapping[str, Dim], seen: tuple[str, ...]) -> Relation:
-    """The relation to a dim that has none itself: `a=2*b` with `b=3*c` is `a=6*c`."""
+    """Return the relation to a dim without a relation: `a=2*b` with `b=3*c` is `a=6*c`."""
     if relation.base in seen:
         raise UsageError(
-            f"dims follow from each other in a circle: {' from '.join((*seen, relation.base))}",
+            f"dims follow each other in a circle: {' from '.join((*seen, relation.base))}",
             hint="give one of them a range, as batch=1..8",
         )
     further = known[relation.base].relation
@@ -220,19 +220,21 @@ def _root_relation(relation: Relation, known: Mapping[str, Dim], seen: tuple[str
     return _root_relation(composed, known, (*seen, relation.base))
 
 
-def _check_one_range(given: Dim, base: Dim) -> None:
+def check_one_range(given: Dim, base: Dim) -> None:
+    """Raise a UsageError if two dims of one name have different ranges."""
     if given != base:
         raise UsageError(
             f"dim {given.name!r} has two ranges: {base} and {given}",
             hint=f"give the range once and write plain '{given.name}' elsewhere",
+            code=ErrorCode.CONFLICTING_RANGES,
         )
 
 
 def resolve_bounds(signature: Signature) -> Signature:
-    """The same with the least and the greatest of every value that follows a dim.
+    """Resolve the least and the greatest of all values that follow a dim.
 
     Raises:
-        UsageError: no input has the dim, or no value is left at some of its sizes.
+        UsageError: no input has the dim, or some of its sizes leave no values.
     """
     dims = {
         **signature.free_dims,
@@ -263,7 +265,7 @@ def _resolve_spec(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
 
 
 def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim]) -> None:
-    """Both ends are lines in the sizes: what holds at all corners holds between."""
+    """Check that values exist: both ends are linear in the sizes, so all corners suffice."""
     free = {dims[base].free.name or "": dims[base].free for base in values.bases}
     for sizes in itertools.product(*((dim.low, dim.high) for dim in free.values())):
         roots = dict(zip(free, sizes, strict=True))
@@ -273,46 +275,46 @@ def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim
             where = ", ".join(f"{name} is {size}" for name, size in at.items())
             raise UsageError(
                 f"input {spec.name!r} has no values {values} where {where}",
-                hint="let the dim begin at a larger size, or widen the values",
+                hint="start the dim at a larger size, or widen the values",
             )
 
 
-_MIN_LETTERS = 3  # of a name: shorter ones are near by chance
+_MIN_LETTERS = 3  # of a name: shorter ones are similar by chance
 
 
 def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
-    """Look at dims as they were written, ranges and relations not settled.
+    """Find misspelt names in dims as written, before ranges and relations are resolved.
 
     Args:
-        dims: those of all that was written.
+        dims: of all inputs.
         known: names that a sample or the checkpoint gives.
 
     Raises:
-        UsageError: a name that stands once and has no range has the letters of another name, or
-            one more or less.
+        UsageError: a name that occurs once and has no range has the letters of another name, or one
+            more or less.
     """
     dims = list(dims)
     bases = [dim.free for dim in dims if dim.relation is not None]
     plain = [dim for dim in dims if dim.relation is None and dim.name]
-    said = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
+    defined = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
     count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
-    names = list(dict.fromkeys((*said, *count)))
+    names = list(dict.fromkeys((*defined, *count)))
     for dim in (*plain, *bases):
         name = dim.name or ""
-        if count[name] > 1 or dim.bounded or name in said:
+        if count[name] > 1 or dim.bounded or name in defined:
             continue
         near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
         if near:
             raise UsageError(
-                f"dim {name!r} stands once and has no range: did you mean {near[0]!r}?",
+                f"dim {name!r} occurs once and has no range: did you mean {near[0]!r}?",
                 hint=f"write {near[0]}, or give it a range, as {name}=1..8",
             )
 
 
 def _is_typo(name: str, other: str) -> bool:
-    """Whether one may be the other with letters swapped, or with one too many or too few.
+    """Return whether the names differ by swapped letters, or by one letter added or removed.
 
-    Another letter or digit in its place is most often meant: `q_len` and `k_len`, `seq1` and `seq`.
+    A replaced letter or digit is usually intended: `q_len` and `k_len`, `seq1` and `seq`.
     """
     if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
         return False

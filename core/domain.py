@@ -1,4 +1,4 @@
-"""The domain that a verdict holds for, and fitting dims to a condition."""
+"""The domain of a verdict, and fitting dims to a condition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeAlias
 
 from .dims import Dim, Relation
@@ -15,12 +14,12 @@ from .signature import InputSpec, Signature
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """The inputs for which an artifact was judged, and the settings under which it was run.
+    """The inputs for which an artifact was judged, and the runtime settings used.
 
     `inputs` have an interval or a relation for each dim, a dtype, and for integers the range of
-    values; a dim or range with `chosen` set was found by modelc, the others were stated. `compute`
-    is the share of the artifact's work by the dtype it is done in, 0 to 1; empty where the format
-    has one precision. `settings` are those of the runtime that judged it, by their own names.
+    values; modelc found the dims and ranges with `chosen`, the user stated the others. `compute` is
+    the share of the artifact's work by compute dtype, 0 to 1; empty if the format has one
+    precision. `settings` are those of the judging runtime, by its own names.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -29,11 +28,11 @@ class Domain:
 
     @property
     def free_dims(self) -> dict[str, Dim]:
-        """The dims whose sizes may be chosen, by name."""
+        """Return the dims whose sizes may be chosen, by name."""
         return Signature(inputs=self.inputs).free_dims
 
     def contains(self, sizes: Mapping[str, int]) -> bool:
-        """Whether free dims of these sizes lie in it; names that it does not have are ignored."""
+        """Return whether free dims of these sizes lie in it; unknown names are ignored."""
         return all(
             dim.low <= sizes[name] <= dim.high
             for name, dim in self.free_dims.items()
@@ -41,7 +40,7 @@ class Domain:
         )
 
     def describe(self) -> str:
-        """What varies: `batch 1..8, ids 0..99; chosen: height 32..256 step 32`."""
+        """Describe what varies: `batch 1..8, ids 0..99; chosen: height 32..256 step 32`."""
         stated, chosen = ([*self._texts(chosen=of)] for of in (False, True))
         parts = [", ".join(stated)] if stated else []
         if chosen:
@@ -50,15 +49,15 @@ class Domain:
         return "; ".join(parts) or "fixed shapes"
 
     def describe_chosen(self) -> str:
-        """The dims and integer ranges that modelc found; a dim with one size as `height 224`."""
+        """Describe the dims and ranges that modelc found; a dim with one size as `height 224`."""
         return ", ".join(self._texts(chosen=True))
 
     def as_input(self) -> str:
-        """The inputs as `--input` reads them, one after another: what artifacts carry inside."""
+        """Return the inputs in the form of `--input`, as embedded in artifacts."""
         return " ".join(str(spec) for spec in self.inputs)
 
     def _texts(self, *, chosen: bool) -> Iterator[str]:
-        """Each dim with its interval, then each integer input with its values."""
+        """Describe each dim with its interval, then each integer input with its values."""
         known: dict[str | None, Dim] = {
             dim.name: dim for spec in self.inputs for dim in spec.dims if dim.name is not None
         }
@@ -76,7 +75,7 @@ class Domain:
 
 
 def _describe_dim(dim: Dim, known: Mapping[str | None, Dim]) -> str:
-    """`batch 1..8`, `height 32..256 step 32`, `height 224`; `n=seq+1` where `seq` is known."""
+    """Return `batch 1..8`, `height 32..256 step 32`, `height 224`; `n=seq+1` if `seq` is known."""
     relation = dim.relation
     if dim.low == dim.high:
         return f"{dim.name} {dim.low}"
@@ -89,18 +88,18 @@ def _describe_dim(dim: Dim, known: Mapping[str | None, Dim]) -> str:
 Sizes: TypeAlias = Mapping[str, int]
 Holds: TypeAlias = Callable[[Sizes], bool]
 
-_ALL_SIZES = 128  # sizes of one dim that are all looked at; of a longer range some
-_END_SIZES = 16  # sizes at each end of a longer range that are looked at one by one
+_ALL_SIZES = 128  # sizes of one dim that are all tested; of a longer range some
+_END_SIZES = 16  # sizes tested one by one at each end of a longer range
 _SPREAD_SIZES = 48  # sizes between these ends
-_FAR_SIZE = 1 << 12  # how far a dim without bounds is looked at
-_MAX_PAIRS = 12  # sizes of each of two dims that are looked at together
+_FAR_SIZE = 1 << 12  # the largest tested size of a dim without bounds
+_MAX_PAIRS = 12  # sizes of each of two dims that are tested together
 
 
 @dataclass(frozen=True, kw_only=True)
 class DimFit:
-    """What must be said of the dims: a sentence, and what to write.
+    """What the dims must satisfy: a sentence, and what to write.
 
-    `interval` is the free dim with its lowest and highest size, where the sizes are an interval.
+    `interval` is the free dim with its lowest and highest size, if the sizes form an interval.
     """
 
     said: str
@@ -109,7 +108,7 @@ class DimFit:
 
 
 def sample_sizes(dim: Dim) -> list[int]:
-    """The sizes of a dim to look at: all of a short range, both ends and some between of others."""
+    """Return the sizes of a dim to test: all of a short range, ends and samples of others."""
     high = dim.high if dim.bounded else max(dim.high, _FAR_SIZE)
     if high - dim.low < _ALL_SIZES:
         return list(range(dim.low, high + 1))
@@ -123,22 +122,17 @@ def sample_sizes(dim: Dim) -> list[int]:
 
 
 def sample_points(signature: Signature, base: Sizes) -> Iterator[dict[str, int]]:
-    """Sizes of the free dims to look at: each varied alone, every two together, all at an end."""
+    """Return the points to test: each free dim varied alone, every two together, all at an end."""
     dims = signature.free_dims
     for name, dim in dims.items():
         for size in sample_sizes(dim):
             yield {**base, name: size}
-    for one, other in _dim_pairs(dims):
+    for one, other in itertools.combinations(dims, 2):
         for size in _few_sizes(dims[one]):
             for second in _few_sizes(dims[other]):
                 yield {**base, one: size, other: second}
     yield {name: dim.low for name, dim in dims.items()}
     yield {name: dim.high for name, dim in dims.items()}
-
-
-def _dim_pairs(dims: Mapping[str, Dim]) -> list[tuple[str, str]]:
-    names = list(dims)
-    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
 
 
 def _few_sizes(dim: Dim) -> list[int]:
@@ -148,7 +142,7 @@ def _few_sizes(dim: Dim) -> list[int]:
 
 
 def fit_dims(holds: Holds, signature: Signature, base: Sizes) -> DimFit | None:
-    """What the dims must be for `holds`, which it does at `base`; None if it cannot be said."""
+    """Return what the dims must satisfy for `holds`, which is true at `base`; None if unknown."""
     dims = signature.free_dims
     for name, dim in dims.items():
         sizes = sample_sizes(dim)
@@ -165,28 +159,27 @@ def fit_dims(holds: Holds, signature: Signature, base: Sizes) -> DimFit | None:
 
 
 def _fit_around(holds: Holds, signature: Signature, base: Sizes, name: str) -> DimFit | None:
-    """The sizes of a dim around the base's up to the next that does not hold, whatever others are.
+    """Return the sizes of a dim around the base's until the condition fails, for any other dims.
 
-    Sizes that are left out one by one have no other interval.
+    Sizes that are excluded one by one leave no other interval.
     """
     dim, size = signature.free_dims[name], base[name]
     most = dim.high if dim.bounded else max(dim.high, _FAR_SIZE)
-    good = partial(_holds_at, holds, base, name)
+
+    def good(size: int) -> bool:
+        return holds({**base, name: size})
+
     low = size - sum(1 for _ in itertools.takewhile(good, range(size - 1, dim.low - 1, -1)))
     high = size + sum(1 for _ in itertools.takewhile(good, range(size + 1, most + 1)))
     inside = (one for one in sample_points(signature, base) if low <= one[name] <= high)
     if low == high or not all(map(holds, inside)):
         return None
-    said = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
-    return replace(range_fit(signature, dim, low, high), said=said)
-
-
-def _holds_at(holds: Holds, base: Sizes, name: str, size: int) -> bool:
-    return holds({**base, name: size})
+    text = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
+    return replace(range_fit(signature, dim, low, high), said=text)
 
 
 def _fit_relation(holds: Holds, signature: Signature, base: Sizes, name: str) -> DimFit | None:
-    """Whether this dim's size follows from another's, or the other's from it."""
+    """Return the relation of this dim to another, or of another to it, if the condition is one."""
     for other in signature.free_dims:
         if other == name:
             continue
@@ -200,7 +193,7 @@ def _fit_relation(holds: Holds, signature: Signature, base: Sizes, name: str) ->
 def _find_relation(
     holds: Holds, signature: Signature, base: Sizes, names: tuple[str, str]
 ) -> Relation | None:
-    """The relation of the second dim to the first, if each size of the first has just one."""
+    """Return the second dim's relation to the first, if each size of the first allows just one."""
     first, second = names
     dims = signature.free_dims
     found: list[tuple[int, int]] = []
@@ -220,7 +213,7 @@ def _find_relation(
 
 
 def relation_fit(signature: Signature, name: str, relation: Relation) -> DimFit:
-    """A dim whose size follows from another's."""
+    """Return the fit of a dim that follows another."""
     places = [
         spec.name
         for spec in signature.inputs
@@ -236,7 +229,7 @@ def relation_fit(signature: Signature, name: str, relation: Relation) -> DimFit:
 def _fit_alone(
     signature: Signature, dim: Dim, good: Sequence[int], sizes: Sequence[int]
 ) -> DimFit | None:
-    """What can be said of the sizes of one dim: one, a range, or every so manieth."""
+    """Describe the allowed sizes of one dim: one size, a range, or multiples."""
     name = dim.name or ""
     if not good:
         return None
@@ -252,37 +245,37 @@ def _fit_alone(
 
 
 def single_size_fit(name: str, size: int) -> DimFit:
-    """A dim that has one size only."""
+    """Return the fit of a dim with one size only."""
     return DimFit(
         said=f"dim {name!r} is fixed at {size} by the model's code", write=f"--static {name}"
     )
 
 
 def range_fit(signature: Signature, dim: Dim, low: int, high: int) -> DimFit:
-    """A dim that has fewer sizes than were asked for."""
-    relation, asked = f"{low}..{high}", f"{dim.low}..{dim.high}"
+    """Return the fit of a dim with fewer sizes than asked for."""
+    relation, given = f"{low}..{high}", f"{dim.low}..{dim.high}"
     names = ", ".join(_dim_names(signature, dim))
     text = f"write {dim.name}={relation}" if dim.name in signature.dynamic_dims else (
         f"write {dim.name}={relation} in the relation of {names}"
     )  # fmt: skip
     return DimFit(
-        said=f"dim {dim.name!r} holds in {relation} only, not in {asked}",
+        said=f"dim {dim.name!r} holds in {relation} only, not in {given}",
         write=text,
         interval=(dim.name or "", low, high),
     )
 
 
 def _dim_names(signature: Signature, dim: Dim) -> list[str]:
-    """The inputs' dims that are this one or follow from it."""
+    """Return the inputs' dims that are this one or follow it."""
     return [name for name, one in signature.dynamic_dims.items() if one.free.name == dim.name]
 
 
 def multiples_fit(
     signature: Signature, dim: Dim, *, step: int, ends: tuple[int, int], number: int = 0
 ) -> DimFit:
-    """A dim of which every `step`-th size holds, from the first of `ends` to the second.
+    """Return the fit of a dim of which every `step`-th size is allowed, within `ends`.
 
-    Dims of one model that say so get the numbers 0, 1, 2: each has a factor of its own.
+    Such dims of one model get the numbers 0, 1, 2: each has a factor of its own.
     """
     rest = ends[0] % step
     low, high = ((end - rest) // step for end in ends)
@@ -299,7 +292,7 @@ def multiples_fit(
 
 
 def _free_name(signature: Signature, number: int) -> str:
-    """`k`, `k2`, `k3` and so on, as far as no dim is called so."""
+    """Return `k`, `k2`, `k3` and so on: the first that is not a dim's name."""
     known = {*signature.dynamic_dims, *signature.free_dims}
     free = (name for name in ("k", *(f"k{i}" for i in range(2, 99))) if name not in known)
     return next(itertools.islice(free, number, None))

@@ -16,22 +16,71 @@ LOGGED = "the whole text is in the log"  # the hint, or its last part, where not
 
 
 class ErrorCode(StrEnum):
-    """What happened, where a program has to know it; people read the message."""
+    """Error codes for programs; people read the message."""
 
-    NO_EFFECT = "no-effect"  # an option that nothing here uses
+    # What was asked for.
+    NO_EFFECT = "no-effect"  # an option without effect here
+    UNKNOWN_NAME = "unknown-name"  # of a target, a branch, an output
+    INVALID_VALUE = "invalid-value"  # outside of its range, or not readable
+    UNSUPPORTED = "unsupported"  # a precision, capture, device, format, task or method
+    NOTHING_TO_DO = "nothing-to-do"
+    NOT_CALLABLE = "not-callable"
+    CONSENT_REQUIRED = "consent-required"  # opening the file runs code
+    CONFLICTING_RANGES = "conflicting-ranges"  # a dim with two ranges
+    DUPLICATE_INPUT = "duplicate-input"
+    MISSING_DIMS = "missing-dims"
+    MISSING_DTYPE = "missing-dtype"
+    SAMPLE_MISMATCH = "sample-mismatch"  # --input contradicts the sample
+    UNKNOWN_INPUT = "unknown-input"
+    # The checkpoint and the eager model.
+    CORRUPT_FILE = "corrupt-file"  # truncated, damaged, or unreadable in its format
+    NOT_A_CHECKPOINT = "not-a-checkpoint"
+    FACTORY_REQUIRED = "factory-required"  # weights without code
+    MISFIT_WEIGHTS = "misfit-weights"  # checkpoint and module do not match
+    AMBIGUOUS_WEIGHTS = "ambiguous-weights"  # several sets fit
+    INPUTS_UNKNOWN = "inputs-unknown"  # neither options nor the checkpoint describe them
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+    UNSTABLE_OUTPUTS = "unstable-outputs"  # two runs of one feed differ
+    NO_TENSOR = "no-tensor"  # the model returns none
+    STEP_LIMIT = "step-limit"  # eager does not end
+    # Samples and labels.
+    NO_SAMPLES = "no-samples"
+    SAMPLES_CHANGED = "samples-changed"  # during a run
+    SAMPLES_UNFIT = "samples-unfit"  # for calibration
+    LOADER_FAILED = "loader-failed"  # a data loader raised, or is not iterable
+    NO_LABEL = "no-label"
+    BAD_LABEL = "bad-label"  # not a number, or not one per sample
+    SEVERAL_LABELS = "several-labels"
+    UNKNOWN_CLASS = "unknown-class"
+    CLASS_ORDER = "class-order"  # the order of class folders is ambiguous
+    LABELS_MISMATCH = "labels-mismatch"  # the labels do not fit the model's output
+    METRIC_UNDEFINED = "metric-undefined"
+    # Files and folders.
+    NOT_FOUND = "not-found"  # a path, name or class that does not exist
+    FILE_EXISTS = "file-exists"  # modelc did not write it
+    FILE_CHANGED = "file-changed"  # since it was recorded, or while it was read
+    SAME_FILE = "same-file"
+    UNSAFE_PATH = "unsafe-path"  # a link, or a name that leads out of the folder
+    NOT_AN_ARTIFACT = "not-an-artifact"
+    NO_MANIFEST = "no-manifest"
+    INVALID_MANIFEST = "invalid-manifest"
+    FOLDER_BUSY = "folder-busy"  # another process writes to it
+    FOLDER_OCCUPIED = "folder-occupied"  # by results of another model
+    NOT_WRITABLE = "not-writable"
+    # This machine.
+    NOT_INSTALLED = "not-installed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where something was said: a line of a file, or the name of an option or a variable."""
+    """Where something was written: a line of a file, or the name of an option or variable."""
 
     file: str = ""
     line: int = 0
     key: str = ""
 
     def of(self, name: str) -> Place:
-        """The place of a key by its name, within this table."""
+        """Return the place of a key of this table."""
         return replace(self, key=" ".join(filter(None, (self.key, name))))
 
     def __str__(self) -> str:
@@ -41,7 +90,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Option:
-    """An option in a hint, with what is given to it: `Option("calib", "DIR")` is `--calib DIR`."""
+    """An option in a hint with its value: `Option("calib", "DIR")` is `--calib DIR`."""
 
     name: str
     value: str = ""
@@ -51,7 +100,7 @@ class Option:
 
 
 class Hint:
-    """A hint that names options, so that modelc.toml and Python can spell them in their way."""
+    """A hint that names options, which modelc.toml and Python spell in their own way."""
 
     def __init__(self, *parts: str | Option) -> None:
         self.parts = parts
@@ -68,9 +117,9 @@ class Hint:
 class ModelcError(Exception):
     """Base of all errors that a user sees: what happened, and one hint that fixes it.
 
-    `code` says what happened where a program has to know, `option` which option it is about
-    (without dashes), `place` where that was said. `lasting` says that the order and the model alone
-    are the cause: the same again ends so again.
+    `code` identifies the error for programs, `option` the option that it is about (without dashes),
+    `place` where that was written. `lasting` means that only the request and the model cause it:
+    the same request fails again.
     """
 
     exit_code: ClassVar[int] = 70
@@ -93,7 +142,7 @@ class ModelcError(Exception):
         super().__init__(self.message)
 
     def at(self, place: Place | None, *, hint: Hint | None = None) -> Self:
-        """The same error with its place, and another hint if one is given."""
+        """Return the error with its place, and another hint if given."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.args, other.__cause__ = self.args, self.__cause__
@@ -108,12 +157,12 @@ class ModelcError(Exception):
 
     @property
     def hint(self) -> str:
-        """The hint as one types it on the command line."""
+        """The hint as typed on the command line."""
         return encodable(str(self.advice))
 
     @property
     def text(self) -> str:
-        """The message, after its place."""
+        """The message after its place."""
         return f"{encodable(str(self.place))}: {self.message}" if self.place else self.message
 
     def __str__(self) -> str:
@@ -121,7 +170,7 @@ class ModelcError(Exception):
 
 
 class UsageError(ModelcError):
-    """The order itself is wrong: an option, a name, a path."""
+    """The request itself is wrong: an option, a name, a path."""
 
     exit_code = 2
 
@@ -133,36 +182,36 @@ class CheckpointError(ModelcError):
 
 
 class ConsentError(CheckpointError):
-    """Reading the checkpoint may run code, which the user has to allow."""
+    """Reading the checkpoint may run code, which requires the user's consent."""
 
     exit_code = 2
 
 
 class MissingError(ModelcError):
-    """A package, driver or device that the order needs is not here."""
+    """A package, driver or device that the request requires is missing."""
 
     exit_code = 4
 
 
 class ConversionError(ModelcError):
-    """A converter refused the model or broke on it."""
+    """A converter rejected the model or crashed on it."""
 
     exit_code = 5
 
 
 class RunnerError(ModelcError):
-    """A runtime would not open the artifact, or would not run a feed."""
+    """A runtime cannot open the artifact, or cannot run a feed."""
 
     exit_code = 6
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates, as names of files may hold them, as their escapes."""
+    """Escape lone surrogates, which file names may contain."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says of itself; its class where saying that raises."""
+    """Return an exception's text; its class if formatting it raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's own code
@@ -170,9 +219,9 @@ def text_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException, *, limit: int = 240) -> str:
-    """The first telling line of a framework's exception, for a one-line message.
+    """Return the first meaningful line of a framework's exception, for a one-line message.
 
-    A line that ends with a colon only announces the next one.
+    Skips a line that ends with a colon, which only announces the next one.
     """
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.endswith(":")]
@@ -180,22 +229,22 @@ def first_line(error: BaseException, *, limit: int = 240) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-_MAX_NAME_BYTES = 255  # bytes of a file's name
+_MAX_NAME_BYTES = 255  # bytes of a file name
 
 
 def is_file_name(name: str) -> bool:
-    """Whether the system can have a file of that name, which is one part of a path."""
+    """Return whether the system can have a file of that name, which is one part of a path."""
     return len(name.encode(errors="surrogatepass")) <= _MAX_NAME_BYTES and "\0" not in name
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
-    """The names that are most like `name`, whatever the case of the letters; may be none."""
+    """Return the names most similar to `name`, ignoring case; may be empty."""
     spelt = {one.casefold(): one for one in names}
     return [spelt[one] for one in difflib.get_close_matches(name.casefold(), spelt, n=count)]
 
 
 def refuse_pipe(path: Path) -> None:
-    """Refuse a named pipe or a socket: to open one waits for whoever is at its other end.
+    """Reject a named pipe or a socket, which blocks until another process opens it.
 
     Raises:
         UsageError: it is one.
@@ -203,18 +252,19 @@ def refuse_pipe(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        return  # whoever opens it says what is wrong
+        return  # the caller's open reports it
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         raise UsageError(
-            f"{path} is a named pipe or a socket, and no file", hint="save it as a file, give that"
+            f"{path} is a named pipe or a socket, not a file",
+            hint="save it as a file and give that",
         )
 
 
 def unknown_name_error(noun: str, name: str, names: Sequence[str]) -> UsageError:
-    """An error for a name that is not one of `names`, with the nearest one as its hint."""
+    """Return the error for a name that is not in `names`, with the nearest one as hint."""
     near = nearest_names(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
-    return UsageError(f"unknown {noun} {name!r}", hint=hint)
+    return UsageError(f"unknown {noun} {name!r}", hint=hint, code=ErrorCode.UNKNOWN_NAME)
 
 
 _MAX_PATH_SHOWN = 120  # characters of a path
@@ -226,26 +276,26 @@ _ERRNO_HINTS = {
     **dict.fromkeys(_PATH_ERRORS, "give a path that you may read and write"),
     errno.ENOSPC: "free space on the disk, or give another folder",
     errno.EDQUOT: "free space in your quota, or give another folder",
-    errno.EIO: "see whether the disk is sound, or give another folder",
-    errno.EFBIG: "raise the limit on the size of files: ulimit -f unlimited",
+    errno.EIO: "check the disk, or give another folder",
+    errno.EFBIG: "raise the limit on file size: ulimit -f unlimited",
     errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
-    errno.ENFILE: "end other programs: the system has no more files to open",
+    errno.ENFILE: "close other programs: the system has no file handles left",
 }
 _SYMLINK_LOOP = "Symlink loop from "  # pathlib before Python 3.13 has no class for it
 
 
 def is_user_error(error: OSError) -> bool:
-    """Whether the user can act on an error of the system."""
+    """Return whether the user can act on an error of the system."""
     return error.errno in _ERRNO_HINTS
 
 
 def system_error_hint(error: OSError) -> str:
-    """What to do about an error that is the user's."""
+    """Return the hint for an error that the user can act on."""
     return _ERRNO_HINTS[error.errno or 0]
 
 
 def as_usage_error(error: BaseException) -> UsageError | None:
-    """The error as one of the user's, with its path; None where it may be a bug of modelc."""
+    """Return the system's error as a UsageError with its path; None for a possible bug."""
     if isinstance(error, RuntimeError) and str(error).startswith(_SYMLINK_LOOP):
         path = str(error).removeprefix(_SYMLINK_LOOP)
         return UsageError(f"cannot use {path}: it is a link to itself", hint="give another path")
@@ -254,8 +304,8 @@ def as_usage_error(error: BaseException) -> UsageError | None:
     if not isinstance(error, OSError) or error.errno is None or not is_user_error(error):
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
-    shown = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
-    what = f"cannot use {shown}" if shown else "the system refused"
+    short = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
+    what = f"cannot use {short}" if short else "the system refused"
     return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
 
 

@@ -1,4 +1,4 @@
-"""What the library tells while it works; only the command line draws it."""
+"""Events that the library emits while it works; only the command line draws them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A step that may take a while began; `runs_artifact` where a converted model runs in it."""
+    """A step started that may take a while; `runs_artifact` where a converted model runs in it."""
 
     step: str
     runs_artifact: bool = False
@@ -17,7 +17,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced:
-    """The running step got `done` of `total` units further."""
+    """The running step reached `done` of `total` units."""
 
     step: str
     done: int
@@ -26,7 +26,7 @@ class Advanced:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """One line that the user should see; `warning` where it may change what they do."""
+    """A line for the user; `warning` if it may change what they do."""
 
     text: str
     warning: bool = False
@@ -34,9 +34,9 @@ class Noted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A step ended after `seconds`; `passed` is what its result was.
+    """A step ended after `seconds`; `passed` is its result.
 
-    Where it is one `attempt` of several, another may pass after one that did not.
+    For one `attempt` of several, another may pass after a failed one.
     """
 
     step: str
@@ -48,7 +48,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Entered:
-    """Work on the artifact of that name began; it goes on until the next one, or the end."""
+    """Work on the artifact of that name started; it lasts until the next one, or the end."""
 
     artifact: str
 
@@ -58,4 +58,4 @@ Tell: TypeAlias = Callable[[Event], None]
 
 
 def ignore_events(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore all events."""

@@ -1,4 +1,4 @@
-"""The small records of what validation found: feeds, branches, worst feeds, layers, accuracy."""
+"""Records of what validation found: feeds, branches, worst feeds, layers, accuracy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ SIZED = ("shape", "batch", "seed")  # kinds of feeds with usual values, drawn fo
 
 @dataclass(frozen=True, kw_only=True)
 class FeedRecord:
-    """One feed that artifacts were judged on, or why there is none.
+    """One feed that artifacts were judged on, or the reason why it is missing.
 
-    `kind` is what it is for: sample, shape (sizes of dynamic dims), value (hard values), wide
-    (edge values of integers), nonfinite (NaN and Inf), mask (one that many attentions leave
-    undefined), batch (rows that must not mix), seed (drawn at random), vary (one input redrawn),
-    held-out or search.
-    `skipped` is eager's own reason for rejecting it; such a feed judges nothing. `beyond` says that
-    its values lie outside what the signature or the samples declare.
+    `kind` is its purpose: sample, shape (sizes of dynamic dims), value (extreme values), wide (edge
+    values of integers), nonfinite (NaN and Inf), mask (one that many attentions leave undefined),
+    batch (rows that must not mix), seed (drawn at random), vary (one input redrawn), held-out or
+    search. `skipped` is eager's reason for rejecting it; such a feed judges nothing. `beyond` means
+    that its values lie outside what the signature or the samples declare.
     """
 
     name: str
@@ -28,20 +27,20 @@ class FeedRecord:
 
     @property
     def gap(self) -> bool:
-        """Whether nothing is judged at its sizes with usual values, though they were stated."""
+        """Whether nothing judges its stated sizes with usual values."""
         return bool(self.skipped) and self.kind in SIZED
 
 
 @dataclass(frozen=True, kw_only=True)
 class BranchRecord:
-    """A Python branch of the user's forward code, and which of its arms eager took.
+    """A Python branch of the user's forward code, and the outcomes that eager took.
 
-    `kind` is if (conditional expressions as well), while, for, or value: a statement that keeps a
-    Python value made of tensor data. `condition` is its source text. `arms` has the first feed that
-    took each arm, by the arm: `true` and `false`; of a loop, `true` is a turn; a value has none.
-    `same` says that every feed went the way of the feed that is captured: the same arms as often,
-    the same values. `data` says that the condition depends on tensor data. `accepted` says that
-    the user named it in `--accept-branch`. `file` is as short as it can be told.
+    `kind` is if (including conditional expressions), while, for, or value: a statement that keeps a
+    Python value made of tensor data. `condition` is its source text. `arms` has the first feed of
+    each outcome: `true` and `false`; for a loop, `true` is an iteration; a value has none. `same`
+    means that every feed took the outcomes of the captured feed: as often, with the same values.
+    `data` means that the condition depends on tensor data. `accepted` means that the user named it
+    in `--accept-branch`. `file` is as short as is unambiguous.
     """
 
     file: str
@@ -61,14 +60,14 @@ class BranchRecord:
 
     @property
     def untaken(self) -> tuple[str, ...]:
-        """The arms that no feed took."""
+        """The outcomes that no feed took."""
         if self.kind == "value":
             return ()
         return tuple(arm for arm in ("true", "false") if arm not in self.arms)
 
     @property
     def gap_text(self) -> str:
-        """What no feed showed of it, in words; empty where the feeds went both ways."""
+        """Describe what no feed showed; empty if the feeds took both outcomes."""
         if self.untaken:
             return f"no feed took the {' or the '.join(self.untaken)} arm"
         if not self.same:
@@ -85,7 +84,7 @@ class BranchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Warned:
-    """A warning of a framework while it captured the model, at the user's file and line."""
+    """A framework's warning during capture, at the user's file and line."""
 
     file: str
     line: int
@@ -94,12 +93,12 @@ class Warned:
 
     @property
     def converts(self) -> bool:
-        """Whether it is of a tensor that became a Python value: a branch, a kept value, a size."""
+        """Whether it is about a tensor that became a Python value: a branch, a value or a size."""
         return self.text.startswith("Converting a tensor to")
 
 
 class FaultOutcome(StrEnum):
-    """What became of a planted fault; `equivalent` ones change no output beyond the limits."""
+    """The outcome of a planted fault; `equivalent` ones change no output beyond the limits."""
 
     FOUND = "found"
     MISSED = "missed"
@@ -108,13 +107,12 @@ class FaultOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRecord:
-    """A fault that was planted in a copy of an artifact.
+    """A fault planted in a copy of an artifact.
 
-    `kind` is weight, swap, attribute, epsilon or size; `place` names the tensor, the node or the
-    output that was altered, `change` says how, and `where` for which sizes. `error` is how far the
-    copy's outputs lie from the artifact's at most, in relative L2 over the feeds that were tried:
-    None where a copy was found before all feeds were run, or gave outputs that cannot be
-    subtracted.
+    `kind` is weight, swap, attribute, epsilon or size; `place` names the altered tensor, node or
+    output, `change` describes the change, `where` the sizes. `error` is the largest relative L2
+    distance of the copy's outputs from the artifact's, over the tried feeds: None if the copy was
+    rejected before all feeds ran, or its outputs cannot be subtracted.
     """
 
     kind: str
@@ -127,11 +125,11 @@ class FaultRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """How many faults, planted in copies of an artifact, the same feeds and limits find.
+    """How many faults, planted in copies of an artifact, the same feeds and limits detect.
 
-    `planted` counts the faults that change some output within the domain beyond the limits, `found`
-    those of them whose copy was rejected. `equivalent` counts the others, which are not part of
-    `planted`. `seed` is the seed of the draw.
+    `planted` counts the faults that change an output within the domain beyond the limits, `found`
+    those whose copy was rejected. `equivalent` counts the others, outside `planted`. `seed` is the
+    seed of the draw.
     """
 
     planted: int
@@ -142,18 +140,18 @@ class Sensitivity:
 
     @property
     def faults_missed(self) -> tuple[FaultRecord, ...]:
-        """The faults that the feeds and limits do not see."""
+        """The faults that the feeds and limits miss."""
         return tuple(one for one in self.faults if one.outcome is FaultOutcome.MISSED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorstFeed:
-    """The feed on which an artifact came nearest to its limits, or furthest beyond them.
+    """The feed on which an artifact came nearest to its limits, or exceeded them most.
 
     `file` is relative to the manifest's folder and holds the feed's arrays by input; `replay` is
-    the command that judges the artifact on it alone. `searched` is how many feeds a search tried
-    (0 without one) from `seed` in `seconds`; `before` is the headroom of the worst feed before it.
-    `headroom` is in dB: negative is beyond a limit.
+    the command that judges the artifact on it alone. `searched` is how many feeds a search tried (0
+    without one) from `seed` in `seconds`; `before` is the margin of the worst feed before it.
+    `headroom` is the margin in dB: negative beyond a limit.
     """
 
     feed: str
@@ -169,12 +167,12 @@ class WorstFeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One module beside the artifact's tensor of the same scope.
+    """A module compared with the artifact's tensor of the same scope.
 
-    `local` is the SQNR in dB of the module's part of the artifact fed with eager's own inputs,
-    `accumulated` that of the artifact as it runs, `before` the accumulated SQNR of its inputs; None
-    stands for no error at all. `file` and `line` are where the module is called in the user's
-    code, `node` and `operator` the artifact's.
+    `local` is the SQNR in dB of the module's part of the artifact on eager's inputs, `accumulated`
+    that of the artifact as it runs, `before` the accumulated SQNR of its inputs; None means no
+    error at all. `file` and `line` are the module's call in the user's code, `node` and `operator`
+    the artifact's.
     """
 
     module: str
@@ -191,17 +189,16 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Localisation:
-    """What `modelc debug` found: the guilty layer, the others by rank, the growth of the error.
+    """The result of `modelc debug`: the faulty layer, the others by rank, the growth of the error.
 
-    `guilty` is a module path, empty where no layer is wrong by itself. `layers` are ranked, the
-    worst first. `curve` is (module, accumulated SQNR in dB) in the order of execution. `runs`
-    counts runs of the artifact's runtime, `memory` is the peak in bytes of what was held at once.
-    `passed` is the recorded verdict on the unchanged file, None where there is none: of one that
-    passed no layer is guilty, and `deviating` is one that is further off than its precision
-    explains, the first of `layers`. `whole` is what is wrong where every layer alone agrees with
-    eager and the artifact does not: empty where a layer is guilty, or nothing is wrong.
-    `named_by` says how operators were matched with modules: by the exporter's `scopes`; where there
-    are none by the names of `weights`, or by `values` alone.
+    `guilty` is a module path, empty if no layer is wrong by itself. `layers` are ranked, the worst
+    first. `curve` is (module, accumulated SQNR in dB) in execution order. `runs` counts runs of the
+    artifact's runtime, `memory` is the peak in bytes. `passed` is the recorded verdict on the
+    unchanged file, None without one: an artifact that passed has no guilty layer, and `deviating`
+    is a layer with more error than its precision explains, the first of `layers`. `whole` is what
+    is wrong if every layer alone agrees with eager and the artifact does not: empty if a layer is
+    guilty, or nothing is wrong. `named_by` says how operators were matched with modules: by the
+    exporter's `scopes`; without those, by the names of `weights`, or by `values` alone.
     """
 
     artifact: str
@@ -223,7 +220,7 @@ class Localisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What eager and the artifact answered on one labelled sample, by the classes' names."""
+    """The answers of eager and the artifact on one labelled sample, as class names."""
 
     sample: str
     label: str
@@ -235,12 +232,11 @@ class Answer:
 class Accuracy:
     """A metric on labelled data, eager beside artifact.
 
-    `drop` is what the artifact loses, positive for worse whatever the metric's direction; `low`
-    and `high` are its interval at `confidence`. All three are parts of eager's value where
-    `relative`, else differences in the metric's own unit: of `top1` a share, 0.01 is one
-    percentage point. `disagreeing` are names of samples on which the two answer otherwise, the
-    first hundred, `answers` what they answered. `max_drop` is the gate; None where there is none.
-    `digest` is the SHA-256 over the samples as they were fed, with their labels.
+    `drop` is the artifact's loss, positive for worse in any metric; `low` and `high` are its
+    interval at `confidence`. All three are shares of eager's value if `relative`, else in the
+    metric's own unit: for `top1` a share, 0.01 is one percentage point. `disagreeing` are names of
+    samples with different answers, the first hundred, `answers` those answers. `max_drop` is the
+    gate, or None. `digest` is the SHA-256 over the samples as fed, with their labels.
     """
 
     metric: str
@@ -252,7 +248,7 @@ class Accuracy:
     low: float
     high: float
     confidence: float
-    method: str  # how the interval was found
+    method: str  # the method of the interval
     disagreements: int = 0
     disagreeing: tuple[str, ...] = ()
     max_drop: float | None = None
@@ -265,17 +261,17 @@ class Accuracy:
 
     @property
     def passed(self) -> bool:
-        """Whether the drop is within the gate, if there is one."""
+        """Whether the drop is within the gate, if any."""
         return self.max_drop is None or self.drop <= self.max_drop
 
 
 @dataclass(frozen=True, kw_only=True)
 class TradeOff:
-    """One point of accuracy-aware INT8: the layers kept in floating point and what that gives.
+    """A point of accuracy-aware INT8: the layers kept in floating point, and the result.
 
-    `sqnr` is in dB, the worst of the held-out samples; `drop` of the metric, where one was asked
-    for; `latency` in milliseconds beside `parent`'s, where it could be measured. `share` is the
-    part of the work, 0 to 1, that stays in 8 bits; `error` is why there was nothing to judge.
+    `sqnr` is in dB, the worst of the held-out samples; `drop` of the metric, if requested;
+    `latency` in milliseconds beside `parent`'s, if measurable. `share` is the part of the work, 0
+    to 1, that stays in 8 bits; `error` is why there is no result.
     """
 
     kept: tuple[str, ...]

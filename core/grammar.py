@@ -3,8 +3,7 @@
 A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, a relation to
 another dim (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `h=32*(k=1..8)`), or `_` (the sample's
 size). Values that never fall along the last axis are `{low..high ascending}`, those that never rise
-`{low..high descending}`. dtype and values may be left out where a sample or the checkpoint says
-them.
+`{low..high descending}`. A sample or the checkpoint provides an omitted dtype or range.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DIM_WORD = re.compile(r"[A-Za-z_]\w*")
 _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
 _BARE_RANGE = re.compile(r"\d+ *\.\.[\d. ]*\d")
-_IMAGE_RANK = 4  # dims of a batch of images
+_IMAGE_RANK = 4  # rank of a batch of images
 _MAX_SIZES = 3  # min..opt..max
 _RELATION_HINT = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
 _BOUND_HINT = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
@@ -32,7 +31,7 @@ _INPUT_HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
 
 @dataclass
 class _Cursor:
-    """A place in the text; moves forward only, over a token and the spaces after it."""
+    """A position in the text, which moves forward past tokens and the spaces after them."""
 
     text: str
     at: int = 0
@@ -46,7 +45,7 @@ class _Cursor:
             self.at += 1
 
     def fail(self, expected: str, *, at: int | None = None, hint: str = _INPUT_HINT) -> UsageError:
-        """An error that names the position, counted from 1."""
+        """Return an error that names the position, counted from 1."""
         place = self.at if at is None else at
         found = repr(self.text[place]) if place < len(self.text) else "the end"
         return UsageError(
@@ -56,19 +55,19 @@ class _Cursor:
         )
 
     def take(self, token: str) -> bool:
-        """Step over `token` if it comes next."""
+        """Skip `token` if it comes next."""
         if self.text.startswith(token, self.at):
             self._step(len(token))
             return True
         return False
 
     def need(self, token: str, expected: str) -> None:
-        """Step over `token` or fail."""
+        """Skip `token` or fail."""
         if not self.take(token):
             raise self.fail(expected)
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
-        """Step over what `pattern` matches here."""
+        """Skip and return what `pattern` matches here."""
         found = pattern.match(self.text, self.at)
         if found is None:
             return None
@@ -77,10 +76,10 @@ class _Cursor:
 
 
 def parse_input(text: str) -> InputPattern:
-    """Read one `--input`.
+    """Parse one `--input`.
 
     Raises:
-        UsageError: the text is not of the language; the message names the character.
+        UsageError: a syntax error; the message names the character.
     """
     cursor = _Cursor(text)
     name = cursor.match(_INPUT_NAME)
@@ -94,7 +93,7 @@ def parse_input(text: str) -> InputPattern:
     return InputPattern(name=name, dtype=dtype, dims=dims, values=values, text=text)
 
 
-# What other libraries and languages call them; half precision is fed as float32.
+# names of other libraries and languages; half precision is fed as float32
 _DTYPE_ALIASES = {
     "float": "float32", "double": "float64", "half": "float32", "float16": "float32",
     "bfloat16": "float32", "int": "int64", "long": "int64", "boolean": "bool", "byte": "uint8",
@@ -141,7 +140,7 @@ def _parse_dim(cursor: _Cursor) -> Dim | None:
 
 
 def _parse_named_dim(cursor: _Cursor) -> Dim | None:
-    """A dim that begins with a name, or `_`."""
+    """Parse a dim that begins with a name, or `_`."""
     name = cursor.match(_DIM_WORD)
     if name is None:
         raise cursor.fail("a size, a dim name or '_'")
@@ -156,7 +155,7 @@ def _parse_named_dim(cursor: _Cursor) -> Dim | None:
 
 
 def _nameless_range_error(text: str, bare: re.Match[str]) -> UsageError:
-    """The error for a range without a name, with one for each such range of the input."""
+    """Return the error for a range without a name, with a name for each such range."""
     begin = text.index("[") + 1
     parts = text[begin:].partition("]")[0].split(",")
     usual = {0: "batch", 2: "height", 3: "width"} if len(parts) == _IMAGE_RANK else {0: "batch"}
@@ -178,7 +177,7 @@ def _nameless_range_error(text: str, bare: re.Match[str]) -> UsageError:
 
 
 def _parse_definition(cursor: _Cursor, name: str) -> Dim:
-    """What stands behind `name=`: a range or a relation."""
+    """Parse what follows `name=`: a range or a relation."""
     start = cursor.at
     times = re.compile(r"(\d+) *\*").match(cursor.text, start)
     if times is not None:
@@ -190,7 +189,7 @@ def _parse_definition(cursor: _Cursor, name: str) -> Dim:
 
 
 def _parse_relation(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Dim:
-    """`k`, `k+1`, `(k=1..8)`, `(k=1..8)-1` behind `times*`."""
+    """Parse `k`, `k+1`, `(k=1..8)`, `(k=1..8)-1` after `times*`."""
     if times < 1:
         raise cursor.fail("a factor above 0", at=start, hint=_RELATION_HINT)
     inside = cursor.take("(")
@@ -217,9 +216,9 @@ def _parse_offset(cursor: _Cursor) -> int:
 
 
 def _make_derived_dim(name: str | None, relation: Relation, base: Dim) -> Dim:
-    """A dim without a name of its own is called as it is written: `2*seq`.
+    """Name a dim without a name of its own after its relation: `2*seq`.
 
-    The least size is looked at once the range of the base is known: it may stand elsewhere.
+    Its least size is checked later, as the base's range may be elsewhere.
     """
     sizes = (relation.size(size) for size in (base.low, base.opt, base.high))
     low, opt, high = sizes
@@ -246,14 +245,14 @@ def _parse_range(cursor: _Cursor, name: str) -> Dim:
 
 
 def _check_rising(cursor: _Cursor, name: str, sizes: list[int]) -> None:
-    """That a range rises; 0 may be its least size, as of an empty cache, and no other."""
+    """Check that a range rises; only its least size may be 0, as for an empty cache."""
     rising = "..".join(str(size) for size in sorted({sizes[0], *(max(s, 1) for s in sizes[1:])}))
     faults = [f"only the least size may be {size}" for size in sizes[1:] if size < 1]
     faults += [f"{one} is larger than {two}" for one, two in pairwise(sizes) if one > two]
     if faults:
         written = "..".join(map(str, sizes))
         raise UsageError(
-            f"--input {cursor.text!r}: {name}={written} is no range: {faults[0]}",
+            f"--input {cursor.text!r}: {name}={written} is not a range: {faults[0]}",
             hint=f"write {name}={rising if '..' in rising else '1..8'}: the smallest size first",
             option="input",
         )
@@ -281,7 +280,7 @@ def _parse_values(cursor: _Cursor, dtype: str | None) -> ValueRange:
 
 
 def _parse_bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None]:
-    """`0`, `-1.5`; or `seq`, `nodes-1`, whose number is known once the dims have their ranges."""
+    """Parse `0`, `-1.5`; or `seq`, `nodes-1`, whose values follow once the dims have ranges."""
     number = cursor.match(_NUMBER)
     if number is not None:
         return float(number), None

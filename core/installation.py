@@ -1,4 +1,4 @@
-"""The installed package: its name and extras, and what `modelc doctor` finds."""
+"""The installed package: its name and extras, and the results of `modelc doctor`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .errors import MissingError
 
 
 class CheckState(StrEnum):
-    """How a check came out.
+    """The result of a check.
 
-    MISSING is not there, which may be as it should be; WARN works, but not as well as it could;
-    BROKEN is installed and cannot work as it is.
+    MISSING is absent, which may be intended; WARN works, but not as well as it could; BROKEN is
+    installed and cannot work.
     """
 
     OK = "ok"
@@ -23,7 +23,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at: what was found, and the one line that mends it."""
+    """A check: what was found, and the command that fixes it."""
 
     name: str
     state: CheckState
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Buildable:
-    """One format or quantizer: whether it can be used here, its version, or why not."""
+    """A format or quantizer: whether it can be used here, its version, or why not."""
 
     name: str
     makes: str
@@ -52,18 +52,18 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0, or that of a dependency that is missing where something is broken."""
+        """0, or that of a missing dependency if something is broken."""
         return MissingError.exit_code if self.failures else 0
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """What is installed and cannot work."""
+        """The checks of what is installed and cannot work."""
         return tuple(check for check in self.checks if check.state is CheckState.BROKEN)
 
 
 DISTRIBUTION = "modelc-toolchain"
 
-# One package each. A hint installs the package itself: that works however modelc was installed.
+# one package each; a hint installs the package itself, which works with any install of modelc
 EXTRAS = {
     "hf": "transformers>=5.0",
     "remote": "fsspec>=2024.6",
@@ -73,5 +73,5 @@ EXTRAS = {
 
 
 def hint_for_extra(extra: str) -> str:
-    """The command that installs what an extra of modelc brings."""
+    """Return the command that installs the package of an extra."""
     return f"pip install '{EXTRAS[extra]}'"

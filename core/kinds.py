@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Precision(StrEnum):
-    """What the weights of an artifact are stored and computed in.
+    """The precision of an artifact's weights and computation.
 
-    INT8 is 8-bit integer weights and activations with static scales; layers that are kept out
-    of it compute in FP32.
+    INT8 means 8-bit integer weights and activations with static scales; layers kept out of it
+    compute in FP32.
     """
 
     FP32 = "fp32"
@@ -19,20 +19,20 @@ class Precision(StrEnum):
 
 
 class Capture(StrEnum):
-    """How the eager model became a graph; `capture/` says when each is sound."""
+    """How the eager model became a graph; `capture/` documents when each is sound."""
 
-    EXPORT = "export"  # torch.export: sound or refused, no data-dependent branches
+    EXPORT = "export"  # torch.export: sound or rejected, no data-dependent branches
     EXPORT_STRICT = "export-strict"  # torch.export from bytecode, by torch._dynamo
     SCRIPT = "script"  # torch.jit.script: compiled from source, keeps branches and loops
     MIXED = "mixed"  # submodules with data-dependent branches scripted, the rest traced
-    TRACE = "trace"  # torch.jit.trace: one run taken down, branches frozen
+    TRACE = "trace"  # torch.jit.trace: one run recorded, branches frozen
 
 
 TRACES = (Capture.TRACE, Capture.MIXED)  # at least a part of the model is traced
 
 
 class ReasonCode(StrEnum):
-    """Which rule a reason comes from; programs compare these, people read the text."""
+    """The rule behind a reason; programs compare these, people read the text."""
 
     NOT_RUN = "not-run"
     NOT_MEASURED = "not-measured"
@@ -49,6 +49,7 @@ class ReasonCode(StrEnum):
     BESIDE_MASK = "beside-mask"
     WIDE_VALUES = "wide-values"
     WEIGHT_ALTERED = "weight-altered"
+    DEFAULT_SESSION = "default-session"
     BRANCH_UNCOVERED = "branch-uncovered"
     BRANCH_FROZEN = "branch-frozen"
     OUTSIDE_TORCH = "outside-torch"

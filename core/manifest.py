@@ -16,10 +16,10 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FeedPlan:
-    """How the validation feeds were drawn, so that they can be drawn again.
+    """How the validation feeds were drawn, to draw them again.
 
-    `samples` is the user's own sample file, relative to the manifest's folder. `drawn` are the
-    feeds themselves, those that eager rejected among them.
+    `samples` is the user's sample file, relative to the manifest's folder. `drawn` are the feeds,
+    including those that eager rejected.
     """
 
     count: int
@@ -31,12 +31,11 @@ class FeedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A step that gave no artifact to judge; `exit_code` is its error's.
+    """A step without an artifact to judge; `exit_code` is its error's.
 
-    `key` is that of its step, as an artifact's is, where the same step would end so again; of a
-    failure that may pass it is empty. `advice` is the hint with its options apart, for those who
-    spell them in another way. `orphan_of` is the step that it was to be made from, where
-    that was refused.
+    `key` is the step's, as an artifact's is, if the same step would fail again; empty for a failure
+    that may pass. `advice` is the hint with its options separate, for other spellings of them.
+    `orphan_of` is the rejected step that it was to be made from.
     """
 
     step: str
@@ -50,17 +49,17 @@ class Failure:
 
     @property
     def full_hint(self) -> Hint:
-        """The hint with its options apart, where these are on record."""
+        """The hint with its options separate, if recorded."""
         return Hint(*(self.advice or (self.hint,)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A step that this host prepared and another must finish: nothing of it was built or proven.
+    """A step that this host prepared and another must finish: nothing of it is built or judged.
 
-    `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why
-    it was not built here; `command`, followed by the folder, finishes it. `warnings` and `memory`
-    (bytes, an estimate) are what the pre-flight found, by the rules of `source`.
+    `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why it
+    was not built here; `command` with the folder appended finishes it. `warnings` and `memory`
+    (estimated bytes) are the results of the pre-flight, by the rules of `source`.
     """
 
     step: str
@@ -78,13 +77,13 @@ class Pending:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Order, checkpoint, signature, artifacts with lineage, verdicts, versions.
+    """Request, checkpoint, signature, artifacts with lineage, verdicts, versions.
 
-    `fingerprint` is what eager gave on a fixed feed, by output: mean and L2 norm. It tells the
+    `fingerprint` is eager's result on a fixed feed, by output: mean and L2 norm; it identifies the
     same weights in other code. `branches` are those of the user's forward code that depend on
-    tensor data, `warned` what frameworks said of the user's lines, `localisations` what
-    `modelc debug` found. `needs` is what was read beside the order, `replaced` what `--overwrite`
-    moved aside and is there still.
+    tensor data, `warned` the frameworks' warnings at the user's lines, `localisations` the results
+    of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
+    `--overwrite` moved aside, if still there.
     """
 
     modelc: str
@@ -103,30 +102,30 @@ class Manifest:
     branches: tuple[BranchRecord, ...] = ()
     warned: tuple[Warned, ...] = ()
     localisations: tuple[Localisation, ...] = ()
-    steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
+    steps: tuple[str, ...] = ()  # what the last run converted or judged, by artifact name
     needs: Dependencies = field(default_factory=Dependencies)
     replaced: tuple[FileRecord, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
-    seal: str = field(default="", compare=False)  # the last of all: it covers the text before it
+    seal: str = field(default="", compare=False)  # last: it covers the text before it
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The files of all artifacts, rejected ones included."""
+        """The files of all artifacts, including rejected ones."""
         return tuple(file for artifact in self.artifacts for file in artifact.files)
 
     def verdict_of(self, artifact: str) -> Verdict | None:
-        """The verdict on the artifact of that name, if it was judged."""
+        """Return the verdict on an artifact, if it was judged."""
         return next((v for v in self.verdicts if v.artifact == artifact), None)
 
     @property
     def steps_pending(self) -> tuple[Pending, ...]:
-        """The pending steps, less those that were tried and failed."""
+        """The pending steps, except those that were tried and failed."""
         broken = {failure.step for failure in self.failures}
         return tuple(pending for pending in self.pending if pending.step not in broken)
 
     @property
     def unmade(self) -> tuple[str, ...]:
-        """The steps of the last run that it never came to the end of, as it was killed."""
+        """The steps of the last run that a killed process did not reach."""
         known = {artifact.name for artifact in self.artifacts}
         known |= {name.removeprefix("rejected/") for name in known}
         known |= {one.step for one in self.failures} | {one.step for one in self.pending}
@@ -134,16 +133,16 @@ class Manifest:
 
     @property
     def passed(self) -> bool:
-        """Whether every artifact was judged and passed, and no step failed, waits or is unmade."""
+        """Whether every artifact passed, and no step failed, is pending or was not reached."""
         verdicts = [self.verdict_of(artifact.name) for artifact in self.artifacts]
         judged = bool(verdicts) and all(v is not None and v.passed for v in verdicts)
         return judged and not self.failures and not self.pending and not self.unmade
 
     @property
     def exit_code(self) -> int:
-        """Of the last run: 0 proven; 1 judged and wrong; else the failed step's own code.
+        """The last run's exit code: 0 passed; 1 rejected; else the failed step's own code.
 
-        A pending step is 4, as what it needs is missing here; one that was not come to is 6.
+        A pending step gives 4, as a dependency is missing here; one that was not reached gives 6.
         """
         mine = artifact_names(self.steps)
         states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .errors import UsageError, first_line
+from .errors import ErrorCode, UsageError, first_line
 
 ValuePath: TypeAlias = tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[object], bool]
@@ -17,7 +17,7 @@ PartsOf: TypeAlias = Callable[[object], Iterable[tuple[str, object]] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class NamedLeaves:
-    """A value taken apart: its leaves by name, and what was neither leaf, container nor None."""
+    """A flattened value: its leaves by name, and what is neither leaf, container nor None."""
 
     found: dict[str, Any]  # leaves are of the caller's type
     dropped: dict[str, object]
@@ -26,11 +26,11 @@ class NamedLeaves:
 def iterate_leaves(
     value: object, is_leaf: IsLeaf, parts_of: PartsOf | None = None
 ) -> Iterator[tuple[ValuePath, object]]:
-    """Every leaf with its path, in order; None is left out.
+    """Yield every leaf with its path, in order, without None.
 
-    Mappings, named tuples and dataclasses give their keys and fields, tuples and lists their
-    positions, any other object what `parts_of` gives for it. What is neither a leaf nor has parts
-    comes as it is, for the caller to judge.
+    Mappings, named tuples and dataclasses contribute their keys and fields, tuples and lists their
+    positions, any other object the result of `parts_of`. A value that is neither a leaf nor has
+    parts is yielded unchanged, for the caller to judge.
     """
     if value is None:
         return
@@ -46,7 +46,7 @@ def iterate_leaves(
 
 
 def container_items(value: object) -> Iterable[tuple[str, object]] | None:
-    """What a container of Python holds, by key or position; None for any other object."""
+    """Return the items of a Python container, by key or position; None for any other object."""
     if isinstance(value, Mapping):
         return [(str(key), child) for key, child in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -59,16 +59,16 @@ def container_items(value: object) -> Iterable[tuple[str, object]] | None:
 
 
 def name_leaves(
-    value: object, is_leaf: IsLeaf, *, root: str = "output", taken: Collection[str] = ()
+    value: object, is_leaf: IsLeaf, *, root: str = "output", reserved: Collection[str] = ()
 ) -> NamedLeaves:
-    """Take a value apart under stable names.
+    """Flatten a value under stable names.
 
-    A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other goes by its path, with
-    dots between (`hidden_states.0`). A name that is `taken` (a graph has one name for one tensor,
-    so not for an input and an output) gets `_out`; one that comes twice gets underscores.
+    A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other is named by its path,
+    joined by dots (`hidden_states.0`). A name in `reserved` (a graph has one tensor per name, so an
+    output cannot share an input's) gets `_out`; a repeated name gets underscores.
     """
     pairs = list(iterate_leaves(value, is_leaf))
-    names = name_parts_of(pairs, is_leaf, root=root, taken=taken)
+    names = name_parts_of(pairs, is_leaf, root=root, reserved=reserved)
     found = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if is_leaf(leaf)}
     dropped = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if not is_leaf(leaf)}
     return NamedLeaves(found=found, dropped=dropped)
@@ -79,15 +79,15 @@ def name_parts_of(
     is_leaf: IsLeaf,
     *,
     root: str = "output",
-    taken: Collection[str] = (),
+    reserved: Collection[str] = (),
 ) -> list[str]:
-    """The name of each part of a value that is taken apart, by the rules of `name_leaves`."""
+    """Return the name of each part of a value, by the rules of `name_leaves`."""
     names: list[str] = []
-    used = set(taken)
+    used = set(reserved)
     for path, leaf in pairs:
         name = ".".join(path if path and not path[0].isdigit() else (root, *path))
         if is_leaf(leaf):
-            if name in taken:
+            if name in reserved:
                 name += "_out"
             while name in used:
                 name += "_"
@@ -97,7 +97,7 @@ def name_parts_of(
 
 
 def nest_leaves(parts: Mapping[ValuePath, object]) -> object:
-    """Put leaves together by their paths: positions make a tuple, other keys a dict.
+    """Nest leaves by their paths: positions make a tuple, other keys a dict.
 
     Raises:
         UsageError: the paths contradict each other or leave out a position.
@@ -128,15 +128,15 @@ _LOADER_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-
 
 
 def is_loader_spec(text: str) -> bool:
-    """Whether it is `package.module:loader` and no file of that name."""
+    """Return whether it is `package.module:loader` and not an existing file."""
     return bool(_LOADER_SPEC.fullmatch(text)) and not Path(text).exists()
 
 
 def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
-    """What `spec` names, called where it has to be, as an iterable.
+    """Return what `spec` names as an iterable, calling it if necessary.
 
     Raises:
-        UsageError: it is no iterable, or its own code raised.
+        UsageError: it is not iterable, or its code raised.
     """
     found = load(spec)
     if not isinstance(found, Iterable) and callable(found):
@@ -146,6 +146,7 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
             raise UsageError(
                 f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
                 hint="it is called without arguments",
+                code=ErrorCode.LOADER_FAILED,
             ) from error
     if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
         return found
@@ -158,11 +159,12 @@ def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     raise UsageError(
         f"{spec} is of type {type(found).__name__}, which cannot be iterated over",
         hint="name a DataLoader, a list of feeds, or a function that yields them",
+        code=ErrorCode.LOADER_FAILED,
     )
 
 
 def wrap_loader_errors(items: Iterable[object], spec: str) -> Iterator[object]:
-    """The items of the loader `spec`; an error of the user's code becomes one of ours.
+    """Yield the items of the loader `spec`; convert errors of the user's code.
 
     Raises:
         UsageError: the loader raised.
@@ -173,23 +175,24 @@ def wrap_loader_errors(items: Iterable[object], spec: str) -> Iterator[object]:
         raise UsageError(
             f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
             hint="the error is in the loader's code; iterate it in Python to see all of it",
+            code=ErrorCode.LOADER_FAILED,
         ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedItem:
-    """An item taken apart: its parts by the inputs' names, and what no input takes."""
+    """A flattened item: its parts by the inputs' names, and what no input takes."""
 
     parts: Mapping[str, object]
     surplus: tuple[str, ...] = ()
 
 
 def name_parts(value: object, names: Sequence[str], is_leaf: IsLeaf) -> NamedItem | None:
-    """Give the parts of an item the names of inputs; None for a lone one beside several inputs.
+    """Name the parts of an item after inputs; None for a lone part with several inputs.
 
-    A lone array is the only input; a tuple or list goes by position; a mapping goes by name, nested
-    ones by dotted names, numpy's own `arr_0` by position. A mapping that stands first in a tuple is
-    the inputs, what follows is surplus, as all that is left over.
+    A lone array is the only input; a tuple or list is matched by position; a mapping by name,
+    nested ones by dotted names, numpy's own `arr_0` by position. A mapping that comes first in a
+    tuple holds the inputs, and the rest is surplus, as is anything left over.
     """
     if isinstance(value, (tuple, list)) and value and isinstance(value[0], Mapping):
         first = _match_names(value[0], names, is_leaf)
@@ -202,8 +205,8 @@ def name_parts(value: object, names: Sequence[str], is_leaf: IsLeaf) -> NamedIte
     return NamedItem(parts={names[0]: value}) if len(names) == 1 else None
 
 
-def _surplus_positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
-    return tuple(f"position {index}" for index in range(taken, len(value)))
+def _surplus_positions(value: Sequence[object], count: int) -> tuple[str, ...]:
+    return tuple(f"position {index}" for index in range(count, len(value)))
 
 
 def _match_names(value: Mapping[str, object], names: Sequence[str], is_leaf: IsLeaf) -> NamedItem:

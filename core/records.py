@@ -1,4 +1,4 @@
-"""The small records of a manifest: files with their digests, checkpoints, artifacts."""
+"""Records of a manifest: files with their digests, checkpoints, artifacts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .kinds import Precision
 from .verdict import Tolerance
 
 REJECTED_FOLDER = (
-    "rejected"  # the folder of refused files, and what stands before a refused artifact's name
+    "rejected"  # the folder of rejected files, and the prefix of a rejected artifact's name
 )
 _CLOCK_ERROR = 0.05  # milliseconds: less is the call, not the model
 
 
 def step_of(artifact: str) -> str:
-    """The name of the step that made the artifact of a name, which may be a refused one's."""
+    """Return the step that made an artifact, which may be rejected."""
     return artifact.removeprefix(f"{REJECTED_FOLDER}/")
 
 
 def artifact_names(steps: Iterable[str]) -> frozenset[str]:
-    """All names that artifacts of the steps may have: their own, and those of refused ones."""
+    """Return all names that artifacts of the steps may have, including those of rejected ones."""
     own = frozenset(steps)
     return own | {f"{REJECTED_FOLDER}/{step}" for step in own}
 
@@ -41,10 +41,10 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Weights on disk and how to build the module they belong to. Holds no torch object.
+    """Weights on disk and how to build their module. Holds no torch object.
 
-    `path` is relative to the manifest's folder once it is written there. `digest` is the SHA-256
-    of the one file, or of the sorted list of names and SHA-256s where there are several.
+    `path` is relative to the manifest's folder once written there. `digest` is the SHA-256 of the
+    one file, or of the sorted list of names and SHA-256s of several.
     """
 
     path: str
@@ -55,18 +55,18 @@ class Checkpoint:
     factory_args: dict[str, str] = field(default_factory=dict)
     strict: bool = True
     allow_pickle: bool = False
-    method: str | None = None  # what is called instead of forward
-    drop_outputs: tuple[str, ...] = ()  # names of outputs to leave out
-    weights_key: str | None = None  # of several sets of weights, the one that is taken
+    method: str | None = None  # called instead of forward
+    drop_outputs: tuple[str, ...] = ()  # names of outputs to drop
+    weights_key: str | None = None  # the one used of several sets of weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dependencies:
-    """What a run read beside its order: the user's modules and files, packages that were loaded.
+    """What a run read besides its request: the user's modules and files, loaded packages.
 
-    `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
-    lies below that; `absent` of what was not there. `packages` is version by distribution name.
-    `declared` is one digest by entry of `depends`: a glob, or `env:NAME`.
+    `files` is SHA-256 by path, with `/`, relative to the folder where the run started if it is
+    below that; `absent` for a missing file. `packages` is version by distribution name. `declared`
+    is one digest per entry of `depends`: a glob, or `env:NAME`.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Dependencies:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One capture or quantizer that was tried for an artifact, and why it was kept or not."""
+    """A capture or quantizer that was tried for an artifact, and why it was kept or not."""
 
     capture: str
     outcome: str  # passed | failed | error
@@ -90,11 +90,11 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """Which samples a quantized artifact was calibrated with.
+    """The samples that a quantized artifact was calibrated with.
 
     `source` is a path relative to the manifest's folder, a `package.module:loader` or `random`.
-    `digest` is the SHA-256 over the samples that were used, as they were fed: names, dtypes,
-    shapes and bytes, in order. `held_out` samples were kept from calibration to judge with.
+    `digest` is the SHA-256 over the samples as fed: names, dtypes, shapes and bytes, in order.
+    `held_out` samples were kept from calibration to judge with.
     """
 
     source: str
@@ -111,10 +111,10 @@ class CalibrationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What an artifact really computes in, measured on the artifact itself.
+    """The compute dtypes of an artifact, measured on the artifact itself.
 
     `layers` counts compute layers (convolutions, matrix products, recurrent cells) by dtype;
-    `share` is each dtype's part of the work, 0 to 1, where `work` says what was counted.
+    `share` is each dtype's part of the work, 0 to 1, where `work` is the unit.
     """
 
     layers: dict[str, int]
@@ -125,10 +125,10 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Milliseconds of one run at the smallest batch, beside the FP32 parent in the same minutes.
+    """Milliseconds of a run at the smallest batch, beside the FP32 parent in the same minutes.
 
-    `noise` is the share by which the ratio of the two may be off: two standard errors of the median
-    over the pairs of runs. Records of an older modelc have the 5 % that was taken for it.
+    `noise` is the uncertainty of their ratio as a share: two standard errors of the median over the
+    pairs of runs. Records of older versions contain the 5 % that was assumed.
     """
 
     milliseconds: float
@@ -147,17 +147,16 @@ class Latency:
 class Artifact:
     """One model in one format and precision.
 
-    `files[0]` is the model itself. `parent` is the SHA-256 of what it was made from: the
-    checkpoint or another artifact's first file. `tolerance` is what it was exported within.
-    `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
-    `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
-    froze tensor data; None where that is not known, as in records of an older modelc.
-    `key` is the SHA-256 over all that its step depends on, empty where nobody worked it out.
-    `domain` is what the verdict on it is a statement about; None in records of an older modelc.
-    `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
-    are what was changed in a copy of the model before it was captured, by name. `places` are feeds
-    that it was judged on beside the run's, by name with the sizes of the free dims. `seal` binds
-    its files to its verdict; it is worked out where the manifest is written.
+    `files[0]` is the model itself. `parent` is the SHA-256 of its source: the checkpoint or another
+    artifact's first file. `tolerance` is its tolerance at export. `accuracy` is on labelled data;
+    `tradeoffs` are the points that accuracy-aware INT8 tried. `frozen` are the places (`file:line`)
+    of the user's code where its capture, or its parent's, froze tensor data; None if unknown, as in
+    records of older versions. `key` is the SHA-256 of the step's cache key, empty if not computed.
+    `domain` is the domain of its verdict; None in records of older versions. `judged_as` is the
+    precision whose limits apply, if not its own. `rewrites` are the changes in a copy of the model
+    before its capture, by name. `places` are additional feeds that it was judged on, by name with
+    the sizes of the free dims. `seal` binds its files to its verdict; it is computed when the
+    manifest is written.
     """
 
     name: str
@@ -189,12 +188,12 @@ class Artifact:
 
     @property
     def limit_precision(self) -> Precision:
-        """The precision that it is judged as: its own, but for an engine that uses TF32, say."""
+        """The precision that it is judged as: mostly its own, unlike an engine's with TF32."""
         return self.judged_as or self.precision
 
     @property
     def step(self) -> str:
-        """The name of the step that made it."""
+        """The step that made it."""
         return step_of(self.name)
 
     @property
@@ -204,7 +203,7 @@ class Artifact:
 
     @property
     def size(self) -> int:
-        """Bytes of everything that ships: the debug sidecar and held-out samples do not."""
+        """Bytes of everything that ships, without the debug sidecar and held-out samples."""
         return sum(file.size for file in self.files if file.role not in ("debug", "samples"))
 
 
@@ -212,7 +211,7 @@ _BLOCK = 1 << 20
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, read in blocks of 1 MiB."""
+    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
         while block := stream.read(_BLOCK):
@@ -221,20 +220,20 @@ def sha256_of(path: Path) -> str:
 
 
 def record_of(path: Path, *, name: str | None = None, role: str = "model") -> FileRecord:
-    """A record of the file as it stands now."""
+    """Return a record of the file's current state."""
     return FileRecord(
         name=name or path.name, size=path.stat().st_size, sha256=sha256_of(path), role=role
     )
 
 
 def is_as_recorded(path: Path, file: FileRecord) -> bool:
-    """Whether a file is there with the recorded bytes."""
+    """Return whether a file exists with the recorded bytes."""
     there = path.is_file() and path.stat().st_size == file.size
     return there and sha256_of(path) == file.sha256
 
 
 def joint_digest(files: Iterable[FileRecord]) -> str:
-    """One digest for several files: of their sorted lines "name sha256"; of one file, its own."""
+    """Return a digest of several files' sorted lines "name sha256"; of one file, its own."""
     records = sorted(files, key=lambda file: file.name)
     if len(records) == 1:
         return records[0].sha256

@@ -1,4 +1,4 @@
-"""The Signature: what goes into a model and what comes out, by name, dtype and dims."""
+"""The Signature: a model's inputs and outputs, by name, dtype and dims."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .dims import UNBOUNDED, Dim, Relation, default_opt, resolve_bounds, settle_dims
-from .errors import Hint, Option, UsageError, unknown_name_error
+from .dims import (
+    UNBOUNDED,
+    Dim,
+    Relation,
+    check_one_range,
+    default_opt,
+    resolve_bounds,
+    settle_dims,
+)
+from .errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 
 if TYPE_CHECKING:
     from .contract import Array
@@ -22,17 +30,18 @@ DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
+_SAMPLES = Option("samples", "SAMPLE")
 
 
 class RowOrder(StrEnum):
-    """How values lie along the last axis, as `--input` says it."""
+    """The order of values along the last axis, as in `--input`."""
 
     FREE = ""
-    ASCENDING = "ascending"  # no value is less than the one before it, as of boxes and offsets
-    DESCENDING = "descending"  # none is greater, as of the lengths of sorted sequences
+    ASCENDING = "ascending"  # no value is less than the one before it, such as boxes and offsets
+    DESCENDING = "descending"  # none is greater, such as the lengths of sorted sequences
 
     def sort(self, array: Array) -> Array:
-        """The array with its rows in this order."""
+        """Sort the rows of an array in this order."""
         import numpy as np
 
         if self is RowOrder.FREE or not array.ndim:
@@ -46,9 +55,9 @@ class ValueRange:
     """The values that drawn feeds may hold, both ends included.
 
     An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
-    the least and the greatest that it is at the dim's sizes. `usual` is the part of a chosen range
-    that feeds are drawn in but for those of edge values; None stands for the whole range. `order`
-    is that of each row along the last axis.
+    the least and the greatest value over the dim's sizes. `usual` is the part of a chosen range
+    that feeds are drawn from, except feeds of edge values; None means the whole range. `order` is
+    that of each row along the last axis.
     """
 
     low: float
@@ -70,7 +79,7 @@ class ValueRange:
         return tuple(one.base for one in (self.low_dim, self.high_dim) if one is not None)
 
     def at(self, sizes: Mapping[str, int]) -> ValueRange:
-        """The same in numbers where dims have these sizes, by name; others are as they were."""
+        """Resolve the ends for these sizes of dims, by name; keep the others."""
         low, high = self.low_dim, self.high_dim
         if low is not None and low.base in sizes:
             return replace(self, low=low.size(sizes[low.base]), low_dim=None).at(sizes)
@@ -84,19 +93,14 @@ class ValueRange:
 
 
 def _end(value: float, relation: Relation | None) -> str:
-    return _number_text(value) if relation is None else str(relation)
-
-
-def _number_text(value: float) -> str:
-    """The value without loss, and without `.0`: what is written can be read back."""
-    return repr(value).removesuffix(".0")
+    return repr(value).removesuffix(".0") if relation is None else str(relation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
     """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument.
 
-    `hides` says of a bool mask that True hides a place, as padding masks of torch.nn do.
+    `hides` means that True in a bool mask hides a position, as padding masks of torch.nn do.
     """
 
     name: str
@@ -112,7 +116,7 @@ class InputSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """Ordered inputs and output names. One Signature drives capture, axes, feeds and verdicts."""
+    """Ordered inputs and output names, which determine capture, axes, feeds and verdicts."""
 
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...] = ()
@@ -121,22 +125,13 @@ class Signature:
         names = [spec.name for spec in self.inputs]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(
-                    f"input {name!r} is given twice",
-                    hint=Hint("give each ", Option("input"), " another name"),
-                    option="input",
-                )
+                raise _duplicate_input_error(name)
         dims: dict[str, Dim] = {}
         for dim in self.dims_with_names():
-            known = dims.setdefault(dim.name or "", dim)
-            if known != dim:
-                raise UsageError(
-                    f"dim {dim.name!r} has two ranges: {known} and {dim}",
-                    hint=f"give the range once and write plain '{dim.name}' elsewhere",
-                )
+            check_one_range(dim, dims.setdefault(dim.name or "", dim))
 
     def dims_with_names(self) -> Iterable[Dim]:
-        """Every named dim of every input, in order, repeats included."""
+        """Yield every named dim of every input, in order, with repetitions."""
         return (dim for spec in self.inputs for dim in spec.dims if dim.name is not None)
 
     @property
@@ -150,10 +145,10 @@ class Signature:
         return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
 
     def fix_at_opt(self, names: Iterable[str]) -> Signature:
-        """The same with these dims, and what depends on them, fixed at their opt sizes.
+        """Fix these dims, and what depends on them, at their opt sizes.
 
         Raises:
-            UsageError: a name is no dim that varies.
+            UsageError: a name is not a dynamic dim.
         """
         known = {**self.free_dims, **self.dynamic_dims}
         bases: set[str] = set()
@@ -178,20 +173,20 @@ class Signature:
         )
 
     def with_outputs(self, outputs: Iterable[str]) -> Signature:
-        """The same inputs with the output names that eager gave."""
+        """Return the same inputs with eager's output names."""
         return replace(self, outputs=tuple(outputs))
 
     def sizes_by_name(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of all named dims where the free ones have these."""
+        """Return the sizes of all named dims for these sizes of the free dims."""
         return {
             **sizes,
             **{dim.name: dim.size(sizes) for dim in self.dims_with_names() if dim.name},
         }
 
     def axes(self) -> dict[str, dict[int, str]]:
-        """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out.
+        """Return the dynamic axes by input: `{"x": {0: "batch"}}`, without inputs that have none.
 
-        Dims that are equal by a relation have one name.
+        Dims that are equal by a relation share one name.
         """
         found = {
             spec.name: {i: _axis_name(dim) for i, dim in enumerate(spec.dims) if dim.dynamic}
@@ -207,7 +202,7 @@ def _axis_name(dim: Dim) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InputPattern:
-    """What one `--input` says: parts left out (dtype, `_` dims) come from a sample."""
+    """One `--input`; a sample provides the omitted parts (dtype, `_` dims)."""
 
     name: str
     dtype: str | None
@@ -217,12 +212,21 @@ class InputPattern:
 
     @property
     def whole(self) -> bool:
-        """Whether it says the dtype and every dim."""
+        """Whether it has the dtype and every dim."""
         return self.dtype is not None and self.dims is not None and None not in self.dims
 
 
+def _input_error(code: ErrorCode, message: str, *hint: str | Option) -> UsageError:
+    return UsageError(message, hint=Hint(*hint), option="input", code=code)
+
+
+def _duplicate_input_error(name: str) -> UsageError:
+    code, message = ErrorCode.DUPLICATE_INPUT, f"input {name!r} is given twice"
+    return _input_error(code, message, "give each ", Option("input"), " another name")
+
+
 def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
-    """Merge what the user wrote with what a sample or the checkpoint says.
+    """Merge the user's inputs with those of a sample or the checkpoint.
 
     Args:
         patterns: the `--input` options, in order.
@@ -234,18 +238,14 @@ def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec
     given: dict[str, InputPattern] = {}
     for pattern in patterns:
         if given.setdefault(pattern.name, pattern) is not pattern:
-            raise UsageError(
-                f"input {pattern.name!r} is given twice",
-                hint=Hint("give each ", Option("input"), " another name"),
-                option="input",
-            )
+            raise _duplicate_input_error(pattern.name)
     order = [*known, *(name for name in given if name not in known)] if known else list(given)
     for name in given:
         if known and name not in known:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.UNKNOWN_INPUT,
                 f"--input names {name!r}, but the inputs are {', '.join(known)}",
-                hint="use the names of the samples or of the checkpoint",
-                option="input",
+                "use the names of the samples or of the checkpoint",
             )
     specs = [
         _merge_input(given[name], known.get(name)) if name in given else known[name]
@@ -265,20 +265,19 @@ def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec
 def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
     dtype = pattern.dtype or (known.dtype if known else None)
     if dtype is None:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.MISSING_DTYPE,
             f"--input {pattern.text!r} has no dtype",
-            hint=Hint(f"write {pattern.name}:float32[...], or give ", Option("samples", "SAMPLE")),
-            option="input",
+            f"write {pattern.name}:float32[...], or give ",
+            _SAMPLES,
         )
     if pattern.dims is None:
         if known is None:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.MISSING_DIMS,
                 f"--input {pattern.text!r} has no dims",
-                hint=Hint(
-                    f"write {pattern.name}:{dtype}[batch,3,224,224], or give ",
-                    Option("samples", "SAMPLE"),
-                ),
-                option="input",
+                f"write {pattern.name}:{dtype}[batch,3,224,224], or give ",
+                _SAMPLES,
             )
         return replace(known, dtype=dtype, values=pattern.values or known.values)
     dims = _merge_dims(pattern, known)
@@ -289,48 +288,46 @@ def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
 def _merge_dims(pattern: InputPattern, known: InputSpec | None) -> tuple[Dim, ...]:
     dims = pattern.dims or ()
     if known is not None and len(known.dims) != len(dims):
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} has {len(dims)} dims, the sample has {len(known.dims)}",
-            hint=f"the sample's form is {known}",
-            option="input",
+            f"the sample is {known}",
         )
-    merged: list[Dim] = []
-    for index, dim in enumerate(dims):
-        sample = known.dims[index] if known else None
-        merged.append(_merge_dim(dim, sample, pattern))
-    return tuple(merged)
+    samples = known.dims if known else [None] * len(dims)
+    return tuple(_merge_dim(*pair, pattern) for pair in zip(dims, samples, strict=True))
 
 
 def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Dim:
     if dim is None:
         if sample is None:
-            raise UsageError(
+            raise _input_error(
+                ErrorCode.MISSING_DIMS,
                 f"--input {pattern.text!r} keeps a dim with '_' but there is no sample",
-                hint=Hint("write the size, or give ", Option("samples", "SAMPLE")),
-                option="input",
+                "write the size, or give ",
+                _SAMPLES,
             )
         return sample
     if sample is None or sample.name is not None:
         return dim
     if dim.name is None and dim.opt != sample.opt:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} says {dim.opt} where the sample has {sample.opt}",
-            hint="write '_' to keep the sample's size, or a name to make it dynamic",
-            option="input",
+            "write '_' to keep the sample's size, or a name to make it dynamic",
         )
     return dim if dim.bounded else _with_sample(dim, sample, pattern)
 
 
 def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
-    """A dim without bounds takes the sample's size for its opt."""
+    """Take the sample's size for the opt of a dim without bounds."""
     if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
     size = dim.relation.base_of(sample.opt)
     if not size:
-        raise UsageError(
+        raise _input_error(
+            ErrorCode.SAMPLE_MISMATCH,
             f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
-            hint="correct the relation, or give another sample",
-            option="input",
+            "correct the relation, or give another sample",
         )
     base = replace(dim.free, opt=size, high=max(dim.free.high, size))
     return Dim.follow(dim.name or "", dim.relation, base)

@@ -15,24 +15,24 @@ from .signature import Signature
 
 @runtime_checkable
 class Settled(Target, Protocol):
-    """A target whose artifacts are judged under settings of its runtime that can be named."""
+    """A target that judges artifacts under named settings of its runtime."""
 
     def judge_settings(self, device: str) -> Mapping[str, str]:
-        """The settings, by the runtime's own names."""
+        """Return the settings, by the runtime's own names."""
         ...
 
 
 def runtime_settings(target: Target, device: str) -> dict[str, str]:
-    """The device, and the settings of the runtime, under which artifacts of a format are judged."""
+    """Return the device and runtime settings that judge artifacts of a format."""
     settings = target.judge_settings(device) if isinstance(target, Settled) else {}
     return {"device": device, **settings}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedByDefault:
-    """A model opened without settings, where its runtime then computes in less precision.
+    """A model opened without settings, if its runtime then computes in less precision.
 
-    `compute` is what it computes in, as `bf16`; `advice` the line of code that opens it as it is
+    `compute` is its compute dtype, such as `bf16`; `advice` the line of code that opens it as it is
     judged, with `PATH` for the model file.
     """
 
@@ -43,24 +43,48 @@ class OpenedByDefault:
 
 @runtime_checkable
 class SelfTuned(Target, Protocol):
-    """A target whose runtime may pick a lower precision by itself where nobody sets one."""
+    """A target whose runtime may pick a lower precision by default."""
 
     def open_by_default(
         self, path: Path, device: str, signature: Signature
     ) -> OpenedByDefault | None:
-        """Open a model file without settings; None where it then computes as it is judged.
+        """Open a model file without settings; None if it then computes as it is judged.
 
         Raises:
-            RunnerError: the runtime would not open it.
+            RunnerError: the runtime cannot open it.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultOutputs:
+    """What a runtime gives in a child process with its default options.
+
+    `outputs` has one entry per feed, fewer where it failed; `failure` says why, and `unsupported`
+    that this device lacks an operator of the model, which another device may have.
+    """
+
+    outputs: tuple[Outputs, ...]
+    failure: str = ""
+    unsupported: bool = False
+
+
+@runtime_checkable
+class DefaultChecked(Target, Protocol):
+    """A target whose files may be judged by a copy, so that the file itself is run as well."""
+
+    def run_by_default(
+        self, path: Path, device: str, feeds: Sequence[Feed]
+    ) -> DefaultOutputs | None:
+        """Run the file itself in a child process; None where judging already does that."""
         ...
 
 
 class FaultKind(StrEnum):
     """What a planted fault alters.
 
-    An element of a weight; two things that change places; an attribute of an operator; an epsilon;
-    an output at one size of a dynamic dim.
+    An element of a weight; two swapped things; an attribute of an operator; an epsilon; an output
+    at one size of a dynamic dim.
     """
 
     WEIGHT = "weight"
@@ -72,11 +96,11 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedFault:
-    """A copy of a model file with one fault in it.
+    """A copy of a model file with one fault.
 
-    `place` names the tensor, node or output, `change` says what was done to it. `sizes` are sizes
-    of free dims, by name, at which the fault acts, and `where` says for which sizes it does; both
-    are empty where it acts at any.
+    `place` names the tensor, node or output, `change` describes the change. `sizes` are sizes of
+    free dims, by name, at which the fault acts, and `where` describes them; both are empty if it
+    acts at any.
     """
 
     path: Path
@@ -95,9 +119,9 @@ class FloatEnds(Target, Protocol):
 
 @runtime_checkable
 class Plantable(Target, Protocol):
-    """A target in whose model files faults can be planted, to see what a verdict can find.
+    """A target that can plant faults in its model files, to measure what a verdict detects.
 
-    `PLANTS_BY_DEFAULT` says that a copy is quickly made and opened.
+    `PLANTS_BY_DEFAULT` means that a copy is quickly made and opened.
     """
 
     PLANTS_BY_DEFAULT: bool
@@ -108,14 +132,14 @@ class Plantable(Target, Protocol):
         """Write a copy of a model file with one fault of this kind in `folder`.
 
         Args:
-            path: the model file; it stays as it is.
+            path: the model file, which stays unchanged.
             kind: what is altered.
             random: draws the place.
             signature: the inputs, with their dims, and the outputs.
             folder: an empty folder for the copy.
 
         Returns:
-            None where the model has no place for such a fault.
+            None if the model has no place for such a fault.
 
         Raises:
             RunnerError: the file cannot be read.
@@ -125,10 +149,10 @@ class Plantable(Target, Protocol):
 
 @runtime_checkable
 class Carrying(Target, Protocol):
-    """A target whose artifacts carry the metadata of their job, to be read without a framework."""
+    """A target that embeds job metadata in artifacts, readable without a framework."""
 
     def read_metadata(self, path: Path) -> Mapping[str, str]:
-        """The metadata of the job that made the file; empty where it says nothing of it.
+        """Return the metadata of the job that made the file; empty if it has none.
 
         Raises:
             RunnerError: it cannot be read.
@@ -138,12 +162,12 @@ class Carrying(Target, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeNode:
-    """One operator of an artifact and where it comes from, as far as the artifact tells.
+    """An operator of an artifact and its origin, as far as the artifact records it.
 
     `inputs` and `outputs` are tensors that are computed or fed, `constants` those that are not.
     `source` is `file:line`; `attributes` are the operator's own, as text. `owner` is the module
-    that a weight among its inputs is named after, where that is another than `module`. `inside` is
-    of a loop or a branch: the modules of the operators in its bodies, which run as one with it.
+    that a weight among its inputs is named after, if it is not `module`. `inside` belongs to a loop
+    or a branch: the modules of the operators in its bodies, which run as one with it.
     """
 
     name: str
@@ -162,7 +186,7 @@ class ProbeNode:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedRange:
-    """What a quantizer can tell apart: values of `tensor` from `low` to `high` in steps of `scale`.
+    """The values that a quantizer represents: `tensor` from `low` to `high` in steps of `scale`.
 
     The arrays broadcast against the tensor.
     """
@@ -187,78 +211,77 @@ class TensorForm:
 
     @property
     def discrete(self) -> bool:
-        """Whether it holds integers or bools, which are equal or not."""
+        """Whether it holds integers or bools, which are compared exactly."""
         return is_discrete_dtype(self.dtype)
 
 
 def is_discrete_dtype(dtype: str) -> bool:
-    """Whether a dtype is one of integers or bools."""
+    """Return whether a dtype is one of integers or bools."""
     return dtype.startswith(("int", "uint", "bool"))
 
 
 class Probe(Protocol):
-    """An artifact opened to be looked into. It counts its runs in `runs`.
+    """An artifact opened for probing. Counts its runs in `runs`.
 
-    `nodes` are in an order of execution. A context manager would hold nothing: every run opens
-    what it needs and drops it.
+    `nodes` are in an execution order. Not a context manager: every run opens and drops what it
+    uses.
     """
 
     nodes: tuple[ProbeNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    ends: Mapping[str, str]  # the tensor by each name that an output goes by
+    ends: Mapping[str, str]  # the tensor by each name of an output
     runs: int
     loader: str  # Python that defines run(model: Path, given: dict, output: str) -> array
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
-        """Shape and dtype of every tensor that a feed gives; tensors of unknown form are left out.
+        """Return shape and dtype of every tensor of known form on a feed.
 
         Raises:
-            RunnerError: the runtime refused.
+            RunnerError: the runtime raised.
         """
         ...
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
-        """Run the whole artifact and read these tensors beside its outputs.
+        """Run the whole artifact and return these tensors beside its outputs.
 
         Raises:
-            RunnerError: the runtime refused.
+            RunnerError: the runtime raised.
         """
         ...
 
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
-        """Run only what lies between the tensors given and those wanted.
+        """Run only what lies between the given and the wanted tensors.
 
-        A tensor that is both given and wanted is computed, but whoever reads it reads what was
-        given.
+        A tensor that is both given and wanted is computed, but its readers read the given one.
 
         Raises:
-            RunnerError: the runtime refused, or something needed is not given.
+            RunnerError: the runtime raised, or a required tensor is not given.
         """
         ...
 
     def constant(self, name: str) -> Array:
-        """The values of one of `ProbeNode.constants`."""
+        """Return the values of one of `ProbeNode.constants`."""
         ...
 
     def reach(self, node: ProbeNode) -> QuantizedRange | None:
-        """What a node can tell apart, if it is a quantizer of something that is computed."""
+        """Return the range of a node that quantizes a computed tensor; None for other nodes."""
         ...
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
-        """Write the part as a model of its own; returns its file name. Inputs keep their names."""
+        """Write the part as a model of its own; return its file name. Inputs keep their names."""
         ...
 
 
 @runtime_checkable
 class Probed(Target, Protocol):
-    """A target whose artifacts can be looked into."""
+    """A target whose artifacts can be probed."""
 
     def open_probe(self, path: Path, signature: Signature) -> Probe:
-        """Open a model file for looking into.
+        """Open a model file for probing.
 
         Raises:
-            RunnerError: the runtime would not open it.
-            UsageError: nothing says which modules its operators come from.
+            RunnerError: the runtime cannot open it.
+            UsageError: the modules of its operators are unknown.
         """
         ...

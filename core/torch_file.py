@@ -1,4 +1,4 @@
-"""Reads files of torch.save safely, and refuses torch.export archives that would run code."""
+"""Read files of torch.save safely, and reject torch.export archives that would run code."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _BLOCKED_GLOBAL = re.compile(
 
 
 def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool = False) -> object:
-    """What torch.save wrote, its tensors mapped from the file rather than read where possible.
+    """Read a file of torch.save, with memory-mapped tensors if possible.
 
     Args:
-        source: a file, or an open stream that can seek.
-        name: what a message calls it; the path if empty.
-        may_allow: whether --allow-pickle reads what is refused.
+        source: a file, or an open seekable stream.
+        name: its name in messages; the path if empty.
+        may_allow: whether --allow-pickle reads what is rejected.
 
     Raises:
-        ConsentError: it holds more than tensors and plain values, which the user may allow.
-        CheckpointError: it is damaged, or it holds more and nothing allows that.
+        ConsentError: it holds more than tensors and plain values; the hint says what allows that,
+            or without `may_allow` what to save instead.
+        CheckpointError: it is damaged.
     """
     import pickle
 
@@ -45,22 +46,22 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         if match is None:
             raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
-        told = f"{called} holds more than weights and was refused: {what}"
+        message = f"{called} holds more than weights and was refused: {what}"
         if may_allow:
             tail = ", only if you trust its maker: it runs code of theirs"
             allow = Hint("add ", Option("allow-pickle"), tail)
-            raise ConsentError(told, hint=allow, option="allow-pickle") from error
+            raise ConsentError(message, hint=allow, option="allow-pickle") from error
         hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
-        raise CheckpointError(told, hint=hint) from error
-    except Exception as error:  # the unpickler raises anything at garbage
+        raise ConsentError(message, hint=hint) from error
+    except Exception as error:  # the unpickler raises anything on garbage
         raise unreadable_error(called, error) from error
 
 
 def check_torch_file(source: Path | IO[bytes], called: str) -> None:
-    """Refuse a file that states more than it has, before torch takes memory for it.
+    """Reject a file that declares more than it contains, before torch allocates memory.
 
     Raises:
-        CheckpointError: its archive is no sound one, or a size in it has no bytes.
+        CheckpointError: its archive is corrupt, or a declared size lacks its bytes.
     """
     packed = is_zip_archive(source)
     fault = (find_archive_fault(source) if packed else "") or find_size_fault(source)
@@ -72,12 +73,12 @@ def check_torch_file(source: Path | IO[bytes], called: str) -> None:
 
 
 def load_torch_file(source: Path | IO[bytes], *, weights_only: bool) -> object:
-    """torch.load on the CPU, a zip file on disk being mapped; torch's own errors pass through."""
+    """Load on the CPU, memory-mapping zip files on disk; torch's own errors pass through."""
     import torch
 
     mapped = isinstance(source, Path) and is_zip_archive(source)
     with warnings.catch_warnings():
-        # torch warns of pickle protocols above 2, then reads or refuses them anyway
+        # torch warns about pickle protocols above 2, then reads or rejects them anyway
         warnings.filterwarnings("ignore", message="Detected pickle protocol")
         loaded: object = torch.load(
             source, map_location="cpu", weights_only=weights_only, mmap=mapped or None
@@ -86,7 +87,7 @@ def load_torch_file(source: Path | IO[bytes], *, weights_only: bool) -> object:
 
 
 def unreadable_error(name: Path | str, error: Exception) -> CheckpointError:
-    """The error for a file that torch cannot read."""
+    """Return the error for a file that torch cannot read."""
     return CheckpointError(
         f"{name} cannot be read: {type(error).__name__}: {first_line(error)}",
         hint="copy or download the file again, or save it again with torch.save",
@@ -105,10 +106,10 @@ _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]")
 
 
 def refuse_archive_code(path: Path) -> None:
-    """Refuse an archive with parts that run code when opened.
+    """Reject an archive with parts that run code when opened.
 
     Raises:
-        ConsentError: there is such a part, which the message names.
+        ConsentError: it has such a part, which the message names.
         CheckpointError: it is damaged.
     """
     fault = find_archive_fault(path)
@@ -119,9 +120,9 @@ def refuse_archive_code(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             found = next(_find_dangers(archive), None)
-    except Exception as error:  # zipfile and JSON raise anything at damaged members
+    except Exception as error:  # zipfile and JSON raise anything on damaged members
         raise CheckpointError(
-            f"{path} cannot be looked through: {type(error).__name__}: {first_line(error)}",
+            f"{path} cannot be checked: {type(error).__name__}: {first_line(error)}",
             hint="copy or download the file again",
         ) from error
     if found is not None:
@@ -139,7 +140,7 @@ def _find_dangers(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
     for name in filter(_PROGRAM_MEMBERS.search, names):
         for text in _find_expressions(json.loads(archive.read(name))):
             if not _is_arithmetic(text):
-                yield name, f"an expression that is no arithmetic: {text[:60]!r}"
+                yield name, f"a non-arithmetic expression: {text[:60]!r}"
     for name in _pickle_members(archive):
         reason = (
             "a pickled object" if "/opaque" in name else _refusal_of_weights(archive.read(name))
@@ -149,7 +150,7 @@ def _find_dangers(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
 
 
 def _pickle_members(archive: zipfile.ZipFile) -> list[str]:
-    """The members that torch unpickles: some by their names, others because a config says so."""
+    """Return the members that torch unpickles: some by name, others because a config says so."""
     names = archive.namelist()
     found = [
         name for name in names if _PICKLE_MEMBERS.search(name) and not _PROGRAM_MEMBERS.search(name)
@@ -165,7 +166,7 @@ def _pickle_members(archive: zipfile.ZipFile) -> list[str]:
 
 
 def _find_expressions(value: object) -> Iterator[str]:
-    """Every `expr_str` in the program: torch gives it to sympy.sympify, which evaluates it."""
+    """Yield every `expr_str` in the program, which torch evaluates with sympy.sympify."""
     if isinstance(value, dict):
         for key, child in value.items():
             if key == "expr_str" and isinstance(child, str):
@@ -178,7 +179,7 @@ def _find_expressions(value: object) -> Iterator[str]:
 
 
 def _is_arithmetic(text: str) -> bool:
-    """Numbers, names, operators and the capitalised functions of sympy and torch; no attributes."""
+    """Return whether it uses only numbers, names, operators and functions of sympy and torch."""
     text = _QUOTED_SYMBOL.sub(r"\1(\2", text)
     calls = _CALL_NAME.findall(text)
     return (
@@ -190,7 +191,7 @@ def _is_arithmetic(text: str) -> bool:
 
 
 def _refusal_of_weights(data: bytes) -> str:
-    """Why torch would not load these bytes as weights; empty when it would."""
+    """Return why torch cannot load these bytes as weights; empty if it can."""
     import torch
 
     if not data:

@@ -1,8 +1,8 @@
-"""Compares the sizes that a file of torch.save states with the bytes that it has.
+"""Compare the sizes that a file of torch.save declares with its bytes.
 
-torch reads as many bytes of a storage, and makes tensors as large, as the pickle in the file says.
-So the pickle is gone through first, with inert things in place of all that it names: nothing of
-torch or of the file is called, and nothing is allocated for a tensor.
+torch reads as many bytes of a storage, and allocates tensors as large, as the file's pickle says.
+So this unpickles with inert objects first: it calls nothing of torch or of the file, and allocates
+no tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ZIP = b"PK\x03\x04"
 PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # protocols 2 to 5
-_LEGACY_PICKLES = 5  # pickles of the form before zip: magic, version, machine, object, keys
+_LEGACY_PICKLES = 5  # pickles of the format before zip: magic, version, machine, object, keys
 _PUT_OPCODES = ("PUT", "BINPUT", "LONG_BINPUT")
 _ELEMENT_SIZES = {
     **dict.fromkeys(("Double", "Long", "ComplexFloat", "float64", "int64", "uint64"), 8),
@@ -30,23 +30,23 @@ _ELEMENT_SIZES = {
     **dict.fromkeys(("ComplexDouble", "complex128"), 16),
     **dict.fromkeys(("Float", "Int", "QInt32", "float32", "int32", "uint32", "float", "int"), 4),
     **dict.fromkeys(("Half", "BFloat16", "Short", "float16", "bfloat16", "int16", "uint16"), 2),
-}  # bytes of an element by the name of its type; 1 where it is none of these
+}  # bytes of an element by the name of its type; 1 for any other
 _ALLOCATING_NAMES = (
     "Tensor",
     "Storage",
     "bytearray",
-)  # called with a size, they take that much memory
+)  # take as much memory as their size argument
 
 
 class _SizeFaultError(Exception):
-    """What is wrong, as its text. It does not leave this file."""
+    """The fault as text; stays within this file."""
 
 
 def find_size_fault(source: Path | IO[bytes]) -> str:
-    """Why torch must not read the file; empty where every size that it states has its bytes.
+    """Return why torch must not read the file; empty if every declared size has its bytes.
 
     Args:
-        source: a file, or an open stream that can seek; it is left where it was.
+        source: a file, or an open seekable stream, whose position is restored.
     """
     try:
         if isinstance(source, Path):
@@ -61,7 +61,7 @@ def find_size_fault(source: Path | IO[bytes]) -> str:
     except _SizeFaultError as fault:
         return str(fault)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage
-        return f"its pickle cannot be gone through ({type(error).__name__}: {first_line(error)})"
+        return f"its pickle cannot be read ({type(error).__name__}: {first_line(error)})"
     return ""
 
 
@@ -91,7 +91,7 @@ def _check_zip(stream: IO[bytes]) -> None:
 
 
 def _check_legacy(stream: IO[bytes], start: int) -> None:
-    """One pickle after the other, then the bytes of all storages, which are not read."""
+    """Check the consecutive pickles, then the bytes of all storages, which stay unread."""
     size = stream.seek(0, 2) - start
     stream.seek(start)
     stated = 0
@@ -105,7 +105,7 @@ def _check_legacy(stream: IO[bytes], start: int) -> None:
 
 
 def _read_pickle(stream: IO[bytes]) -> bytes:
-    """The bytes of the pickle that begins here; the stream is behind it."""
+    """Return the bytes of the pickle that begins here, and move the stream past it."""
     place = stream.tell()
     for _ in pickletools.genops(stream):
         pass
@@ -115,10 +115,10 @@ def _read_pickle(stream: IO[bytes]) -> bytes:
 
 
 def _check_pickle_memory(data: bytes) -> bytes:
-    """The same pickle, seen not to make the unpickler itself take memory that it has no bytes for.
+    """Read a pickle, and check that it cannot make the unpickler allocate without having the bytes.
 
     Raises:
-        ValueError: it is no pickle, or is cut short.
+        ValueError: it is not a pickle, or is truncated.
     """
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name in _PUT_OPCODES and int(argument or 0) > len(data):
@@ -127,7 +127,7 @@ def _check_pickle_memory(data: bytes) -> bytes:
 
 
 class _InertObject:
-    """Stands for whatever a pickle makes; takes everything, keeps nothing."""
+    """Stands for anything that a pickle creates; accepts everything, keeps nothing."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -139,13 +139,13 @@ class _InertObject:
     def __setstate__(self, _: object) -> None: ...
 
     def append(self, _: object) -> None:
-        """As a list's."""
+        """Ignore an item of a list."""
 
     def extend(self, _: object) -> None:
-        """As a list's."""
+        """Ignore items of a list."""
 
     def add(self, _: object) -> None:
-        """As a set's."""
+        """Ignore an item of a set."""
 
 
 class _SizedStorage(_InertObject):
@@ -158,12 +158,12 @@ class _SizedStorage(_InertObject):
 
 
 class _CheckingUnpickler(pickle.Unpickler):
-    """Goes through a pickle with inert things; sizes are compared on the way.
+    """Unpickles with inert objects, and compares sizes.
 
     Args:
         stream: the pickle.
         most: bytes that anything in it may take.
-        records: bytes of each storage by its key; None where they follow the pickle.
+        records: bytes of each storage by its key; None if they follow the pickle.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class _CheckingUnpickler(pickle.Unpickler):
         self.stated = 0
 
     def find_class(self, module: str, name: str) -> object:
-        """Never what the name says."""
+        """Return an inert object, never what the name says."""
         builds = self._rebuilds(name) if module == "torch._utils" else None
         if builds is not None:
             return builds
@@ -190,7 +190,7 @@ class _CheckingUnpickler(pickle.Unpickler):
         return type(last, (_InertObject,), {})
 
     def persistent_load(self, said: object) -> object:
-        """A storage, by its type, key, place and number of elements."""
+        """Return a storage by its type, key, device and number of elements."""
         if isinstance(said, tuple) and said[:1] == ("module",):  # a class, with its source
             return said[1] if len(said) > 1 else _InertObject
         if not isinstance(said, tuple) or len(said) < 5:  # noqa: PLR2004 - the least that torch takes
@@ -210,7 +210,7 @@ class _CheckingUnpickler(pickle.Unpickler):
         return _SizedStorage(size, held)
 
     def _rebuilds(self, name: str) -> Callable[..., object] | None:
-        """The check of a function of torch's that lays a tensor over a storage."""
+        """Return the check of a torch function that creates a tensor on a storage."""
         typed = {"_rebuild_tensor": None, "_rebuild_tensor_v2": None, "_rebuild_qtensor": None,
                  "_rebuild_tensor_v3": 6}  # fmt: skip
         if name not in typed:
@@ -238,7 +238,7 @@ class _CheckingUnpickler(pickle.Unpickler):
 
 
 def _check_view(storage: _SizedStorage, kind: object, view: tuple[object, object, object]) -> None:
-    """That a tensor lies within its storage."""
+    """Check that a tensor lies within its storage."""
     offset, sizes, strides = view
     shape, steps = _check_sizes(sizes), _check_sizes(strides)
     if not isinstance(offset, int) or offset < 0 or len(shape) != len(steps):
@@ -256,7 +256,7 @@ def _check_view(storage: _SizedStorage, kind: object, view: tuple[object, object
 
 
 def _check_sizes(numbers: object) -> tuple[int, ...]:
-    """Sizes or strides, none below zero."""
+    """Return sizes or strides after checking that none is negative."""
     found = tuple(numbers) if isinstance(numbers, (tuple, list)) else (numbers,)
     if not all(isinstance(one, int) and one >= 0 for one in found):
         raise _SizeFaultError(f"a tensor of the sizes or strides {str(found)[:80]}")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """A copy as a numpy array, dense and on the CPU.
+    """Return a copy as a dense numpy array on the CPU.
 
-    What numpy lacks becomes what holds every value of it: bfloat16 and the 8-bit floats float32,
-    half-precision complex numbers complex64.
+    Dtypes that numpy lacks are widened: bfloat16 and 8-bit floats to float32, half-precision
+    complex numbers to complex64.
     """
     import numpy as np
 
@@ -45,14 +45,14 @@ def _to_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return plain
 
 
-# Gets what is called, its arguments and its keyword arguments; gives what the call gives.
+# takes the callee, its arguments and keyword arguments; returns the call's result
 TorchHandler: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 
 def reset_compiled() -> None:
-    """Have torch compile again what it compiled in a mode, such as the arms of `torch.cond`.
+    """Make torch recompile what it compiled in a mode, such as the branches of `torch.cond`.
 
-    Run without the mode, that code fails.
+    Without the mode, that code fails.
     """
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
@@ -60,7 +60,7 @@ def reset_compiled() -> None:
 
 
 def intercept_calls(through: TorchHandler) -> TorchFunctionMode:
-    """A mode in which each call of torch's Python functions goes through the function."""
+    """Return a mode in which the function receives each call of torch's Python functions."""
     from torch.overrides import TorchFunctionMode
 
     class Calls(TorchFunctionMode):
@@ -77,9 +77,9 @@ def intercept_calls(through: TorchHandler) -> TorchFunctionMode:
 
 
 def intercept_operators(through: TorchHandler) -> TorchDispatchMode:
-    """A mode in which each operator goes through the function, those of TorchScript too.
+    """Return a mode in which the function receives each operator, including those of TorchScript.
 
-    Operators that call functions, as `torch.cond`, raise NotImplementedError in it.
+    Operators that call functions, such as `torch.cond`, raise NotImplementedError in it.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 

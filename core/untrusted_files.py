@@ -1,4 +1,4 @@
-"""Checks zip directories and array headers of foreign files before anything is read."""
+"""Check zip directories and array headers of untrusted files before reading anything else."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
     from .contract import Array
 
-MAX_RATIO = 100  # bytes of members for each byte of the archive; code shrinks to a tenth
-_SMALL_SIZE = 256 * 2**20  # bytes of all members that may be packed however tightly: masks of zeros
-_HEADER_SIZE = 30  # bytes before a member's name: the least that lies between two members
+MAX_RATIO = 100  # unpacked bytes per byte of the archive; code shrinks to a tenth
+_SMALL_SIZE = 256 * 2**20  # bytes of all members that may be packed at any ratio: masks of zeros
+_HEADER_SIZE = 30  # bytes before a member's name: the minimum between two members
 _ENCRYPTED_FLAG = 0x1
 _END, _END_SIZE = b"PK\x05\x06", 22
 _LONGEST_END = _END_SIZE + 0xFFFF  # with the longest comment
-_LOCATOR, _LOCATOR_SIZE = b"PK\x06\x07", 20  # of the end record with numbers of 64 bits
+_LOCATOR, _LOCATOR_SIZE = b"PK\x06\x07", 20  # of the end record with 64-bit numbers
 _END_64, _END_64_SIZE = b"PK\x06\x06", 56
 _WRONG_DIRECTORY = "its directory is not where its end says: something else stands before it"
 _MAX_NAME_SHOWN = 60  # characters of a name
 
 
 def is_zip_archive(source: Path | IO[bytes]) -> bool:
-    """Whether it ends as a zip archive does; a stream is left where it was."""
+    """Return whether it ends like a zip archive; restores the position of a stream."""
     try:
         if isinstance(source, Path):
             return zipfile.is_zipfile(source)
@@ -40,12 +40,16 @@ def is_zip_archive(source: Path | IO[bytes]) -> bool:
             return zipfile.is_zipfile(source)
         finally:
             source.seek(place)
-    except (zipfile.BadZipFile, OSError, ValueError):  # it is one, of several parts or damaged
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+    ):  # an archive of several parts, or a damaged one
         return True
 
 
 def zip_members(path: Path) -> tuple[str, ...]:
-    """The names in a zip archive; none where the file is no archive that can be read."""
+    """Return the names in a zip archive; none if the file is not a readable archive."""
     if not path.is_file() or find_archive_fault(path):
         return ()
     with zipfile.ZipFile(path) as archive:
@@ -53,13 +57,13 @@ def zip_members(path: Path) -> tuple[str, ...]:
 
 
 def find_archive_fault(source: Path | IO[bytes]) -> str:
-    """Why the archive must not be read; empty where its directory is sound.
+    """Return why the archive must not be read; empty if its directory is sound.
 
-    A member may not be named out of its folder, or twice, nor be a link or encrypted; members may
-    not overlap or reach past the end; all of them together may not become absurdly large.
+    No member's name may leave the folder or repeat; no member may be a link, encrypted, overlap
+    another or exceed the file; their total size is limited.
 
     Args:
-        source: a file, or an open stream that can seek; it is left where it was.
+        source: a file, or an open seekable stream, whose position is restored.
     """
     try:
         if isinstance(source, Path):
@@ -91,10 +95,10 @@ def _find_fault(stream: IO[bytes]) -> str:
 
 
 def _find_end_fault(stream: IO[bytes], size: int) -> str:
-    """Readers differ in where they take the directory from.
+    """Find an ambiguous end of the directory.
 
-    torch reads it where the end record says that it begins, and zipfile where it must begin to end
-    there: what is checked with one and loaded with the other must be the same.
+    torch reads the directory where the end record says that it begins, zipfile where it must begin
+    to end there: the directory checked with one and loaded with the other must be the same.
     """
     first = max(0, size - _LONGEST_END)
     stream.seek(first)
@@ -114,7 +118,7 @@ def _find_end_fault(stream: IO[bytes], size: int) -> str:
 
 
 def _read_at(stream: IO[bytes], place: int, size: int) -> bytes:
-    """So many bytes at a place; none where it lies before the beginning."""
+    """Read bytes at a position; none before the beginning."""
     if place < 0:
         return b""
     stream.seek(place)
@@ -126,18 +130,18 @@ def _find_member_fault(member: zipfile.ZipInfo) -> str:
     parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
     windows = PureWindowsPath(name)
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    shown = repr(name[:_MAX_NAME_SHOWN])
+    title = repr(name[:_MAX_NAME_SHOWN])
     if rooted or ".." in parts or not parts or "\0" in member.orig_filename:
-        return f"{shown} is named out of its folder"
+        return f"{title} has a name outside the folder"
     if stat.S_ISLNK(member.external_attr >> 16):
-        return f"{shown} is a link"
+        return f"{title} is a link"
     if member.flag_bits & _ENCRYPTED_FLAG:
-        return f"{shown} is encrypted"
+        return f"{title} is encrypted"
     return ""
 
 
 def _find_name_fault(members: Sequence[zipfile.ZipInfo]) -> str:
-    """Readers differ in which of two members of one name they take."""
+    """Find a repeated name: readers differ in the member that they choose."""
     seen: set[str] = set()
     for member in members:
         if member.filename in seen:
@@ -147,19 +151,19 @@ def _find_name_fault(members: Sequence[zipfile.ZipInfo]) -> str:
 
 
 def _find_overlap(members: Sequence[zipfile.ZipInfo], end: int) -> str:
-    """Members that share their bytes are how a small file becomes a very large one."""
+    """Find members that share bytes, with which a small file becomes a very large one."""
     placed = sorted(members, key=lambda member: member.header_offset)
     ends = [*(member.header_offset for member in placed[1:]), end]
     for member, after in zip(placed, ends, strict=False):
-        shown = repr(member.filename[:_MAX_NAME_SHOWN])
+        title = repr(member.filename[:_MAX_NAME_SHOWN])
         if (
             member.header_offset < 0
             or member.header_offset + _HEADER_SIZE + member.compress_size > after
         ):
-            return f"{shown} reaches into what follows it"
+            return f"{title} reaches into what follows it"
         stored = member.compress_type == zipfile.ZIP_STORED
         if stored and member.file_size != member.compress_size:
-            return f"{shown} is of two sizes"
+            return f"{title} is of two sizes"
     return ""
 
 
@@ -171,7 +175,7 @@ def _find_size_ratio_fault(members: Sequence[zipfile.ZipInfo], size: int) -> str
 
 
 HEADER_LIMIT = 100 * 2**20  # bytes of a header; safetensors' own limit
-_LENGTH_BYTES = 8  # bytes before the header, which say how long it is
+_LENGTH_BYTES = 8  # bytes before the header, which hold its length
 _DTYPE_BITS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2,
     "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
@@ -180,7 +184,7 @@ _DTYPE_BITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SafetensorsEntry:
-    """One tensor: its dtype as the file says it, and its first and last byte behind the header."""
+    """One tensor: its dtype as the file writes it, and its first and last byte after the header."""
 
     name: str
     dtype: str
@@ -194,11 +198,11 @@ class TruncatedFileError(ValueError):
 
 
 def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
-    """The tensors of the file, in the order of their bytes.
+    """Return the tensors of the file, in the order of their bytes.
 
     Raises:
-        ShortError: the file is of another size than its header says.
-        ValueError: there is no header, or a size in it is none.
+        TruncatedFileError: the file's size differs from its header's.
+        ValueError: there is no header, or a size in it is invalid.
         OSError: it cannot be read.
     """
     size = path.stat().st_size
@@ -207,7 +211,9 @@ def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
         header = file.read(length) if length <= min(size, HEADER_LIMIT) else b""
     try:
         held = json.loads(header)
-        found = [_parse_entry(name, said) for name, said in held.items() if name != "__metadata__"]
+        found = [
+            _parse_entry(name, entry) for name, entry in held.items() if name != "__metadata__"
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no header of {length} bytes") from error
     entries = tuple(sorted(found, key=lambda one: (one.start, one.end)))
@@ -218,9 +224,9 @@ def read_safetensors_header(path: Path) -> tuple[SafetensorsEntry, ...]:
     return entries
 
 
-def _parse_entry(name: str, said: dict[str, object]) -> SafetensorsEntry:
-    """One tensor as it is said; what is no tensor raises KeyError, TypeError or ValueError."""
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+def _parse_entry(name: str, entry: dict[str, object]) -> SafetensorsEntry:
+    """Return one tensor; raises KeyError, TypeError or ValueError if it is malformed."""
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
         raise TypeError(name)
     start, end = offsets
@@ -230,14 +236,14 @@ def _parse_entry(name: str, said: dict[str, object]) -> SafetensorsEntry:
 
 
 def _check_offsets(entries: tuple[SafetensorsEntry, ...]) -> None:
-    """That every tensor has the bytes of its shape, and no byte is of two tensors or of none."""
+    """Check that every tensor has the bytes of its shape, without gaps or overlaps."""
     place = 0
     for one in entries:
         needed = math.prod(one.shape) * _DTYPE_BITS.get(one.dtype, 0)
         if one.dtype in _DTYPE_BITS and needed != one.end - one.start:
             raise ValueError(f"{one.name!r} needs {needed} bytes and has {one.end - one.start}")
         if one.start != place or one.end < one.start:
-            raise ValueError(f"{one.name!r} begins at {one.start}, where {place} was to follow")
+            raise ValueError(f"{one.name!r} begins at {one.start}, where {place} was expected")
         place = one.end
 
 
@@ -245,10 +251,10 @@ _NPY_SUFFIX = ".npy"
 
 
 def read_npz(source: Path | IO[bytes]) -> dict[str, Array]:
-    """Every array of the archive.
+    """Read every array of the archive.
 
     Raises:
-        ValueError: it is damaged, holds objects, or states sizes that it has no bytes for.
+        ValueError: it is damaged, contains objects, or declares sizes without the bytes.
     """
     fault = find_archive_fault(source)
     if fault:
@@ -257,7 +263,7 @@ def read_npz(source: Path | IO[bytes]) -> dict[str, Array]:
         with zipfile.ZipFile(source) as archive:
             members = archive.infolist()
             return {m.filename.removesuffix(_NPY_SUFFIX): _read_member(archive, m) for m in members}
-    except Exception as error:  # numpy's edge: its readers raise anything at garbage
+    except Exception as error:  # numpy's readers raise anything on garbage
         raise ValueError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
@@ -267,10 +273,10 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
 
 
 def read_array(stream: IO[bytes], held: int) -> Array:
-    """One array, no objects in it, from a stream that can seek and holds so many bytes.
+    """Read one array without objects from a seekable stream with so many bytes.
 
     Raises:
-        Exception: whatever numpy raises at garbage; ValueError where the bytes are too few.
+        Exception: anything that numpy raises on garbage; ValueError if bytes are missing.
     """
     from numpy.lib import format as npy
 

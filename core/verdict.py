@@ -1,4 +1,4 @@
-"""What the validators found about one artifact."""
+"""The validators' findings on one artifact."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class State(StrEnum):
 
 
 class Excuse(StrEnum):
-    """Why an output passed although its SQNR is below the limit of its precision's table.
+    """Why an output passed although its SQNR is below the limit of its precision.
 
-    `usual scale`: its errors are roundoff at the scale that it has on other feeds. `ill
-    conditioned`: eager itself was measured to move as far under noise of 2^-24.
+    `usual scale`: its errors are roundoff at the scale of other feeds. `ill conditioned`: eager
+    itself moves as far under noise of 2^-24, as measured.
     """
 
     USUAL_SCALE = "usual scale"
@@ -35,8 +35,8 @@ class Excuse(StrEnum):
 class Reason:
     """One thing that is wrong with an artifact.
 
-    A `fault` is wrong at any tolerance; what is no fault follows from the measures, and is decided
-    anew when the tolerance changes. `output` and `feed` are empty where it is not about one.
+    A `fault` is wrong at any tolerance; any other reason follows from measurements, and is decided
+    again when the tolerance changes. `output` and `feed` are empty if it is not about one.
     """
 
     code: ReasonCode
@@ -48,7 +48,7 @@ class Reason:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits that somebody asked for, in place of the usual ones; None leaves the usual."""
+    """Limits that the user asked for in place of the default ones; None keeps the default."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -66,16 +66,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What one output may differ by.
+    """The allowed difference of one output.
 
-    Where `floor_factor` is given and eager could be run in float64, the artifact may be
-    `floor_factor` times as far from float64 as eager is itself (see noise_floor.py). It may be
-    below `min_sqnr` there only where eager moves as far under noise of 2^-24, and never off by more
-    than a hundredth of the peak. Otherwise passing needs `max_abs <= atol + rtol * peak`, where
-    peak is the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one
-    feed. Where a feed's output lies far below its usual scale, errors that are roundoff at that
-    scale pass as well. `min_cosine` is of each feed, `min_agreement` the share of rows over all
-    feeds whose largest element is eager's. `by_output` has other limits for single outputs.
+    With `floor_factor`, and if eager ran in float64, the artifact may be `floor_factor` times as
+    far from float64 as eager is itself (see noise_floor.py). It may then be below `min_sqnr` only
+    if eager moves as far under noise of 2^-24, and never be off by more than a hundredth of the
+    peak. Otherwise passing requires `max_abs <= atol + rtol * peak`, where peak is the largest
+    magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. If a feed's
+    output is far below its usual scale, errors that are roundoff at that scale pass as well.
+    `min_cosine` applies to each feed, `min_agreement` is the share of rows over all feeds whose
+    largest element is eager's. `by_output` has other limits for single outputs.
     """
 
     atol: float
@@ -87,12 +87,12 @@ class Tolerance:
     by_output: dict[str, Limits] = field(default_factory=dict)
 
     def of(self, output: str) -> Tolerance:
-        """The tolerance of one output."""
+        """Return the tolerance of one output."""
         special = self.by_output.get(output)
         return replace(self, by_output={}) if special is None else self.within(special)
 
     def within(self, limits: Limits) -> Tolerance:
-        """This tolerance with other limits; one of the table alone puts the floor aside."""
+        """Return this tolerance with other limits; one of the table alone disables the floor."""
         given = {key: value for key, value in vars(limits).items() if value is not None}
         if limits.by_table:
             given["floor_factor"] = None
@@ -112,26 +112,26 @@ class FillMeasures:
 class OutputVerdict:
     """One output on one feed, artifact beside eager.
 
-    Errors are over elements finite in both; None stands for "not defined here" (an empty or
-    non-numeric output) and, for `sqnr`, also for "no error at all" (`exact` is then True).
-    `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. All are of this feed
-    alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them. Of a
-    `loose` feed only form counted: shape, dtype, NaN/Inf. `headroom` is how far in dB the errors
-    stay below the nearest limit; negative is beyond it, None where no limit applies.
+    Errors are over elements finite in both; None means "not defined here" (an empty or non-numeric
+    output) and, for `sqnr`, also "no error at all" (`exact` is then True). `relative_l2`, `cosine`
+    and `sqnr` are over all of these; `sqnr` is in dB. All are of this feed alone. Fill (such as
+    -1e4 in masked logits) is judged separately and excluded. Of a `loose` feed only form counts:
+    shape, dtype, NaN/Inf. `headroom` is the margin in dB between the errors and the nearest limit;
+    negative beyond it, None without a limit.
 
-    A feed that is `apart`, as those of wide integers are, is judged by itself: it counts, and is no
-    part of the verdict's figures.
+    A feed that is `apart`, such as those of wide integers, counts, but is excluded from the
+    verdict's figures.
 
-    `form` is what is wrong whatever the tolerance (a shape, a NaN, another integer), `clue` what a
-    wrong output looks like. `times_floor` is how many times as far the artifact is from float64 as
-    eager is (see noise_floor.py), `floor` eager's own relative L2 distance from it: None
-    where it was not run on the feed or is another function, and eager stands for it; both are
-    None without a float64 reference. `moved` is how far noise of 2^-24 in inputs and weights moves
-    eager, in relative L2; None where that was not in doubt. `excuse` is why an SQNR below the limit
-    passed. `top1_agreement` is the share of rows whose largest element is eager's or as large as
-    that within four times the RMS error, `top5_agreement` the share of eager's five largest that
-    are among the artifact's; `rows` counts the rows. `signal` and `noise` are mean squares of eager
-    and of the error. Of integers and bools that are not eager's, `undecided` counts those that
+    `form` is wrong at any tolerance (a shape, a NaN, another integer), `clue` describes a wrong
+    output. `times_floor` is how many times as far from float64 as eager the artifact is (see
+    noise_floor.py), `floor` eager's own relative L2 distance from it: None if eager in float64 was
+    not run on the feed or is another function, and eager replaces it; both are None without a
+    float64 reference. `moved` is how far noise of 2^-24 in inputs and weights moves eager, in
+    relative L2; None if not measured. `excuse` is why an SQNR below the limit passed.
+    `top1_agreement` is the share of rows whose largest element is eager's or as large as that
+    within four times the RMS error, `top5_agreement` the share of eager's five largest that are
+    among the artifact's; `rows` counts the rows. `signal` and `noise` are mean squares of eager and
+    of the error. Of integers and bools that differ from eager's, `undecided` counts those that
     errors of this precision decide in eager too, and `wrong` the others.
     """
 
@@ -173,15 +173,15 @@ class OutputVerdict:
 
     @property
     def is_floating(self) -> bool:
-        """Whether it is of floats, which limits are for; integers and bools must be equal."""
+        """Whether it holds floats, which limits are for; integers and bools must be equal."""
         return self.dtype.startswith(_FLOAT_PREFIXES)
 
     @property
     def is_excused(self) -> bool:
         """Whether it passed by another rule than a limit on its SQNR.
 
-        So do ill-conditioned feeds, quiet ones and integers that roundoff decides: their SQNR is
-        on record and says nothing of the artifact.
+        This holds for ill-conditioned feeds, quiet ones and integers that roundoff decides: their
+        SQNR is recorded but means nothing.
         """
         inexact = self.passed and not self.exact
         return inexact and (self.excuse is not None or not self.is_floating)
@@ -191,8 +191,8 @@ class OutputVerdict:
 class ChannelVerdict:
     """The worst channel of one axis of an output, over all feeds that count.
 
-    `sqnr` is in dB and None for a channel that eager leaves zero; `times_floor` as in
-    OutputVerdict, where float64 is known; `allowed` is the error that is roundoff in the channel.
+    `sqnr` is in dB and None for a channel that is zero in eager; `times_floor` as in OutputVerdict,
+    if float64 is known; `allowed` is the error that is roundoff in the channel.
     """
 
     output: str
@@ -201,16 +201,16 @@ class ChannelVerdict:
     sqnr: float | None
     max_abs: float
     allowed: float
-    more: int = 0  # channels of the axis that are wrong beside it
+    more: int = 0  # other wrong channels of the axis
     times_floor: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultRun:
-    """What an artifact gives where its runtime is left to its defaults, and these compute in less.
+    """An artifact's outputs under its runtime's defaults, if these compute in less precision.
 
-    `state` is by the limits of the precision `compute`; `sqnr` is the smallest in dB, None where
-    all is exact. `advice` is the line of code that opens the artifact as it was judged.
+    `state` is by the limits of the precision `compute`; `sqnr` is the smallest in dB, None if all
+    is exact. `advice` is the line of code that opens the artifact as it was judged.
     """
 
     compute: str
@@ -223,12 +223,12 @@ class DefaultRun:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupVerdict:
-    """Channels of one axis of an INT8 artifact's output that are of one scale, over all feeds.
+    """Channels of equal scale on an axis of an INT8 artifact's output, over all feeds.
 
-    `channels` are their ranges, first and last, `count` how many they are; `rms` is eager's, `sqnr`
-    in dB at this scale, None without any error. `kind` says that the group is held to a limit of
-    its own (see channel_metrics.py). `dead` are ranges of channels that vary in eager and are
-    constant in the artifact.
+    `channels` are their ranges, first and last, `count` their number; `rms` is eager's, `sqnr` in
+    dB at this scale, None without any error. `kind` means that the group has a limit of its own
+    (see channel_metrics.py). `dead` are ranges of channels that vary in eager and are constant in
+    the artifact.
     """
 
     output: str
@@ -244,14 +244,14 @@ class GroupVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether one artifact is eager's equal, on which feeds, within what, and why not.
+    """Whether one artifact equals eager, on which feeds, within which tolerance, and why not.
 
-    `reasons` say what is wrong, the most important first, and are empty where it passed; `reason`
-    is their text in one line. `channels` are the worst ones, `groups` those of INT8.
-    `restricted_values` are the least and the greatest value of inputs whose chosen range it is
-    right in a part of only. `by_default` is what users get who leave the runtime to its defaults,
-    where that is less. `domain` is of a file that was judged by itself; in a manifest, the
-    artifact has it. `sensitivity` is what the feeds and limits would have found.
+    `reasons` say what is wrong, the most important first, and are empty if it passed; `reason` is
+    their text in one line. `channels` are the worst ones, `groups` those of INT8.
+    `restricted_values` are the least and the greatest value of inputs for whose chosen range it is
+    right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
+    `domain` is for a file judged by itself; in a manifest, the artifact has it. `sensitivity` is
+    what the feeds and limits would have detected.
     """
 
     artifact: str
@@ -281,23 +281,15 @@ class Verdict:
         """The reasons that hold at any tolerance."""
         return tuple(one for one in self.reasons if one.fault)
 
-    def with_fault(self, code: ReasonCode, *texts: str) -> Verdict:
-        """This verdict, rejected for faults that no tolerance forgives; they come first.
-
-        A verdict that could not be reached (`error`) stays one.
-        """
-        faults = tuple(Reason(code=code, text=text, fault=True) for text in texts)
-        return replace(
-            self,
-            state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reasons=(*faults, *self.reasons),
-        )
+    def file_under(self, artifact: str, worst: WorstFeed | None) -> Verdict:
+        """Return the same decision for an artifact of this name, with its worst feed."""
+        return replace(self, artifact=artifact, worst=worst)
 
     def check_explained(self) -> None:
-        """Make sure that nothing passed below its precision's SQNR without a reason on record.
+        """Check that nothing passed below its precision's SQNR without a recorded reason.
 
         Raises:
-            RuntimeError: something did: a bug of ours, whatever the artifact is.
+            RuntimeError: something did, which is a bug of modelc.
         """
         for output in self.outputs if self.passed else ():
             if output.loose or output.sqnr is None or not output.is_floating or output.excuse:
@@ -311,20 +303,20 @@ class Verdict:
 
     @property
     def headroom(self) -> float | None:
-        """The smallest headroom in dB over feeds that count and outputs; None where none is."""
+        """The smallest margin in dB over feeds that count and outputs; None if there is none."""
         found = (o.headroom for o in self._outputs_that_count if o.headroom is not None)
         return min(found, default=None)
 
     @property
     def _outputs_that_count(self) -> list[OutputVerdict]:
-        """The outputs that the figures are of."""
+        """The outputs that the figures cover."""
         return [one for one in self.outputs if not one.loose and not one.apart]
 
     @property
     def _outputs_with_sqnr(self) -> list[OutputVerdict]:
-        """The outputs that the SQNR is of: what the judge excuses is left out, unless all is.
+        """The outputs that the SQNR covers: without excused ones, unless all are.
 
-        Floats alone where any of them differs: a ratio of indices says nothing.
+        Only floats if any of them differs: a ratio of indices means nothing.
         """
         floats = [one for one in self._outputs_that_count if one.is_floating]
         pool = floats if any(not one.exact for one in floats) else self._outputs_that_count
@@ -337,12 +329,12 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 proven, 1 judged and wrong, 6 could not be run."""
+        """0 passed, 1 rejected, 6 could not be run."""
         return {State.PASSED: 0, State.FAILED: 1, State.ERROR: 6}[self.state]
 
     @property
     def max_abs(self) -> float | None:
-        """The absolute error that came nearest to its limit; None where none was measured.
+        """The absolute error nearest to its limit; None if none was measured.
 
         The largest of all would be that of the feed with the largest values.
         """
@@ -354,9 +346,9 @@ class Verdict:
 
     @property
     def sqnr(self) -> float | None:
-        """The smallest SQNR in dB over outputs that are held to it; None when all is exact.
+        """The smallest SQNR in dB over outputs with a limit; None if all are exact.
 
-        What passed is never below its limit here. Where the judge excuses every feed, it is the
+        What passed is never below its limit here. If the judge excuses every feed, it is the
         smallest of these, and `is_excused` says so.
         """
         found = (o.sqnr for o in self._outputs_with_sqnr if o.sqnr is not None)
@@ -364,7 +356,7 @@ class Verdict:
 
     @property
     def sqnr_limit(self) -> float | None:
-        """The limit in dB of the output that `sqnr` is of; None where there is no such output."""
+        """The limit in dB of the output of `sqnr`; None if there is no such output."""
         found = [one for one in self._outputs_with_sqnr if one.sqnr is not None]
         worst = min(found, key=lambda one: one.sqnr or 0.0, default=None)
         if worst is None or not worst.is_floating:
@@ -373,15 +365,15 @@ class Verdict:
 
     @property
     def exact(self) -> bool:
-        """Whether all that the SQNR is of is eager's to the bit."""
+        """Whether all outputs that the SQNR covers equal eager's bit for bit."""
         return bool(self._outputs_with_sqnr) and all(one.exact for one in self._outputs_with_sqnr)
 
     @property
     def is_excused(self) -> bool:
-        """Whether no feed that counts is held to an SQNR, as all are ill-conditioned."""
+        """Whether no feed that counts has an SQNR limit, as all are ill-conditioned."""
         return any(one.is_excused for one in self._outputs_with_sqnr)
 
     @property
     def group_sqnr(self) -> float | None:
-        """The smallest SQNR in dB of a kind of channels; None where no output has kinds."""
+        """Return the smallest SQNR in dB of a kind of channels; None if no output has kinds."""
         return min((g.sqnr for g in self.groups if g.kind and g.sqnr is not None), default=None)

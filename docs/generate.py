@@ -83,23 +83,12 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield ROOT / "core" / "manifest.schema.json", json.dumps(json_schema(), indent=1) + "\n"
     yield ROOT / "docs" / "targets.md", targets_page()
     group: Any = typer.main.get_command(app)
-    schema = project_schema(option_helps(group))
+    schema = project_schema()
     yield ROOT / "projects" / "modelc.schema.json", json.dumps(schema, indent=1) + "\n"
     for name, command in group.commands.items():
         yield ROOT / "docs" / "commands" / f"{name}.md", command_page(name, command)
     yield ROOT / "docs" / "commands.md", commands_page(group.commands)
     yield ROOT / "docs" / "options.md", options_page(group.commands)
-
-
-def option_helps(group: Any) -> dict[str, str]:
-    """What the options of the commands that make artifacts are for, by their names."""
-    options = [
-        option
-        for name in ("build-trt", "export")  # what both have is as export says it
-        for option in group.commands[name].params
-        if option.param_type_name == "option"
-    ]
-    return {o.opts[-1].removeprefix("--"): _unescaped(o.help) for o in options}
 
 
 def command_page(name: str, command: Any) -> str:

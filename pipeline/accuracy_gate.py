@@ -16,9 +16,9 @@ from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import Artifact, Latency
+from ..core.records import Latency
 from ..core.signature import Signature
-from ..core.verdict import State, Verdict
+from ..core.verdict import State
 from ..validators.accuracy_text import (
     describe_accuracy,
     drop_text,
@@ -26,82 +26,65 @@ from ..validators.accuracy_text import (
     explain_refusal,
     value_text,
 )
-from .judge_artifact import Candidate
+from ..validators.ruling import Judgment, Ruling
+from .judge_case import JudgeRequest
 from .labelled_accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .limit_text import Measuring
-from .plan import Step
-from .run_context import Parent, RunContext
+from .run_context import StepWork
 from .run_progress import Progress
 
 
-def gate_accuracy(
-    candidate: Candidate, verdict: Verdict, labelled: LabelledFeeds | None, progress: Progress
-) -> tuple[Accuracy | None, Verdict]:
-    """Measure what was judged and could be run; a drop beyond the gate fails its verdict.
+def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Measure what was judged and could be run; a drop beyond the gate rejects it.
 
-    What cannot be measured though it was asked for is an error of the verdict, not a pass.
+    What cannot be measured though it was asked for is an error, and does not pass. Without labelled
+    data, the accuracy on record of an unchanged file is held to its gate.
 
     Raises:
         UsageError: the data changed meanwhile, or the user's metric raised on a sound answer.
     """
+    verdict, labelled, candidate = judged.verdict, asked.labelled, asked.candidate
     if labelled is None:
-        return None, verdict
+        then = asked.recorded_accuracy
+        rejection = "" if then is None or not verdict.outputs else explain_refusal(then)
+        return Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
     if verdict.state is State.ERROR:
-        return None, _add_note(verdict, "not measured on labelled data, as it could not be judged")
+        return Ruling(notes=("not measured on labelled data, as it could not be judged",))
     title = f"labelled data {candidate.name}"
     try:
-        with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
+        with asked.progress.step(
+            title, log=candidate.log, attempt=True, runs_artifact=True
+        ) as clock:
             clock.passed = False
             with candidate.open(verdict.device, labelled.signature) as runner:
                 accuracy = measure_accuracy(
                     runner,
                     labelled,
-                    advance=lambda done, total: progress.advance(title, done, total),
+                    advance=lambda done, total: asked.progress.advance(title, done, total),
                 )
             clock.passed, clock.detail = accuracy.passed, _accuracy_detail(accuracy)
     except RunnerError as error:
-        return None, _fail_measuring(verdict, error)
+        state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
+        fault = Ruling.fault(ReasonCode.ACCURACY, f"on labelled data: {error.message}")
+        return replace(fault, state=state)
     except UsageError as error:
         raise UsageError(f"{candidate.name}: {error.message}", hint=error.advice) from error
-    return accuracy, _set_accuracy(verdict, accuracy)
+    rejection, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
+    stated = describe_accuracy(accuracy) if asked.states_accuracy else ""
+    fault = Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
+    return replace(fault, accuracy=accuracy, notes=tuple(filter(None, (doubt, stated))))
 
 
-def gate_accuracy_again(
-    artifact: Artifact,
-    candidate: Candidate,
-    verdict: Verdict,
-    labelled: LabelledFeeds,
-    progress: Progress,
-) -> tuple[Artifact, Verdict]:
-    """A recorded artifact with its accuracy measured anew, within the gate that it had.
-
-    A file that was not run, because it is not the recorded one, is not run here either.
-    """
-    if not verdict.outputs:
-        return artifact, _add_note(verdict, "not measured on labelled data, as it was not run")
-    again = apply_recorded_gate(labelled, artifact.accuracy)
-    accuracy, verdict = gate_accuracy(candidate, verdict, again, progress)
-    return replace(artifact, accuracy=accuracy), verdict
-
-
-def apply_recorded_gate(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledFeeds:
+def apply_recorded_gate(
+    labelled: LabelledFeeds | None, then: Accuracy | None
+) -> LabelledFeeds | None:
     """The labelled data with the gate on record for the same metric, where none is asked for."""
+    if labelled is None:
+        return None
     measuring = labelled.measuring
     if measuring.max_drop is not None or then is None or then.metric != measuring.metric:
         return labelled
     return replace(labelled, measuring=replace(measuring, max_drop=then.max_drop))
-
-
-def apply_recorded_accuracy(verdict: Verdict, then: Accuracy | None) -> Verdict:
-    """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
-    refusal = "" if then is None or not verdict.outputs else explain_refusal(then)
-    return verdict.with_fault(ReasonCode.ACCURACY, refusal) if refusal else verdict
-
-
-def note_accuracy(found: tuple[Accuracy | None, Verdict]) -> Verdict:
-    """The verdict alone, with the accuracy as a note."""
-    accuracy, verdict = found
-    return verdict if accuracy is None else _add_note(verdict, describe_accuracy(accuracy))
 
 
 def apply_recorded_preprocessing(
@@ -128,41 +111,23 @@ def _accuracy_detail(accuracy: Accuracy) -> str:
     return f"{accuracy.metric} {value}, drop {drop}"
 
 
-def _add_note(verdict: Verdict, note: str) -> Verdict:
-    return replace(verdict, notes=(*verdict.notes, note))
-
-
-def _fail_measuring(verdict: Verdict, error: RunnerError) -> Verdict:
-    """The verdict where the labelled data could not be measured, or gave NaN."""
-    state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
-    if verdict.state is State.FAILED:
-        state = State.FAILED
-    text = f"on labelled data: {error.message}"
-    return replace(verdict.with_fault(ReasonCode.ACCURACY, text), state=state)
-
-
-def _set_accuracy(verdict: Verdict, accuracy: Accuracy) -> Verdict:
-    refusal, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
-    if refusal:
-        verdict = verdict.with_fault(ReasonCode.ACCURACY, refusal)
-    return _add_note(verdict, doubt) if doubt else verdict
-
-
 _WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each
 _MIN_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
 _MAX_SECONDS = 4.0  # after which no more than the least are taken
 
 
-def measure_step_latency(step: Step, path: Path, parent: Parent, run: RunContext) -> Latency | None:
+def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
     """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
 
     Of others that are not FP32 as well, where the order asks for it.
     """
+    step, parent, run = work.step, work.parent, work.run
     timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
     if not timed or parent.path is None or is_stage(step.target):
         return None
-    feeds = [r.feed.arrays for r in (*run.held_out, *run.eager.references)]
-    with run.progress.step(f"time {step.name}", log=step.name, runs_artifact=True) as clock:
+    feeds = [r.feed.arrays for r in (*run.samples.held_out, *run.eager.references)]
+    progress = run.workspace.progress
+    with progress.step(f"time {step.name}", log=step.name, runs_artifact=True) as clock:
         latency = measure_latency(
             path,
             parent.path,
@@ -224,15 +189,17 @@ def ratio_noise(ratios: Sequence[float]) -> float:
     return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
 
 
-def add_speed_note(verdict: Verdict, latency: Latency | None) -> Verdict:
-    """The verdict, with a note where the artifact is slower than what it replaces."""
+def note_latency(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Measure the latency; note where the artifact is slower than what it replaces."""
+    del judged
+    latency = None if asked.latency is None else asked.latency()
     if latency is None or not latency.slower:
-        return verdict
+        return Ruling(latency=latency)
     note = (
         f"slower than its fp32 parent on {latency.device}: "
         f"{latency.milliseconds:.2f} ms instead of {latency.parent:.2f} ms"
     )
-    return replace(verdict, notes=(*verdict.notes, note))
+    return Ruling(latency=latency, notes=(note,))
 
 
 def _time_run(runner: Runner, feed: Feed) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from shutil import rmtree
 
+from .. import __version__
 from ..capture.captured_program import ScriptCapture
 from ..capture.model_copy import PATCH
 from ..capture.refusals import find_numpy_use
@@ -17,33 +19,39 @@ from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
-from ..core.kinds import TRACES, Capture, ReasonCode
+from ..core.kinds import TRACES, Capture
 from ..core.records import Coverage, FileRecord, Latency, record_of
-from ..core.verdict import Reason, Verdict
+from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
+from ..validators.ruling import Judgment, Ruling
 from ..validators.wide_integer_feeds import WIDE
-from .accuracy_gate import add_speed_note, gate_accuracy, measure_step_latency
-from .branch_coverage import BRANCH_KEEPING, branch_coverage
+from .accuracy_gate import measure_step_latency
+from .branch_coverage import BRANCH_KEEPING, CaptureEvidence, branch_coverage
 from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
 from .frozen_places import RepeatableCapture, find_frozen_places
 from .held_out import SAMPLES_ROLE, select_held_out, store_samples
-from .judge_artifact import Candidate, judge_candidate
+from .judge_case import Candidate, JudgeRequest
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
+    CHECKPOINT_KEY,
     DOMAIN_KEY,
     JUDGING_KEY,
+    MODELC_KEY,
     PARENT_KEY,
     PRECISION_KEY,
     QUANTIZER_KEY,
+    SIGNATURE_KEY,
     digest_judging,
+    signature_digest,
 )
 from .quantization import make_quantization, quantize_parent, refuse_uncovered
 from .restrict_values import restrict_inputs, restrict_subject
-from .run_context import Parent, RunContext
+from .run_context import StepWork
 from .stated_inputs import load_functions
+from .verdict_rules import judge_candidate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +75,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one way gave: files in their workplace, the verdict on them, what was measured.
+    """What one way gave: files in their workplace, the judgment on them, what was measured.
 
     `judged` is the eager side that it was judged by, with the domain's inputs. `frozen` are places
     where its capture froze tensor data, None where nobody knows. `switchable` says that its
@@ -78,13 +86,30 @@ class Trial:
     workplace: Path
     converted: Converted
     files: tuple[FileRecord, ...]
-    verdict: Verdict
+    judgment: Judgment
     judged: EagerReference
     frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
-    latency: Latency | None = None
-    accuracy: Accuracy | None = None
     switchable: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict by all rules so far."""
+        return self.judgment.verdict
+
+    @property
+    def latency(self) -> Latency | None:
+        """The latency beside the parent's, where it was measured."""
+        return self.judgment.latency
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """The accuracy on labelled data, where it was measured."""
+        return self.judgment.accuracy
+
+    def plus(self, *rulings: Ruling) -> Trial:
+        """Return the trial with further rulings."""
+        return replace(self, judgment=self.judgment.plus(*rulings))
 
     @property
     def size(self) -> int:
@@ -100,9 +125,7 @@ def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...
     return tuple(captures) or (Recipe(),)
 
 
-def try_recipe(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext, *, met: Sequence[ModelcError] = ()
-) -> Trial:
+def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = ()) -> Trial:
     """Convert in a folder of its own, then prove.
 
     `met` is what refused the same copy of the model before: it may be why a trace is wrong. Where
@@ -112,79 +135,89 @@ def try_recipe(
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
         RunnerError: the runtime would not open what was made.
     """
-    source = _quantize_parent(step, recipe, parent, run)
-    with _use_rewritten(recipe, run) as changed:
-        product = _convert_step(step, recipe, source, parent, changed)
+    step, run = work.step, work.run
+    source = _quantize_parent(work, recipe)
+    with _use_rewritten(work, recipe) as changed:
+        product = _convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
-    candidate = _product_candidate(step, product, parent, run)
-    held_out = select_held_out(step.wanted.precision, run)
-    judging = run.order.select_judging(step.wanted)
-    judged = add_size_feeds(
-        run.eager, product.converted.places, found=_extra_sizes(step, recipe, parent, run)
+    judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
+    asked = JudgeRequest(
+        candidate=_product_candidate(work, product),
+        eager=judged,
+        judging=run.order.select_judging(step.wanted),
+        progress=run.workspace.progress,
+        held_out=select_held_out(step.wanted.precision, run.samples),
+        restrict=True,
+        until_restricted=True,
+        capture=lambda: _look_at_capture(work, recipe, product.converted, met),
+        labelled=run.samples.labelled,
+        latency=lambda: measure_step_latency(work, product.path),
     )
-    verdict = judge_candidate(
-        candidate, judged, judging, run.progress, held_out=held_out, restrict=True
-    )
-    if verdict.restricted_values:
+    judgment = judge_candidate(asked)
+    if judgment.verdict.restricted_values:
         rmtree(product.workplace)  # what it says inside of its domain is not so
-        inputs = restrict_inputs(run.eager.signature.inputs, verdict.restricted_values)
-        eager = restrict_subject(run.eager, inputs)
-        return try_recipe(step, recipe, parent, replace(run, eager=eager), met=met)
-    with _use_rewritten(recipe, run) as changed:
-        branches = branch_coverage(changed.eager, run.order.judging.accept)
-        frozen = _find_frozen(step, recipe, parent, product.converted, changed)
-    why = _find_left_torch(recipe, product.converted, met)
-    untried = (
-        BRANCH_KEEPING if recipe.capture is None else () if why else _list_untried_captures(step)
-    )
-    verdict = branches.judged(verdict, frozen, traced=parent.traced, untried=untried)
-    if recipe.rewrites:
-        patched = any(name.startswith(PATCH) for name in recipe.rewrites)
-        whole = branch_coverage(run.eager, run.order.judging.accept)
-        verdict = whole.less(verdict, branches, patched=patched)
-    if recipe.capture in TRACES:
-        verdict = _blame_left_torch(branches.traced(verdict), why)
-    accuracy, verdict = gate_accuracy(candidate, verdict, run.labelled, run.progress)
-    latency = measure_step_latency(step, product.path, parent, run)
+        inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
+        return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
+    capture = asked.capture_evidence
     return Trial(
         recipe=recipe,
         workplace=product.workplace,
         converted=product.converted,
         files=product.files,
-        verdict=add_speed_note(verdict, latency),
+        judgment=judgment,
         judged=judged,
-        frozen=frozen,
+        frozen=None if capture is None else capture.frozen,
         coverage=product.coverage,
-        latency=latency,
-        accuracy=accuracy,
         switchable=source is not None and can_switch(source.path),
     )
 
 
-def _product_candidate(step: Step, product: _Product, parent: Parent, run: RunContext) -> Candidate:
-    """What was converted, to be judged in its workplace."""
+def _look_at_capture(
+    work: StepWork, recipe: Recipe, converted: Converted, met: Sequence[ModelcError]
+) -> CaptureEvidence:
+    """Find what the capture froze, and what else the rules on branches ask for."""
+    run, accept = work.run, work.run.order.judging.accept
+    with _use_rewritten(work, recipe) as changed:
+        branches = branch_coverage(changed.run.eager, accept)
+        frozen = _find_frozen(changed, recipe, converted)
+    outside = _find_left_torch(recipe, converted, met)
+    untried = _list_untried_captures(work.step) if recipe.capture is not None else BRANCH_KEEPING
+    return CaptureEvidence(
+        branches=branches,
+        frozen=frozen,
+        traced=work.parent.traced,
+        untried=() if outside else untried,
+        whole=branch_coverage(run.eager, accept) if recipe.rewrites else None,
+        patched=any(name.startswith(PATCH) for name in recipe.rewrites),
+        is_trace=recipe.capture in TRACES,
+        outside_torch=outside,
+    )
+
+
+def _product_candidate(work: StepWork, product: _Product) -> Candidate:
+    """What was converted, to be judged in its workplace: its model is not beside its parent yet."""
+    step, path = work.step, work.parent.path
+    weights = {} if path is None else {"weights": str(path)}
     return Candidate(
         name=step.name,
         target=step.target,
         precision=product.converted.judged_as or step.wanted.precision,
         path=product.path,
-        settings=_open_settings(parent, run),
+        settings={**work.run.order.settings, **weights},
         aside=product.workplace,
     )
 
 
-def _extra_sizes(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> tuple[Mapping[str, int], ...]:
+def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
     """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
+    run, parent = work.run, work.parent
     job = replace(
-        make_job(step, replace(parent, path=None), run, Path()),
-        programs=run.programs.get((), {}),  # a copy may have lost a branch
+        make_job(replace(work, parent=replace(parent, path=None)), Path()),
+        programs=run.memory.programs.get((), {}),  # a copy may have lost a branch
     )
-    return find_extra_sizes(
-        job, "" if recipe.rewrites else str(recipe.capture or parent.capture), run
-    )
+    capture = "" if recipe.rewrites else str(recipe.capture or parent.capture)
+    return find_extra_sizes(job, capture, run.memory)
 
 
 def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
@@ -197,22 +230,12 @@ def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcE
     return find_numpy_use(met, converted.warned) if recipe.capture in TRACES else ""
 
 
-def _blame_left_torch(verdict: Verdict, why: str) -> Verdict:
-    """The verdict on a trace that is wrong, with the cause before all else."""
-    if verdict.passed or not why:
-        return verdict
-    told = f"{why}, and a trace keeps what that gave once (write it with torch's operators, or"
-    cause = f"{told} change it in a copy, with --patch PKG.MOD:FN)"
-    reason = Reason(code=ReasonCode.OUTSIDE_TORCH, text=cause)
-    return replace(verdict, reasons=(reason, *verdict.reasons))
-
-
 @contextmanager
-def _use_rewritten(recipe: Recipe, run: RunContext) -> Iterator[RunContext]:
-    """The bench with the way's copy of the model in eager's place; eager judges all the same."""
-    eager = run.eager
+def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
+    """The work with the recipe's copy of the model in eager's place; eager judges all the same."""
+    eager = work.run.eager
     with apply_rewrites(eager.model, recipe.rewrites, example=eager.example) as model:
-        yield replace(run, eager=replace(eager, model=model))
+        yield work.within(replace(eager, model=model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,42 +252,32 @@ class _Product:
         return self.workplace / self.files[0].name
 
 
-def _quantize_parent(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> Quantized | None:
+def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized | None:
     """The parent quantized, where the way has a quantizer."""
     if recipe.quantizer is None:
         return None
-    work = make_quantization(step, recipe, parent, run)
-    place = run.folder.workplace(f"{step.name}-quantized")
-    return quantize_parent(work, place, run.cache, run.progress)
+    task, space = make_quantization(work, recipe), work.run.workspace
+    place = space.folder.workplace(f"{work.step.name}-quantized")
+    return quantize_parent(task, place, space.cache, space.progress)
 
 
-def _convert_step(
-    step: Step, recipe: Recipe, source: Quantized | None, parent: Parent, run: RunContext
-) -> _Product:
-    workplace = run.folder.workplace(step.name)
+def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _Product:
+    step, run, parent = work.step, work.run, work.parent
+    workplace = run.workspace.folder.workplace(step.name)
     how = "" if recipe == Recipe() else f" ({recipe.name})"
     title = f"convert {step.name}{how}"
-    with run.progress.step(title, log=step.name, attempt=True):
-        job = replace(
-            make_job(
-                step, parent if source is None else _replace_path(parent, source), run, workplace
-            ),
-            capture=recipe.capture,
-            programs=run.programs.setdefault(recipe.rewrites, {}),
-            advance=lambda done, total: run.progress.advance(title, done, total),
-        )
+    with run.workspace.progress.step(title, log=step.name, attempt=True):
+        path = parent.path if source is None else source.path
+        job = make_job(replace(work, parent=replace(parent, path=path)), workplace)
         job = replace(
             job,
-            metadata={
-                **job.metadata,
-                **_step_metadata(step, parent, run),
-                **_recipe_metadata(recipe),
-            },
+            capture=recipe.capture,
+            programs=run.memory.programs.setdefault(recipe.rewrites, {}),
+            advance=lambda done, total: run.workspace.progress.advance(title, done, total),
+            metadata={**job.metadata, **_step_metadata(work), **_recipe_metadata(recipe)},
         )
         converted = _add_quantizer_record(step.target.convert(job), source)
-        made = [*converted.files, *_write_samples(step, run, workplace)]
+        made = [*converted.files, *_write_samples(work, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # what follows runs the file
@@ -273,8 +286,9 @@ def _convert_step(
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
-def _step_metadata(step: Step, parent: Parent, run: RunContext) -> dict[str, str]:
+def _step_metadata(work: StepWork) -> dict[str, str]:
     """What a step's artifact says inside of its parent and of how it is to be judged."""
+    step, parent, run = work.step, work.parent, work.run
     tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
     return {
         PARENT_KEY: parent.digest,
@@ -290,10 +304,6 @@ def _recipe_metadata(recipe: Recipe) -> dict[str, str]:
     return {} if recipe.capture is None else {CAPTURE_KEY: str(recipe.capture)}
 
 
-def _replace_path(parent: Parent, source: Quantized) -> Parent:
-    return replace(parent, path=source.path)
-
-
 def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
     """What was converted, with what its quantizer says of itself."""
     if source is None:
@@ -306,9 +316,10 @@ def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Con
     )
 
 
-def make_job(step: Step, parent: Parent, run: RunContext, workplace: Path) -> Job:
+def make_job(work: StepWork, workplace: Path) -> Job:
     """What the step's converter gets."""
-    references = (*run.eager.references, *select_held_out(step.wanted.precision, run))
+    step, parent, run = work.step, work.parent, work.run
+    references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
     order = run.order
     return Job(
         signature=run.eager.signature,
@@ -323,7 +334,10 @@ def make_job(step: Step, parent: Parent, run: RunContext, workplace: Path) -> Jo
         guard=order.guard,
         capture_timeout=order.capture_timeout,
         metadata={
-            **run.metadata,
+            MODELC_KEY: __version__,
+            "torch": metadata.version("torch"),
+            CHECKPOINT_KEY: run.eager.checkpoint.digest,
+            SIGNATURE_KEY: signature_digest(run.eager.signature),
             PRECISION_KEY: str(step.wanted.precision),
             DOMAIN_KEY: Domain(inputs=run.eager.signature.inputs).as_input(),
         },
@@ -343,9 +357,10 @@ def _is_usual(feed: NamedFeed) -> bool:
     return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
-def _write_samples(step: Step, run: RunContext, workplace: Path) -> tuple[tuple[str, str], ...]:
+def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
     """The held-out samples as a file of the artifact, so that it can be judged again anywhere."""
-    held_out = select_held_out(step.wanted.precision, run)
+    step = work.step
+    held_out = select_held_out(step.wanted.precision, work.run.samples)
     if not held_out:
         return ()
     name = f"{step.stem}.{step.target.NAME}.samples.npz"
@@ -353,31 +368,24 @@ def _write_samples(step: Step, run: RunContext, workplace: Path) -> tuple[tuple[
     return ((name, SAMPLES_ROLE),)
 
 
-def _open_settings(parent: Parent, run: RunContext) -> dict[str, str]:
-    """The settings to open a model with that is not beside its parent yet."""
-    weights = {} if parent.path is None else {"weights": str(parent.path)}
-    return {**run.order.settings, **weights}
-
-
-def _find_frozen(
-    step: Step, recipe: Recipe, parent: Parent, converted: Converted, run: RunContext
-) -> tuple[str, ...] | None:
+def _find_frozen(work: StepWork, recipe: Recipe, converted: Converted) -> tuple[str, ...] | None:
     """Where the capture froze tensor data: this one's, or the parent's."""
+    step, parent, run = work.step, work.parent, work.run
     if recipe.capture is None:
         return parent.frozen
     capture, title = recipe.capture, f"look at branches in {recipe.capture}"
 
     def again(folder: Path) -> None:
         """Capture once more, for its own sake."""
-        with run.progress.step(title, log=f"{step.name}-branches", attempt=True):
-            job = make_job(step, parent, run, folder)
+        with run.workspace.progress.step(title, log=f"{step.name}-branches", attempt=True):
+            job = make_job(work, folder)
             # what was taken down before would show nothing, but the others need not run again
-            known = run.programs.get(recipe.rewrites, {})
+            known = run.memory.programs.get(recipe.rewrites, {})
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
     branches = branch_coverage(run.eager, run.order.judging.accept)
-    taken = run.programs.get(recipe.rewrites, {}).get(str(capture))
+    taken = run.memory.programs.get(recipe.rewrites, {}).get(str(capture))
     second = RepeatableCapture(
         again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ()
     )

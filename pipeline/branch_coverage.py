@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +12,18 @@ from ..checkpoints.data_branches import (
     DataBranch,
     shorten_path,
 )
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.findings import BranchRecord
 from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..core.verdict import Verdict
+from ..core.verdict import Reason
+from ..validators.ruling import Judgment, Ruling
 from .recorded_run import has_unknown_trace
 
 if TYPE_CHECKING:
     from .eager_reference import EagerReference
+    from .judge_case import JudgeRequest
     from .order import Judging
     from .run_progress import Progress
 
@@ -79,118 +81,163 @@ class BranchCoverage:
             )
         return _matches_place(place, record.place)
 
-    def judged(
-        self,
-        verdict: Verdict,
-        frozen: Sequence[str] | None,
-        *,
-        traced: bool = False,
-        untried: Sequence[Capture] = BRANCH_KEEPING,
-    ) -> Verdict:
-        """The verdict with what the feeds say of the branches that the capture froze.
+    def is_place_of(self, place: str, record: BranchRecord) -> bool:
+        """Whether a place of the manifest's time is the branch's."""
+        return self._means(place, record, then=True)
 
-        A frozen branch that no feed took otherwise fails the artifact, unless it is accepted.
 
-        Args:
-            verdict: on the values.
-            frozen: places that the artifact's capture froze; None where that is not known.
-            traced: whether it was a trace all the same: then it may have frozen any.
-            untried: captures that may keep a branch, and that this run does not try anyway.
-        """
-        places = dict.fromkeys(frozen or ())
-        found = self.watched.found
-        unknown = traced and frozen is None
+@dataclass(frozen=True, kw_only=True)
+class CaptureEvidence:
+    """What is known of how an artifact was captured.
 
-        def means(one: DataBranch) -> Callable[[str], bool]:
-            return lambda place: self._means(place, one.record, then=True)
+    `branches` are those of the model that was captured, which may be a rewritten copy; `whole` are
+    those of the model itself then, and `patched` says that the user wrote a rewrite. `frozen` are
+    places that the capture froze, None where that is not known; `traced` says that it was a trace
+    all the same, which may have frozen any. `untried` are captures that may keep a branch, and
+    that this run does not try anyway. `is_trace` says that the artifact is of a trace,
+    `outside_torch` where forward computes outside of torch then.
+    """
 
-        fixed = [one for one in found if unknown or any(map(means(one), places))]
-        unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
-        faults = [
-            _describe_untested(one) for one in fixed if one.record.gap_text and not self._ok(one)
-        ]
-        if verdict.passed:
-            faults += [
-                _describe_unseen(one)
-                for one in fixed
-                if _is_masked_value(one) and not self._ok(one)
-            ]
-        faults += [
-            f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
-            for place in unseen
-            if not any(_matches_place(text, place) for text in self.accept)
-        ]
-        others = [_describe_frozen(one) for one in fixed if one.others]
-        if not verdict.passed and others:
-            mend = f"{_alternative_captures(untried)}: what feeds take cannot be accepted"
-            verdict = verdict.with_fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, mend))
-        elif verdict.passed:
-            notes = self._notes(fixed, unseen, known=frozen is not None)
-            verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        if not faults:
-            return verdict
-        texts = _with_hint(_shown(faults), _suggest_fix(fixed, self, untried))
-        return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
+    branches: BranchCoverage
+    frozen: tuple[str, ...] | None = None
+    traced: bool = False
+    untried: tuple[Capture, ...] = BRANCH_KEEPING
+    whole: BranchCoverage | None = None
+    patched: bool = False
+    is_trace: bool = False
+    outside_torch: str = ""
 
-    def less(self, verdict: Verdict, copy: BranchCoverage, *, patched: bool) -> Verdict:
-        """The verdict on a rewritten copy, with the model's branches that the copy has no more.
+    @property
+    def frozen_branches(self) -> list[DataBranch]:
+        """The branches that the capture froze."""
+        found = self.branches.watched.found
+        if self.traced and self.frozen is None:
+            return list(found)
+        return [one for one in found if any(self._froze(place, one) for place in self.places)]
 
-        One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless
-        it is accepted; a known rewrite is made to keep what the model computes, so it is a note.
-        """
-        left = {one.place for one in copy._records}
-        untested = [one for one in self.watched.found if one.record.gap_text]
-        gone = [one for one in untested if one.record.place not in left]
-        faults = [one for one in gone if patched and not self._ok(one)]
-        if faults:
-            place = faults[0].record.place
-            mend = f"cover it with a feed, or --accept-branch {place}"
-            texts = _with_hint(_shown(list(map(_describe_removed, faults))), mend)
-            return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
-        if not verdict.passed:
-            return verdict
-        return replace(verdict, notes=(*verdict.notes, *map(_describe_removed, gone)))
+    @property
+    def places(self) -> dict[str, None]:
+        """The places that it froze, each once."""
+        return dict.fromkeys(self.frozen or ())
 
-    def traced(self, verdict: Verdict) -> Verdict:
-        """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
-        places = sorted(f"{shorten_path(file)}:{line}" for file, line in self.watched.within)
-        if not places or not verdict.passed:
-            return verdict
-        told = ", ".join(places[:_MAX_LISTED])
-        note = f"torch's own code, called at {told}, decides by tensor data: only feeds judge that"
-        return replace(verdict, notes=(*verdict.notes, note))
+    @property
+    def unseen(self) -> list[str]:
+        """Places that it froze and that eager could not be watched at."""
+        fixed = self.frozen_branches
+        return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
 
-    def judge_recorded(self, verdict: Verdict, artifact: Artifact, manifest: Manifest) -> Verdict:
-        """The verdict on what was made before, by what its record says of its capture."""
-        traced = has_unknown_trace(artifact, manifest)
-        verdict = self.judged(verdict, artifact.frozen, traced=traced)
-        return self.traced(verdict) if artifact.capture in TRACES else verdict
+    def _froze(self, place: str, branch: DataBranch) -> bool:
+        return self.branches.is_place_of(place, branch.record)
 
-    def _ok(self, found: DataBranch) -> bool:
-        return self.accepts(found.record)
 
-    def _notes(self, fixed: list[DataBranch], unseen: list[str], *, known: bool) -> list[str]:
-        """What else there is to say of the branches."""
-        notes = [f"{_describe_frozen(one)}; it agrees all the same" for one in fixed if one.others]
-        notes += [
-            f"{_describe_untested(one)}; accepted" for one in fixed if self._names_untested(one)
-        ]
-        notes += [f"{place}: frozen by the capture; accepted" for place in unseen]
-        free = [
-            one for one in self.watched.found if one not in fixed and one.record.kind != "value"
-        ]
-        notes += [
-            f"{one.record.label}: {one.record.gap_text}" for one in free if one.record.untaken
-        ]
-        if free and not known:
-            notes.append("how it was captured is not on record: a trace would have frozen these")
-        if self.watched.incomplete:
-            reason = self.watched.incomplete
-            notes.append(f"branches on tensor data could not be looked for: {reason}")
-        return notes
+def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Reject an artifact with a frozen branch that no feed took otherwise, unless it is accepted.
 
-    def _names_untested(self, found: DataBranch) -> bool:
-        return bool(found.record.gap_text) and self._ok(found)
+    Where its outputs are wrong already, say which feeds take another arm.
+    """
+    capture = asked.capture_evidence
+    if capture is None:
+        return Ruling()
+    branches, fixed, unseen, passed = (
+        capture.branches,
+        capture.frozen_branches,
+        capture.unseen,
+        judged.passed,
+    )
+    open_ones = [one for one in fixed if not branches.accepts(one.record)]
+    faults = [_describe_untested(one) for one in open_ones if one.record.gap_text]
+    if passed:
+        faults += [_describe_unseen(one) for one in open_ones if _is_masked_value(one)]
+    faults += [
+        f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
+        for place in unseen
+        if not any(_matches_place(text, place) for text in branches.accept)
+    ]
+    others = [_describe_frozen(one) for one in fixed if one.others]
+    first: tuple[Reason, ...] = ()
+    if not passed and others:
+        hint = f"{_alternative_captures(capture.untried)}: what feeds take cannot be accepted"
+        first = Ruling.fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, hint)).first
+    if faults:
+        texts = _with_hint(_first_texts(faults), _suggest_fix(fixed, branches, capture.untried))
+        first = (*Ruling.fault(ReasonCode.BRANCH_UNCOVERED, *texts).first, *first)
+    return Ruling(first=first, notes=tuple(_branch_notes(capture)) if passed else ())
+
+
+def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Look at branches of the model that its rewritten copy has no more.
+
+    One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless it is
+    accepted; a known rewrite is made to keep what the model computes, so it is a note.
+    """
+    capture = asked.capture_evidence
+    whole = None if capture is None else capture.whole
+    if capture is None or whole is None:
+        return Ruling()
+    left = {one.place for one in capture.branches.records}
+    untested = [one for one in whole.watched.found if one.record.gap_text]
+    gone = [one for one in untested if one.record.place not in left]
+    faults = [one for one in gone if capture.patched and not whole.accepts(one.record)]
+    if faults:
+        hint = f"cover it with a feed, or --accept-branch {faults[0].record.place}"
+        texts = _with_hint(_first_texts(list(map(_describe_removed, faults))), hint)
+        return Ruling.fault(ReasonCode.BRANCH_UNCOVERED, *texts)
+    return Ruling(notes=tuple(map(_describe_removed, gone)) if judged.passed else ())
+
+
+def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Say of a trace where Python decided by tensor data: in torch's code, or outside of torch.
+
+    Of a trace that is wrong, what was computed outside of torch is the cause, before all else.
+    """
+    capture = asked.capture_evidence
+    if capture is None or not capture.is_trace:
+        return Ruling()
+    if judged.passed:
+        within = capture.branches.watched.within
+        found = sorted(f"{shorten_path(file)}:{line}" for file, line in within)
+        called = f"torch's own code, called at {', '.join(found[:_MAX_LISTED])}"
+        text = f"{called}, decides by tensor data: only feeds judge that"
+        return Ruling(notes=(text,) if found else ())
+    if not capture.outside_torch:
+        return Ruling()
+    text = (
+        f"{capture.outside_torch}, and a trace keeps what that gave once (write it with torch's "
+        "operators, or change it in a copy, with --patch PKG.MOD:FN)"
+    )
+    return Ruling(first=(Reason(code=ReasonCode.OUTSIDE_TORCH, text=text),))
+
+
+def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
+    """What else there is to say of the branches of what passed."""
+    branches, fixed = capture.branches, capture.frozen_branches
+    for one in fixed:
+        if one.others:
+            yield f"{_describe_frozen(one)}; it agrees all the same"
+    for one in fixed:
+        if one.record.gap_text and branches.accepts(one.record):
+            yield f"{_describe_untested(one)}; accepted"
+    yield from (f"{place}: frozen by the capture; accepted" for place in capture.unseen)
+    free = [
+        one for one in branches.watched.found if one not in fixed and one.record.kind != "value"
+    ]
+    yield from (f"{one.record.label}: {one.record.gap_text}" for one in free if one.record.untaken)
+    if free and capture.frozen is None:
+        yield "how it was captured is not on record: a trace would have frozen these"
+    if branches.watched.incomplete:
+        yield f"branches on tensor data could not be looked for: {branches.watched.incomplete}"
+
+
+def capture_from_record(
+    branches: BranchCoverage, artifact: Artifact, manifest: Manifest
+) -> CaptureEvidence:
+    """Return what the record says of the capture of what was made before."""
+    return CaptureEvidence(
+        branches=branches,
+        frozen=artifact.frozen,
+        traced=has_unknown_trace(artifact, manifest),
+        is_trace=artifact.capture in TRACES,
+    )
 
 
 def branch_coverage(
@@ -261,6 +308,7 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
                 f"--accept-branch {text} names no branch that depends on tensor data",
                 hint=f"these do: {known}" if known else "this model has none: leave it out",
                 option="accept-branch",
+                code=ErrorCode.UNKNOWN_NAME,
             )
 
 
@@ -285,7 +333,7 @@ def _matches_place(text: str, place: str) -> bool:
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
 
 
-def _shown(texts: Sequence[str]) -> list[str]:
+def _first_texts(texts: Sequence[str]) -> list[str]:
     """The first texts, and how many more there are."""
     more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
     return [*texts[:_MAX_SHOWN], *more]

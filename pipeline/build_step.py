@@ -6,6 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
+from ..capture.evidence import (
+    RefusalEvidence,
+    evidence_in_error,
+    evidence_in_verdict,
+    join_evidence,
+)
 from ..capture.model_copy import PATCH
 from ..capture.refusals import can_strict_help, is_redundant, most_specific
 from ..capture.rewrite_table import (
@@ -20,15 +26,17 @@ from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.kinds import Capture, Precision
-from ..core.records import REJECTED_FOLDER, Artifact, Attempt, CalibrationRecord
+from ..core.records import REJECTED_FOLDER, Artifact, Attempt
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
+from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, recipes_for, try_recipe
+from .eager_reference import EagerReference
 from .extra_sizes import size_feeds
 from .fault_sensitivity import measure_sensitivity
 from .held_out import select_held_out
-from .judge_artifact import trial_candidate
+from .judge_case import JudgeRequest, trial_candidate
 from .narrow_domain import (
     SizeInterval,
     domain_inputs,
@@ -37,9 +45,10 @@ from .narrow_domain import (
     narrow_subject,
     parse_interval,
 )
+from .order import Order
 from .plan import Step, step_failure
-from .run_context import Parent, RunContext, StepResult
-from .run_progress import Clock
+from .run_context import StepResult, StepWork
+from .run_progress import Clock, Progress
 from .trial_choice import balance_layers, choose_trial, has_budget
 from .worst_feed import drop_worst_feeds, place_worst_feed
 
@@ -66,44 +75,51 @@ class _StepAttempts:
         """Whether one of the trials passed."""
         return any(trial.verdict.passed for trial in self.trials)
 
-    def all_of(self, recipes: Iterable[Recipe], parent: Parent, run: RunContext) -> None:
+    def evidence(self, errors: int = 0, trials: int = 0) -> RefusalEvidence:
+        """What was found wrong, from these counts of errors and trials on."""
+        refused = map(evidence_in_error, self.errors[errors:])
+        judged = (evidence_in_verdict(t.verdict, t.frozen or ()) for t in self.trials[trials:])
+        return join_evidence((*refused, *judged))
+
+    def all_of(self, recipes: Iterable[Recipe], work: StepWork) -> None:
         """Try ways until one holds; quantizers are all tried."""
+        progress = work.run.workspace.progress
         for recipe in recipes:
             if recipe.capture is Capture.EXPORT_STRICT and not can_strict_help(self._of(recipe)):
                 continue
             began = Clock()
             try:
-                trial = try_recipe(self.step, recipe, parent, run, met=self._of(recipe))
+                trial = try_recipe(work, recipe, met=self._of(recipe))
             except (ConversionError, RunnerError) as error:
                 if is_redundant(error) and len(self.step.captures) > 1:
-                    self._tell(recipe, "left out", error.message, run)
+                    self._tell(recipe, "left out", error.message, progress)
                     continue
                 self._refused.append(recipe)
                 self.errors.append(error)
                 self.attempts.append(_record_refusal(recipe, error, began))
-                self._note_skipped(recipe, error.message, run)
+                self._note_skipped(recipe, error.message, progress)
             else:
                 self.trials.append(trial)
                 self.attempts.append(_record_attempt(trial, began))
                 if trial.verdict.passed and recipe.quantizer is None:
                     return
                 reasons = trial.verdict.reasons
-                self._note_skipped(recipe, reasons[0].text if reasons else "", run)
+                self._note_skipped(recipe, reasons[0].text if reasons else "", progress)
 
-    def _note_skipped(self, recipe: Recipe, reason: str, run: RunContext) -> None:
+    def _note_skipped(self, recipe: Recipe, reason: str, progress: Progress) -> None:
         """One line in the terminal for an attempt that did not hold."""
         attempt = self.attempts[-1]
         if recipe != Recipe() and attempt.outcome != "passed":
-            self._tell(recipe, attempt.outcome, reason, run)
+            self._tell(recipe, attempt.outcome, reason, progress)
 
-    def _tell(self, recipe: Recipe, outcome: str, reason: str, run: RunContext) -> None:
+    def _tell(self, recipe: Recipe, outcome: str, reason: str, progress: Progress) -> None:
         """One line in the terminal for a way that gave nothing to keep, each reason once."""
         known = (recipe.name, reason) in self._told
         self._told.add((recipe.name, reason))
         names = [name for name in recipe.rewrites if not name.startswith(PATCH)]
         copy = f"with {', '.join(names)}: " if names else ""
         why = " as before" if known else f": {reason}"
-        run.progress.note(f"{self.step.name}: {copy}{recipe.name} {outcome}{why}")
+        progress.note(f"{self.step.name}: {copy}{recipe.name} {outcome}{why}")
 
     def _of(self, recipe: Recipe) -> list[ModelcError]:
         """What refused the way's copy of the model so far."""
@@ -111,7 +127,7 @@ class _StepAttempts:
         return [error for other, error in refused if other.rewrites == recipe.rewrites]
 
 
-def build_step(step: Step, parent: Parent, run: RunContext) -> StepResult:
+def build_step(work: StepWork) -> StepResult:
     """Try the step's ways in order; the verdict decides, not the absence of an exception.
 
     Captures end at the first that holds; a trace that froze a branch whose other arm no feed took
@@ -119,22 +135,25 @@ def build_step(step: Step, parent: Parent, run: RunContext) -> StepResult:
     Quantizers are all tried.
     """
     clock = Clock()
-    inputs = domain_inputs(parent.domain, run.eager)
-    run = _in_domain(run, inputs)
-    tried = _try_all(step, parent, run)
+    work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
+    step, run = work.step, work.run
+    tried = _try_all(work)
     if step.captures and not tried.holds():
-        _try_narrower_domains(tried, parent, run)
+        _try_narrower_domains(tried, work)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
-        drop_worst_feeds(run.folder, f"{REJECTED_FOLDER}/{step.name}")
-        failure = step_failure(step, _most_useful(tried.errors, run), attempts)
+        drop_worst_feeds(run.workspace.folder, f"{REJECTED_FOLDER}/{step.name}")
+        failure = step_failure(step, _most_useful(tried.errors, narrow=run.order.narrow), attempts)
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
-        best, tradeoffs = _apply_budget(step, choose_trial(trials), parent, run)
+        best, tradeoffs = choose_trial(trials), tuple[TradeOff, ...]()
+        if has_budget(step, run.order):
+            balanced = balance_layers(work, best)
+            best, tradeoffs = balanced.trial, balanced.tradeoffs
     except (ConversionError, RunnerError) as error:
         return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)
-    run.stamp.check()
-    artifact, verdict = settle_trial(step, best, parent, run)
+    run.eager.stamp.check()
+    artifact, verdict = settle_trial(work, best)
     for workplace in {trial.workplace for trial in (*trials, best)}:
         rmtree(workplace)  # what was not chosen may be gigabytes
     artifact = replace(
@@ -148,66 +167,69 @@ def build_step(step: Step, parent: Parent, run: RunContext) -> StepResult:
     return StepResult(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 
 
-def build_above_one(step: Step, parent: Parent, run: RunContext) -> StepResult | None:
+def build_above_one(work: StepWork) -> StepResult | None:
     """What is made from another artifact, in the domain without size 1 of dims that were chosen.
 
     None where it does not pass there either. A runtime may go wrong at size 1 alone, or after it:
     OpenVINO 2026.4 keeps strides of an attention that ran first with one token.
     """
-    run = _in_domain(run, domain_inputs(parent.domain, run.eager))
+    work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
+    step, run = work.step, work.run
     clock, tried = Clock(), _StepAttempts(step=step)
     for inputs in domains_above_one(run.eager.signature):
-        tried.all_of(recipes_for(step), parent, _in_domain(run, inputs))
+        tried.all_of(recipes_for(step), _in_domain(work, inputs))
         if tried.holds():
-            run.folder.forget()
+            run.workspace.folder.forget()
             best = choose_trial(tried.trials)
-            artifact, verdict = settle_trial(step, best, parent, run)
+            artifact, verdict = settle_trial(work, best)
             rmtree(best.workplace)
             domain = Domain(inputs=inputs).describe_chosen()
-            run.progress.note(f"{step.name}: passed in the smaller domain {domain}")
+            run.workspace.progress.note(f"{step.name}: passed in the smaller domain {domain}")
             artifact = replace(artifact, attempts=tuple(tried.attempts), seconds=clock.seconds)
             return StepResult(artifact=artifact, verdict=verdict)
     return None
 
 
-def _try_all(step: Step, parent: Parent, run: RunContext) -> _StepAttempts:
+def _try_all(work: StepWork) -> _StepAttempts:
     """The model as it is, but for the user's patches; then with rewrites, set after set."""
+    step, run = work.step, work.run
     tried = _StepAttempts(step=step)
-    tried.all_of(recipes_for(step, _user_patches(run)), parent, run)
+    tried.all_of(recipes_for(step, _user_patches(run.order)), work)
     if not step.captures or tried.holds():
         return tried
-    reasons = [one.reason for one in tried.attempts]
-    sets = (*run.held, *suggest_rewrites(run.eager.model, reasons))
+    sets = (*run.memory.held, *suggest_rewrites(run.eager.model, tried.evidence()))
     for names in dict.fromkeys(sets):  # what held for another format comes first
-        held = _try_rewrites(names, tried, parent, run)
+        held = _try_rewrites(names, tried, work)
         for name in held:
-            run.progress.note(f"{step.name}: captured with {describe_rewrite(name)}")
+            run.workspace.progress.note(f"{step.name}: captured with {describe_rewrite(name)}")
         if held:
-            run.held[:] = [held, *(one for one in run.held if one != held)]
+            run.memory.held[:] = [held, *(one for one in run.memory.held if one != held)]
             break
     return tried
 
 
-def _in_domain(run: RunContext, inputs: tuple[InputSpec, ...]) -> RunContext:
-    """The bench with eager on feeds of these inputs alone; what is captured is captured anew."""
+def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
+    """The work with eager on feeds of these inputs alone; what is captured is captured anew."""
+    run = work.run
     if inputs == run.eager.signature.inputs:
-        return run
+        return work
     key = Domain(inputs=inputs).as_input()
-    if key not in run.narrowed:
-        run.narrowed[key] = narrow_subject(run.eager, inputs, run.progress)
-    return replace(run, eager=run.narrowed[key], programs={})
+    if key not in run.memory.narrowed:
+        run.memory.narrowed[key] = narrow_subject(run.eager, inputs, run.workspace.progress)
+    memory = replace(run.memory, programs={})
+    return replace(work, run=replace(run, eager=memory.narrowed[key], memory=memory))
 
 
-def _try_narrower_domains(tried: _StepAttempts, parent: Parent, run: RunContext) -> None:
+def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
     """Try captures again in the part of the domain that they hold in, the largest part first.
 
     That is done where the smaller domain is accepted, or leaves out nothing but size 1 of a dim
     whose bounds nobody stated.
     """
-    signature = run.eager.signature
-    found = dict(_iter_intervals(tried, run))
+    run, signature = work.run, work.run.eager.signature
+    found = dict(_iter_intervals(tried, work))
     for recipe, interval in sorted(found.items(), key=lambda one: -one[1].share_of(signature)):
-        within = run
+        within = work
         narrowed: SizeInterval | None = interval
         for _ in range(_MAX_NARROWED):
             accepted = run.order.narrow or (
@@ -215,37 +237,39 @@ def _try_narrower_domains(tried: _StepAttempts, parent: Parent, run: RunContext)
             )
             if narrowed is None or not accepted:
                 break
-            within = _in_domain(within, narrowed.narrow(within.eager.signature).inputs)
+            within = _in_domain(within, narrowed.narrow(within.run.eager.signature).inputs)
             before = len(tried.errors), len(tried.trials)
-            run.progress.note(f"{tried.step.name}: {recipe.name} in the smaller domain {narrowed}")
-            tried.all_of([recipe], parent, within)
+            run.workspace.progress.note(
+                f"{tried.step.name}: {recipe.name} in the smaller domain {narrowed}"
+            )
+            tried.all_of([recipe], within)
             if tried.holds():
                 return
             again: list[ModelcError | Trial] = [*tried.errors[before[0] :]]
             again += tried.trials[before[1] :]
-            narrowed = next((_find_valid_interval(one, within, tried) for one in again), None)
+            narrowed = next((_find_valid_interval(one, within) for one in again), None)
 
 
-def _iter_intervals(tried: _StepAttempts, run: RunContext) -> Iterator[tuple[Recipe, SizeInterval]]:
+def _iter_intervals(tried: _StepAttempts, work: StepWork) -> Iterator[tuple[Recipe, SizeInterval]]:
     """Each way that holds in a part of the domain, as its capture says or running it shows."""
     for recipe, error in tried.refused:
-        interval = parse_interval(error, run.eager.signature)
+        interval = parse_interval(error, work.run.eager.signature)
         if interval is not None:
             yield recipe, interval
     for number, trial in enumerate(tried.trials):
-        interval = _find_valid_interval(trial, run, tried)
+        interval = _find_valid_interval(trial, work)
         if interval is not None:
-            tried.trials[number] = replace(trial, verdict=_note_interval(trial.verdict, interval))
+            note = f"right where {interval}, as running it shows: accept that domain with --narrow"
+            tried.trials[number] = trial.plus(Ruling(notes=(note,)))
             yield trial.recipe, interval
 
 
-def _find_valid_interval(
-    found: ModelcError | Trial, run: RunContext, tried: _StepAttempts
-) -> SizeInterval | None:
+def _find_valid_interval(found: ModelcError | Trial, work: StepWork) -> SizeInterval | None:
+    run = work.run
     if isinstance(found, ModelcError):
         return parse_interval(found, run.eager.signature)
-    candidate = trial_candidate(tried.step, found, run)
-    device = run.order.judging.device_for(tried.step.target)
+    candidate = trial_candidate(work, found)
+    device = run.order.judging.device_for(work.step.target)
     try:
         return find_interval(
             found.verdict,
@@ -256,59 +280,40 @@ def _find_valid_interval(
         return None
 
 
-def _note_interval(verdict: Verdict, interval: SizeInterval) -> Verdict:
-    """The verdict with the part of the domain in which the artifact is right."""
-    note = f"right where {interval}, as running it shows: accept that domain with --narrow"
-    return replace(verdict, notes=(*verdict.notes, note))
-
-
-def _most_useful(errors: Sequence[ModelcError], run: RunContext) -> ModelcError:
+def _most_useful(errors: Sequence[ModelcError], *, narrow: bool) -> ModelcError:
     """The refusal to report: one that leaves a part of the domain; the last where it may."""
-    narrow = [error for error in errors if isinstance(error, NarrowError)]
-    return narrow[-1 if run.order.narrow else 0] if narrow else most_specific(errors)
+    found = [error for error in errors if isinstance(error, NarrowError)]
+    return found[-1 if narrow else 0] if found else most_specific(errors)
 
 
-def _user_patches(run: RunContext) -> tuple[str, ...]:
-    return tuple(f"{PATCH}{spec}" for spec in run.order.patches)
+def _user_patches(order: Order) -> tuple[str, ...]:
+    return tuple(f"{PATCH}{spec}" for spec in order.patches)
 
 
-def _try_rewrites(
-    names: tuple[str, ...], tried: _StepAttempts, parent: Parent, run: RunContext
-) -> tuple[str, ...]:
+def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) -> tuple[str, ...]:
     """Try these rewrites, then with those that answer what they met; the names that hold."""
+    run, patches = work.run, _user_patches(work.run.order)
     while names:
-        unfit = _why_unfit((*_user_patches(run), *names), run)
+        unfit = _why_unfit((*patches, *names), run.eager)
         if unfit:
-            run.progress.note(f"{tried.step.name}: {unfit}")
+            run.workspace.progress.note(f"{tried.step.name}: {unfit}")
             return ()
-        before = len(tried.attempts)
-        tried.all_of(recipes_for(tried.step, (*_user_patches(run), *names)), parent, run)
+        before = len(tried.errors), len(tried.trials)
+        tried.all_of(recipes_for(tried.step, (*patches, *names)), work)
         if tried.holds():
             return names
-        met = [one.reason for one in tried.attempts[before:]]
-        more = match_rewrites(run.eager.model, met, besides=names)
+        more = match_rewrites(run.eager.model, tried.evidence(*before), exclude=names)
         names = (*names, *more) if more else ()
     return ()
 
 
-def _why_unfit(names: tuple[str, ...], run: RunContext) -> str:
+def _why_unfit(names: tuple[str, ...], eager: EagerReference) -> str:
     """Why a copy with these rewrites is not this model; empty where it gives its outputs."""
-    eager = run.eager
     try:
         with apply_rewrites(eager.model, names, example=eager.example):
             return ""
     except ConversionError as error:
         return error.message
-
-
-def _apply_budget(
-    step: Step, plain: Trial, parent: Parent, run: RunContext
-) -> tuple[Trial, tuple[TradeOff, ...]]:
-    """The trial to keep: of INT8 with a budget, one that holds it, if layers in float can do it."""
-    if not has_budget(step, run):
-        return plain, ()
-    found = balance_layers(step, plain, parent, run)
-    return found.trial, found.tradeoffs
 
 
 def _record_refusal(recipe: Recipe, error: ModelcError, clock: Clock) -> Attempt:
@@ -334,25 +339,24 @@ def _record_attempt(trial: Trial, clock: Clock) -> Attempt:
     )
 
 
-def settle_trial(
-    step: Step, trial: Trial, parent: Parent, run: RunContext
-) -> tuple[Artifact, Verdict]:
+def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
-    measured = measure_sensitivity(
-        trial.verdict,
-        replace(trial_candidate(step, trial, run), aside=trial.workplace),
-        trial.judged,
-        run.order.select_judging(step.wanted),
-        run.progress,
-        held_out=select_held_out(step.wanted.precision, run),
+    step, parent, run = work.step, work.parent, work.run
+    asked = JudgeRequest(
+        candidate=replace(trial_candidate(work, trial), aside=trial.workplace),
+        eager=trial.judged,
+        judging=run.order.select_judging(step.wanted),
+        progress=run.workspace.progress,
+        held_out=select_held_out(step.wanted.precision, run.samples),
     )
+    trial = trial.plus(Ruling(sensitivity=measure_sensitivity(asked, trial.verdict)))
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED_FOLDER}/{step.name}"
     files = trial.files
     if passed:
-        run.folder.accept(files, trial.workplace)
+        run.workspace.folder.accept(files, trial.workplace)
     else:
-        files = run.folder.reject(files, trial.workplace)
+        files = run.workspace.folder.reject(files, trial.workplace)
     artifact = Artifact(
         name=name,
         target=step.target.NAME,
@@ -366,30 +370,21 @@ def settle_trial(
         notes=trial.converted.notes,
         rewrites=trial.recipe.rewrites,
         frozen=trial.frozen,
-        domain=_artifact_domain(step, trial, run),
+        domain=Domain(  # what the verdict is a statement about
+            inputs=trial.judged.signature.inputs,
+            compute={} if trial.coverage is None else trial.coverage.share,
+            settings=runtime_settings(step.target, run.order.judging.device_for(step.target)),
+        ),
         judged_as=trial.converted.judged_as,
         places=size_feeds(trial.judged),
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
-        calibration=_calibration_record(step, run),
+        calibration=run.samples.record if step.wanted.precision is Precision.INT8 else None,
         coverage=trial.coverage,
         latency=trial.latency,
         accuracy=trial.accuracy,
     )
-    verdict = replace(measured, artifact=name)
     was = f"{REJECTED_FOLDER}/{step.name}"
-    return artifact, place_worst_feed(verdict, run.folder, files[0].name, was=was)
-
-
-def _artifact_domain(step: Step, trial: Trial, run: RunContext) -> Domain:
-    """What the verdict is a statement about."""
-    device = run.order.judging.device_for(step.target)
-    return Domain(
-        inputs=trial.judged.signature.inputs,
-        compute={} if trial.coverage is None else trial.coverage.share,
-        settings=runtime_settings(step.target, device),
+    return artifact, place_worst_feed(
+        trial.verdict, run.workspace.folder, files[0].name, artifact=name, was=was
     )
-
-
-def _calibration_record(step: Step, run: RunContext) -> CalibrationRecord | None:
-    return run.record if step.wanted.precision is Precision.INT8 else None

@@ -13,7 +13,7 @@ from ..checkpoints.sample_inputs import infer_specs
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.dims import check_typos
-from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
@@ -239,6 +239,7 @@ def _settle_signature(
                 Option("samples", "SAMPLE"),
             ),
             option="input",
+            code=ErrorCode.INPUTS_UNKNOWN,
         )
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
@@ -379,6 +380,6 @@ def run_eager(eager: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
         CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
             done with hard values after many steps.
     """
-    outputs = eager.model.run_reference(feed.arrays, far=not feed.basic)
+    outputs = eager.model.run_reference(feed.arrays, extreme=not feed.basic)
     _check_names(eager.signature, tuple(outputs), feed)
     return ReferenceOutputs(feed=feed, outputs=outputs)

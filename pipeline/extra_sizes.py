@@ -28,7 +28,7 @@ from ..validators.judge import ReferenceOutputs
 from ..validators.output_pairs import find_differing_outputs, find_sample
 from .eager_reference import EagerReference, run_eager
 from .reply_evidence import Evidence, reply_to
-from .run_context import RunContext
+from .run_context import RunMemory
 
 if TYPE_CHECKING:
     from ..core.contract import Array
@@ -183,7 +183,7 @@ def _run_eager_or_none(feed: NamedFeed, eager: EagerReference) -> Outputs | None
     if key in eager.swept:
         return eager.swept[key]
     try:
-        found: Outputs | None = eager.model.run_reference(feed.arrays, far=True)
+        found: Outputs | None = eager.model.run_reference(feed.arrays, extreme=True)
     except CheckpointError:
         found = None
     if found is not None and tuple(found) != eager.signature.outputs:
@@ -208,7 +208,7 @@ _SIZE_PREFIX = "size"  # of the feeds: size-1, size-2, ...
 _MAX_TURNS = 6  # sizes at which forward goes another way that artifacts are judged at
 
 
-def find_extra_sizes(job: Job, capture: str, run: RunContext) -> tuple[Mapping[str, int], ...]:
+def find_extra_sizes(job: Job, capture: str, memory: RunMemory) -> tuple[Mapping[str, int], ...]:
     """Sizes that every artifact of the run is judged at, whatever its capture; found once.
 
     These are sizes at which resizes by scales round otherwise in float32, and such at which forward
@@ -219,9 +219,9 @@ def find_extra_sizes(job: Job, capture: str, run: RunContext) -> tuple[Mapping[s
         job: of the eager model.
         capture: how the artifact, or what it is made from, was captured; empty if that is not
             known, or was done on a copy, whose guards are not eager's.
-        run: keeps what was found.
+        memory: keeps what was found.
     """
-    found = run.places
+    found = memory.places
     if "resizes" not in found:
         found["resizes"] = resize_sizes(job)
     if capture.startswith(Capture.EXPORT) and AS_TEXT not in job.programs:

@@ -22,15 +22,16 @@ from ..core.verdict import Verdict
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
+from ..validators.ruling import Judgment, Ruling
 from .eager_reference import run_eager
-from .judge_artifact import Candidate, JudgeCase
+from .judge_case import Candidate, JudgeCase, JudgeRequest
+from .narrow_domain import narrow_subject
 from .reply_evidence import Evidence, reply_to
-from .rounding_ties import judge_with_ties
+from .restrict_values import restrict_inputs
+from .rounding_ties import judge_evidence
 
 if TYPE_CHECKING:
     from .eager_reference import EagerReference
-    from .order import Judging
-    from .run_progress import Progress
 
 DEFAULT_FAULTS = 8  # faults that are planted where nobody says how many, and a run is cheap
 _CHEAP_FLOPS = 10**10  # of the largest feed: about a second of one core
@@ -40,16 +41,19 @@ _DENSE_FEEDS = 24  # further feeds on which a fault that was not found is looked
 _CERTAIN_CHANGE = 2e-2  # of the peak: no limit of FP32 allows half of it
 
 
-def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
-    verdict: Verdict,
-    candidate: Candidate,
-    eager: EagerReference,
-    judging: Judging,
-    progress: Progress,
-    *,
-    held_out: tuple[ReferenceOutputs, ...] = (),
-) -> Verdict:
-    """The verdict with how many planted faults the same feeds and limits would have found.
+def plant_faults(asked: JudgeRequest, judged: Judgment) -> Ruling:
+    """Measure the sensitivity where it is asked for, in the ranges that the candidate passed in."""
+    if not asked.sensitive:
+        return Ruling()
+    ranges = judged.verdict.restricted_values
+    inputs = restrict_inputs(asked.eager.signature.inputs, ranges)
+    eager = narrow_subject(asked.eager, inputs, asked.progress)
+    within = asked if eager is asked.eager else replace(asked, eager=eager)
+    return Ruling(sensitivity=measure_sensitivity(within, judged.verdict))
+
+
+def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | None:
+    """Return how many planted faults the feeds and limits of the verdict would have found.
 
     Nothing is planted in what did not pass, in a format whose files cannot be altered, where 0
     faults are asked for, or, without a number, where a copy takes long to open or eager does more
@@ -60,20 +64,20 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     more over the domain, and one where the fault acts. Other faults are planted in place of these,
     up to three for each that was asked for.
     """
+    candidate, eager, progress = asked.candidate, asked.eager, asked.progress
     target, title = candidate.target, f"plant faults in {candidate.name}"
-    wanted = DEFAULT_FAULTS if judging.sensitivity is None else judging.sensitivity
+    asked_for = asked.judging.sensitivity
+    wanted = DEFAULT_FAULTS if asked_for is None else asked_for
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
-        return verdict
-    if judging.sensitivity is None and not _is_cheap(candidate, target, eager):
-        return verdict
-    step = progress.step(title, log=candidate.name.replace("/", "-"), runs_artifact=True)
-    with step as clock, eager.model.cache_answers():
-        case = JudgeCase.of(candidate, eager, judging, progress, held_out=held_out)
+        return None
+    if asked_for is None and not _is_cheap(candidate, target, eager):
+        return None
+    planting = progress.step(title, log=candidate.log, runs_artifact=True)
+    with planting as clock, eager.model.cache_variants():
+        case = asked.case
         evidence = case.ask()
-        if not judge_with_ties(evidence, eager)[1].passed:
-            return (
-                verdict  # it passed with what is not repeated here, as a narrower range of values
-            )
+        if not judge_evidence(evidence, eager).passed:
+            return None  # it passed with what is not repeated here, as a narrower range of values
         trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
         faults: list[FaultRecord] = []
         for fault in trial.plant(target, wanted * _MAX_TRIES):
@@ -86,7 +90,7 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
                 break
         found = _summarize(faults, eager.feeds.seed)
         clock.detail = f"{found.found} of {found.planted} found"
-    return replace(verdict, sensitivity=found)
+    return found
 
 
 def _count_outcome(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
@@ -180,7 +184,7 @@ class _FaultTrial:
         ordered = [replies[index] for index in range(len(references))]
         evidence = copy.evidence(ordered, runner.inputs)
         looks = (_keep_one_failure(evidence), evidence)
-        if any(not judge_with_ties(one, self.case.eager)[1].passed for one in looks):
+        if any(not judge_evidence(one, self.case.eager).passed for one in looks):
             return FaultOutcome.FOUND, None
         both = zip(self.clean, ordered, strict=True)
         pairs = [

@@ -17,13 +17,14 @@ from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.hill_climb import SEARCH, SearchPoint, hill_climb
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
-from ..validators.output_scale import margin_on_feed
+from ..validators.ruling import Ruling
+from ..validators.tolerance import margin_on_feed
 from ..validators.wide_integer_feeds import WIDE
 from .eager_reference import EagerReference, run_eager
-from .order import Judging
-from .reply_evidence import Evidence, beyond_feeds, reply_to
-from .rounding_ties import judge_with_ties, mark_undecided_replies
-from .run_progress import Clock, Progress
+from .judge_case import JudgeRequest
+from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
+from .rounding_ties import judge_evidence, mark_undecided_replies
+from .run_progress import Clock
 from .run_reference import nonfinite_outputs
 
 # One rounding of a value, relative to it. Where eager itself moves by half of what is allowed (6 dB
@@ -44,53 +45,44 @@ _CONTEXT_FEEDS = 4  # feeds that say how large an output and eager's own error u
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The evidence and the verdict after a search, and how it went; without one, as they were.
+    """The judgment after a search, and how it went; without one, as it was.
 
     `before` is the headroom in dB of the worst feed before it.
     """
 
-    evidence: Evidence
-    verdict: Verdict
+    judged: JudgedEvidence
     tried: int = 0
     seed: int = 0
     seconds: float = 0.0
     before: float | None = None
 
 
-def search_worst_feed(  # noqa: PLR0913 - what was found so far, and all that finds more
-    evidence: Evidence,
-    verdict: Verdict,
-    *,
-    opened: Callable[[], Runner],
-    judging: Judging,
-    eager: EagerReference,
-    progress: Progress,
-) -> SearchResult:
-    """Search for `judging.search` seconds, where that is asked for and the verdict passed.
+def search_worst_feed(asked: JudgeRequest, judged: JudgedEvidence) -> SearchResult:
+    """Search for `judging.search` seconds, where that is asked for and the artifact passed.
 
     An artifact that is judged on held-out samples of its calibration is not searched: feeds that
     are unlike them are none of its business.
     """
-    if judging.search is None or not verdict.passed:
-        return SearchResult(evidence=evidence, verdict=verdict)
+    seconds, progress, evidence = asked.judging.search, asked.progress, judged.evidence
+    if seconds is None or not judged.passed:
+        return SearchResult(judged=judged)
     if evidence.loose - beyond_feeds(evidence.references, evidence.precision):
         note = (
             "not searched: it is judged on held-out samples, and what a search draws is unlike them"
         )
-        verdict = replace(verdict, notes=(*verdict.notes, note))
-        return SearchResult(evidence=evidence, verdict=verdict)
-    title = f"search {verdict.artifact}"
-    log = verdict.artifact.replace("/", "-")
-    with progress.step(title, log=log, runs_artifact=True) as clock, opened() as runner:
+        return SearchResult(judged=judged.plus(Ruling(notes=(note,))))
+    title = f"search {asked.candidate.name}"
+    step = progress.step(title, log=asked.candidate.log, runs_artifact=True)
+    with step as clock, asked.case.open() as runner:
         search = _FeedSearch(
-            eager=eager,
+            eager=asked.eager,
             runner=runner,
             evidence=evidence,
-            seconds=judging.search,
+            seconds=seconds,
             advance=lambda done, total: progress.advance(title, done, total),
         )
-        found = search.on(verdict)
-        clock.detail, clock.passed = f"{found.tried} feeds", found.verdict.passed
+        found = search.on(judged)
+        clock.detail, clock.passed = f"{found.tried} feeds", found.judged.passed
     return found
 
 
@@ -104,8 +96,8 @@ class _FeedSearch:
     seconds: float
     advance: Callable[[int, int], None]
 
-    def on(self, verdict: Verdict) -> SearchResult:
-        """Climb from the worst feeds of a verdict that passed.
+    def on(self, judged: JudgedEvidence) -> SearchResult:
+        """Climb from the worst feeds of a judgment that passed.
 
         A feed beyond the limits is judged again among all the others, as an output's usual scale
         is theirs, and eager has to be steady on it; only then does the verdict fail.
@@ -119,26 +111,24 @@ class _FeedSearch:
             return clock.seconds < self.seconds
 
         drawer = FeedDrawer.of(self.eager.signature, seed, find_sample(self.evidence.references))
+        verdict = judged.verdict
         found = hill_climb(
             _pick_start_points(self.evidence, verdict), drawer, trial.headroom, more=more
         )
-        seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
+        seconds = clock.seconds
         if found.worst.feed.kind == SEARCH:
-            longer = evidence.plus(*trial.run(found.worst.feed))
-            longer, judged = judge_with_ties(longer, self.eager)
+            longer = self.evidence.plus(*trial.run(found.worst.feed))
+            now = judge_evidence(longer, self.eager)
             # What is within the limits beside few feeds may be a little beyond beside all.
-            if judged.passed or found.worst.headroom < 0:
-                evidence = longer
-                verdict = replace(judged, notes=verdict.notes, seconds=verdict.seconds)
+            if now.passed or found.worst.headroom < 0:
+                judged = judged.use_judgment(now)
+        note = _describe_search(found.tried, judged.verdict, seconds)
         return SearchResult(
-            evidence=evidence,
-            verdict=replace(
-                verdict, notes=(*verdict.notes, _describe_search(found.tried, verdict, seconds))
-            ),
+            judged=judged.plus(Ruling(notes=(note,))),
             tried=found.tried,
             seed=seed,
             seconds=seconds,
-            before=before,
+            before=verdict.headroom,
         )
 
 
@@ -201,7 +191,7 @@ class _FeedTrial:
         if few >= 0:
             return few
         longer = self.search.evidence.plus(reference, reply)
-        room = margin_on_feed(judge_with_ties(longer, self.search.eager)[1], feed.name)
+        room = margin_on_feed(judge_evidence(longer, self.search.eager).verdict, feed.name)
         if -_BEYOND_DB < room < 0 or (room < 0 and not self._steady(reference, room)):
             return None
         return room

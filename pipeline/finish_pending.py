@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,15 @@ from ..core.process import relax_gc
 from ..core.records import Artifact
 from .branch_coverage import update_branches
 from .held_out import load_samples, refer_held_out
+from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
 from .order import Order, ResumeState
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
 from .recorded_run import FinishRequest, describe_changed_file, load_manifest
 from .reopen import find_recorded_run
-from .run_context import RunContext
-from .run_order import add_labelled, execute_step, make_context
+from .run_context import RunContext, RunSamples
+from .run_order import execute_step, make_workspace
 from .run_progress import Progress
 
 _CHANGED_EXIT_CODE = 1  # as a verdict that failed
@@ -70,11 +71,17 @@ def finish_pending(
         done = _resume_pending(done, plan, asked.resume)
         if begun is not None:
             begun(done)
-        context = add_labelled(make_context(order, eager, place, progress), held)
+        context = RunContext(
+            order=order,
+            eager=eager,
+            workspace=make_workspace(order, place, progress),
+            samples=RunSamples(labelled=enter_labelled(order.measuring, eager, progress, held)),
+        )
         for step, pending in zip(plan, manifest.pending, strict=True):
             if step.name not in asked.resume.done:
                 settings = {**pending.settings, **asked.settings}
-                done = _finish_step(step, pending, done, _override_settings(context, settings))
+                mine = replace(context, order=replace(order, settings=settings))
+                done = _finish_step(step, pending, done, mine)
         return done
 
 
@@ -102,14 +109,10 @@ def _resume_pending(manifest: Manifest, plan: Sequence[Step], resume: ResumeStat
     return replace(manifest, steps=tuple(dict.fromkeys(names)), failures=resume.failures)
 
 
-def _override_settings(context: RunContext, settings: Mapping[str, str]) -> RunContext:
-    return replace(context, order=replace(context.order, settings=settings))
-
-
 def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunContext) -> Manifest:
     """The manifest with the step carried out, if what it is made from is as it was proven."""
     parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
-    reason = _describe_altered(pending, parent, context.folder)
+    reason = _describe_altered(pending, parent, context.workspace.folder)
     if parent is None or reason:
         failure = Failure(
             step=step.name,
@@ -118,13 +121,12 @@ def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunC
             exit_code=_CHANGED_EXIT_CODE,
         )
         done = replace(manifest, failures=(*manifest.failures, failure))
-        write_manifest(done, context.folder.path)
+        write_manifest(done, context.workspace.folder.path)
         return done
-    feeds = load_samples(parent, context.folder.path)
-    held_out = refer_held_out(feeds, context.eager, context.progress)
-    return execute_step(
-        step, manifest, replace(context, held_out=held_out, record=parent.calibration)
-    )
+    feeds = load_samples(parent, context.workspace.folder.path)
+    held_out = refer_held_out(feeds, context.eager, context.workspace.progress)
+    samples = replace(context.samples, held_out=held_out, record=parent.calibration)
+    return execute_step(step, manifest, replace(context, samples=samples))
 
 
 def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:

@@ -24,7 +24,7 @@ from .eager_reference import EagerReference
 from .run_progress import Progress
 
 if TYPE_CHECKING:
-    from .run_context import RunContext
+    from .run_context import RunSamples
 
 
 SAMPLES_ROLE = "samples"
@@ -183,6 +183,6 @@ def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
     return tuple(feeds[number] for number in sorted(feeds))
 
 
-def select_held_out(precision: Precision, run: RunContext) -> tuple[ReferenceOutputs, ...]:
+def select_held_out(precision: Precision, samples: RunSamples) -> tuple[ReferenceOutputs, ...]:
     """The held-out samples, for an artifact that was calibrated."""
-    return run.held_out if precision is Precision.INT8 else ()
+    return samples.held_out if precision is Precision.INT8 else ()

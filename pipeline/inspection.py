@@ -8,7 +8,7 @@ from pathlib import Path
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
-from ..core.errors import Hint, ModelcError, UsageError
+from ..core.errors import ErrorCode, Hint, ModelcError, UsageError
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
 
@@ -82,6 +82,7 @@ def _refuse_folder(place: Path) -> None:
             raise UsageError(
                 f"{place} is an output folder, not one artifact",
                 hint=f"modelc inspect {file}; of all of them: modelc report {place}",
+                code=ErrorCode.NOT_AN_ARTIFACT,
             )
 
 

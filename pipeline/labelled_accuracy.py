@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
 from ..checkpoints.factory import import_object
 from ..core.contract import Advance, Array, Outputs, Runner, no_progress
-from ..core.errors import Hint, Option, RunnerError, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, RunnerError, UsageError, unknown_name_error
 from ..core.findings import Accuracy, Answer
 from ..core.signature import Signature
 from ..validators.accuracy_text import metric_text
@@ -214,7 +214,9 @@ class LabelledFeeds:
         for count, batch in enumerate(self.samples, start=1):
             if count > len(self.digests) or batch.digest != self.digests[count - 1]:
                 raise UsageError(
-                    f"{batch.names[0]} changed while it was in use", hint=_STABLE_FILES_HINT
+                    f"{batch.names[0]} changed while it was in use",
+                    hint=_STABLE_FILES_HINT,
+                    code=ErrorCode.FILE_CHANGED,
                 )
             yield batch
         if count != len(self.digests):
@@ -351,6 +353,7 @@ def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswe
         raise UsageError(
             f"{samples.source} has {len(classes)} classes, the model's output has {outputs}",
             hint=f"name all {outputs}, one a line, in {samples.source}/classes.txt",
+            code=ErrorCode.LABELS_MISMATCH,
         )
 
 

@@ -16,17 +16,16 @@ from ..converters.quantizers.layer_switches import Switchboard, can_switch, open
 from ..converters.quantizers.quantized_layers import QuantizedLayer
 from ..converters.quantizers.quantizer_registry import quantizers_for
 from ..core.atomic_write import atomic_write
-from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
+from ..core.contract import CalibrationFeeds, Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
 from ..core.records import sha256_of
 from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import is_numeric, measure_arrays
 from .attempt import Recipe, Trial
 from .layer_search import MAX_NOISE, Noise, Ranking, measure_noises, rank_by_noise
-from .plan import Step
 from .quantization import QuantizationTask, make_quantization, quantization_key, quantize_parent
-from .run_context import Parent, RunContext
-from .run_progress import Clock
+from .run_context import StepWork
+from .run_progress import Clock, Progress
 
 NOISE_SAMPLES = (
     4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
@@ -41,49 +40,48 @@ class RankedLayers:
     ranking: Ranking
 
 
-def rank_layers(
-    step: Step, plain: Trial, parent: Parent, run: RunContext, *, most: int
-) -> RankedLayers:
+def rank_layers(work: StepWork, plain: Trial, *, most: int) -> RankedLayers:
     """Measure the noise of each layer alone in 8 bits, from the cache what is known.
 
     Args:
-        step: whose layers.
+        work: the step whose layers are ranked, from the float model, with the samples.
         plain: its INT8 trial; where its quantizer's result has no Q/DQ to switch, those of another
             quantizer for the same target stand in.
-        parent: the float model.
-        run: with the samples.
         most: how many measurements it may make; those from the cache count.
 
     Raises:
         ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
     """
-    work, result = _reference_quantization(step, plain, parent, run)
+    step, run = work.step, work.run
+    task, result = _reference_quantization(work, plain)
     store = open_tradeoff_store(run.order.cache)
-    key = digest_texts(("ranking", quantization_key(work), str(NOISE_SAMPLES)))
+    key = digest_texts(("ranking", quantization_key(task), str(NOISE_SAMPLES)))
     title = f"rank layers of {step.name}"
-    with run.progress.step(title, log=f"rank-{step.name}") as clock:
-        with _open_switchboard(step, work, result, run) as board:
+    with run.workspace.progress.step(title, log=f"rank-{step.name}") as clock:
+        with _open_switchboard(work, task, result) as board:
             if len(board.layers) == 0:
                 raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")
-            feeds = _sample_evenly(run)
+            feeds = _sample_evenly(run.samples.calibration)
             runs = _BlockMeter(
-                board, feeds, store, key, lambda n: run.progress.advance(title, n, n)
+                board, feeds, store, key, lambda n: run.workspace.progress.advance(title, n, n)
             )
             gate = run.order.judging.min_sqnr or 0.0
             found = measure_noises(
                 len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most
             )
-        _report_ranking(board, runs, clock, run)
+        _report_ranking(board, runs, clock, run.workspace.progress)
     return RankedLayers(layers=board.layers, ranking=rank_by_noise(found))
 
 
-def _report_ranking(board: Switchboard, runs: _BlockMeter, clock: Clock, run: RunContext) -> None:
+def _report_ranking(
+    board: Switchboard, runs: _BlockMeter, clock: Clock, progress: Progress
+) -> None:
     clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
     if runs.taken:
         clock.detail += f", {runs.taken} from the cache"
     if board.unknown:
         text = f"{len(board.unknown)} nodes in 8 bits are not in the float model and not ranked"
-        run.progress.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
+        progress.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
 
 
 class _BlockMeter:
@@ -137,28 +135,27 @@ def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
             yield min(found.noise / found.signal, MAX_NOISE) if found.signal else MAX_NOISE
 
 
-def _sample_evenly(run: RunContext) -> tuple[Feed, ...]:
+def _sample_evenly(calibration: CalibrationFeeds | None) -> tuple[Feed, ...]:
     """A few calibration samples from all over the set."""
-    if run.calibration is None:
+    if calibration is None:
         raise RuntimeError("layers are to be ranked without samples")
-    step = max(1, len(run.calibration) // NOISE_SAMPLES)
-    return tuple(islice(run.calibration, 0, step * NOISE_SAMPLES, step))
+    step = max(1, len(calibration) // NOISE_SAMPLES)
+    return tuple(islice(calibration, 0, step * NOISE_SAMPLES, step))
 
 
-def _reference_quantization(
-    step: Step, plain: Trial, parent: Parent, run: RunContext
-) -> tuple[QuantizationTask, Quantized]:
+def _reference_quantization(work: StepWork, plain: Trial) -> tuple[QuantizationTask, Quantized]:
     """A quantizer's result that switches can be made of: the trial's own, else another's."""
+    step, space = work.step, work.run.workspace
     others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
     own = [plain.recipe.quantizer] if plain.switchable and plain.recipe.quantizer else []
     for quantizer in (*own, *(one for one in others if one is not plain.recipe.quantizer)):
-        work = make_quantization(step, Recipe(quantizer=quantizer), parent, run)
-        if work.method not in (None, *quantizer.METHODS[step.target.NAME]):
-            work = replace(work, method=None)
-        place = run.folder.workplace(f"{step.name}-ranked")
-        result = quantize_parent(work, place, run.cache, run.progress)
+        task = make_quantization(work, Recipe(quantizer=quantizer))
+        if task.method not in (None, *quantizer.METHODS[step.target.NAME]):
+            task = replace(task, method=None)
+        place = space.folder.workplace(f"{step.name}-ranked")
+        result = quantize_parent(task, place, space.cache, space.progress)
         if can_switch(result.path):
-            return work, result
+            return task, result
         rmtree(place)
     raise ConversionError(
         f"no quantizer for {step.target.NAME} gives a model whose layers can be looked at",
@@ -168,15 +165,15 @@ def _reference_quantization(
 
 @contextmanager
 def _open_switchboard(
-    step: Step, work: QuantizationTask, result: Quantized, run: RunContext
+    work: StepWork, task: QuantizationTask, result: Quantized
 ) -> Iterator[Switchboard]:
     """The opened switchboard; its files and the quantizer's go at the end."""
-    place = run.folder.workplace(f"{step.name}-switched")
+    place = work.run.workspace.folder.workplace(f"{work.step.name}-switched")
     job = QuantizeJob(
-        parent=work.parent,
-        consumer=work.consumer,
-        signature=work.signature,
-        calibration=work.calibration,
+        parent=task.parent,
+        consumer=task.consumer,
+        signature=task.signature,
+        calibration=task.calibration,
         folder=place,
     )
     try:

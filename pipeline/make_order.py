@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,243 +14,176 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import Precision
 from ..core.verdict import Limits
 from .branch_coverage import accept_recorded
+from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
+from .option_spec import Given, field_values, read_record, specs_of
+from .option_table import (
+    ENGINE_OPTIONS,
+    AccuracyOptions,
+    ArtifactOptions,
+    CalibrationChoice,
+    ConversionOptions,
+    JudgingOptions,
+    LoweringOptions,
+    SourceOptions,
+)
 from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded_run import Moved, record_beside, source_from_record
 
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
 
-def make_source(  # noqa: PLR0913 - the options of the eager side
+def make_order(
+    given: Given,
     checkpoint: Path,
+    wanted: tuple[Wanted, ...],
     *,
-    model: str | None = None,
-    model_args: Sequence[str] | None = None,
-    inputs: Sequence[str] | None = None,
-    samples: Path | None = None,
-    strict: bool = True,
-    allow_pickle: bool = False,
-    method: str | None = None,
-    static: Sequence[str] | None = None,
-    drop_outputs: Sequence[str] | None = None,
-    weights_key: str | None = None,
-    trust: bool = False,
-) -> Source:
+    limits: tuple[Limits, Mapping[str, Limits]] = NO_LIMITS,
+    cache: Path | None = None,
+) -> Order:
+    """The order that options describe, those of a command as those of a model in a project.
+
+    Args:
+        given: what the user gave, by the names of the options.
+        checkpoint: the eager side.
+        wanted: the artifacts.
+        limits: those for all outputs, and by output.
+        cache: a folder of results for later runs.
+
+    Raises:
+        UsageError: a value that an option cannot have, or one that has no effect.
+    """
+    return Order(
+        source=make_source(checkpoint, given),
+        wanted=wanted,
+        out=read_record(CallOptions, given).out,
+        judging=make_judging(given, limits),
+        lowering=make_lowering(given),
+        measuring=make_measuring(given),
+        settings=make_settings(given),
+        cache=None if given.get("no-cache") else cache,
+        **field_values(specs_of(ConversionOptions), given),
+    )
+
+
+def choose_precision(options: ArtifactOptions) -> Precision:
+    """The precision that the flags of a command ask for; FP32 without any.
+
+    Raises:
+        UsageError: they ask for several.
+    """
+    flags = {
+        Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
+    }  # fmt: skip
+    asked = [precision for precision, given in flags.items() if given]
+    if len(asked) > 1:
+        text = " and ".join(f"--{precision}" for precision in asked)
+        raise UsageError(f"{text} ask for two precisions", hint="give one, and run twice for both")
+    return asked[0] if asked else Precision.FP32
+
+
+def make_source(checkpoint: Path, given: Given) -> Source:
     """The eager side of an order.
 
     Raises:
         UsageError: an argument of the factory is not KEY=VALUE.
     """
-    return Source(
-        checkpoint=checkpoint,
-        model=model,
-        model_args=parse_model_args(model_args or ()),
-        strict=strict,
-        allow_pickle=allow_pickle,
-        inputs=tuple(inputs or ()),
-        samples=samples,
-        method=method,
-        static=tuple(static or ()),
-        drop_outputs=tuple(drop_outputs or ()),
-        weights_key=weights_key,
-        trust=trust,
-    )
+    return Source(checkpoint=checkpoint, **field_values(specs_of(SourceOptions), given))
 
 
-def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
-    """`depth=50`, as a mapping.
+def make_judging(given: Given, limits: tuple[Limits, Mapping[str, Limits]] = NO_LIMITS) -> Judging:
+    """How to judge. `limits` are those for all outputs, and by output; an option precedes them.
 
     Raises:
-        UsageError: a text is not of this form.
-    """
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise UsageError(
-                f"--model-arg {text!r} is not KEY=VALUE",
-                hint=Hint("for example ", Option("model-arg", "depth=50")),
-                option="model-arg",
-            )
-        pairs[key] = value
-    return pairs
-
-
-def make_judging(  # noqa: PLR0913 - the options of validation
-    *,
-    feeds: int | None = None,
-    seed: int | None = None,
-    atol: float | None = None,
-    rtol: float | None = None,
-    min_sqnr: float | None = None,
-    limits: tuple[Limits, Mapping[str, Limits]] = NO_LIMITS,
-    device: str | None = None,
-    search: float | None = None,
-    accept: Sequence[str] | None = None,
-    sensitivity: int | None = None,
-) -> Judging:
-    """How to judge. `limits` are those for all outputs, and by output.
-
-    Raises:
-        UsageError: a value that it cannot have.
+        UsageError: a value that an option cannot have.
     """
     shared, by_output = limits
-    return Judging(
-        feeds=feeds,
-        seed=seed,
-        atol=shared.atol if atol is None else atol,
-        rtol=shared.rtol if rtol is None else rtol,
-        min_sqnr=shared.min_sqnr if min_sqnr is None else min_sqnr,
-        floor_factor=shared.floor_factor,
-        min_cosine=shared.min_cosine,
-        min_agreement=shared.min_agreement,
-        by_output=by_output,
-        device=None if device is None else str(device),
-        search=search,
-        accept=tuple(accept or ()),
-        sensitivity=sensitivity,
-    )
+    values = {**vars(shared), **field_values(specs_of(JudgingOptions), given)}
+    return Judging(by_output=by_output, **values)
 
 
-def make_lowering(  # noqa: PLR0913 - the options of precision
-    calib: str | None,
-    *,
-    calib_samples: int | None = None,
-    calib_select: str | None = None,
-    calib_seed: int | None = None,
-    calib_method: str | None = None,
-    preprocess: str | None = None,
-    quantizer: str | None = None,
-    keep_fp: Sequence[str] | None = None,
-    half_io: bool = False,
-    max_trials: int | None = None,
-) -> Lowering:
-    """How precision is lowered.
+def make_lowering(given: Given) -> Lowering:
+    """How precision is lowered; with labelled data alone, `--preprocess` is of these.
 
     Raises:
-        UsageError: a value that it cannot have, or one that has no effect without `--calib`.
+        UsageError: a value that an option cannot have, or one that has no effect without `--calib`.
     """
-    about = {
-        "--calib-samples": calib_samples, "--calib-select": calib_select,
-        "--calib-seed": calib_seed, "--calib-method": calib_method, "--preprocess": preprocess,
+    choice = read_record(CalibrationChoice, given)
+    if choice.calib is None and given.get("data") is not None:
+        choice = replace(choice, preprocess=None)
+    lowering = Lowering(**field_values(specs_of(LoweringOptions), given))
+    needing = {
+        "calib-samples": choice.calib_samples, "calib-select": choice.calib_select,
+        "calib-seed": choice.calib_seed, "calib-method": lowering.method,
+        "preprocess": choice.preprocess,
     }  # fmt: skip
-    given = [name for name, value in about.items() if value is not None]
-    if calib is None and given:
-        raise UsageError(
-            f"{given[0]} has no effect without --calib",
-            hint=Hint("add ", Option("calib", "DIR")),
-            option=given[0].removeprefix("--"),
-            code=ErrorCode.NO_EFFECT,
-        )
-    return Lowering(
-        calibration=None
-        if calib is None
-        else make_calibration(calib, calib_samples, calib_select, calib_seed, preprocess),
-        quantizer=None if quantizer == "auto" else quantizer,
-        method=calib_method,
-        keep=tuple(keep_fp or ()),
-        half_io=half_io,
-        max_trials=max_trials,
-    )
+    _check_needed("calib", choice.calib, needing)
+    if choice.calib is None:
+        return lowering
+    return replace(lowering, calibration=make_calibration(choice.calib, choice))
 
 
-def make_calibration(
-    source: str,
-    samples: int | None,
-    select: str | None,
-    seed: int | None,
-    preprocess: str | None,
-) -> CalibrationOptions:
-    """What calibration data to use; None is the default.
+def make_calibration(source: str, choice: CalibrationChoice) -> CalibrationOptions:
+    """Which samples of the source to calibrate with.
 
     Raises:
-        UsageError: a value that it cannot have.
+        UsageError: a value that an option cannot have.
     """
     return CalibrationOptions(
         source=source,
-        samples=SAMPLES if samples is None else samples,
-        selection=select or "",
-        seed=0 if seed is None else seed,
-        preprocess=None if preprocess is None else Preprocess.parse(preprocess),
+        samples=SAMPLES if choice.calib_samples is None else choice.calib_samples,
+        selection=choice.calib_select or "",
+        seed=choice.calib_seed or 0,
+        preprocess=_parse_preprocess(choice.preprocess),
     )
 
 
-def make_measuring(  # noqa: PLR0913 - the options of labelled data
-    data: str | None,
-    metric: str | None,
-    max_drop: str | None,
-    *,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
-    calibrates: bool = True,
-) -> Measuring | None:
-    """What to measure; None without `--data`.
+def make_measuring(given: Given, *, calibrates: bool = True) -> Measuring | None:
+    """What to measure on labelled data; None without `--data`.
 
-    `--preprocess` may be of calibration as well where the command `calibrates`.
+    Where the command `calibrates`, `--preprocess` may be of calibration alone.
 
     Raises:
-        UsageError: an option has no effect without `--data`, or is not what it has to be.
+        UsageError: an option has no effect without `--data`, or a value that it cannot have.
     """
-    about = {
-        "--metric": metric, "--max-drop": max_drop, "--label": label, "--metric-output": output,
-        "--preprocess": None if calibrates else preprocess,
+    options, choice = read_record(AccuracyOptions, given), read_record(CalibrationChoice, given)
+    needing = {
+        "metric": options.metric, "max-drop": options.max_drop, "label": options.label,
+        "metric-output": options.metric_output,
+        "preprocess": None if calibrates else choice.preprocess,
     }  # fmt: skip
-    given = [name for name, value in about.items() if value is not None]
-    if data is None and given:
-        raise UsageError(
-            f"{given[0]} has no effect without --data",
-            hint=Hint("add ", Option("data", "DIR")),
-            option=given[0].removeprefix("--"),
-            code=ErrorCode.NO_EFFECT,
-        )
-    if data is None:
+    _check_needed("data", options.data, needing)
+    if options.data is None:
         return None
     return Measuring(
         data=LabelledOptions(
-            source=data,
-            label=label,
-            preprocess=None if preprocess is None else Preprocess.parse(preprocess),
+            source=options.data,
+            label=options.label,
+            preprocess=_parse_preprocess(choice.preprocess),
         ),
-        metric=metric or DEFAULT_METRIC,
-        output=output,
-        max_drop=None if max_drop is None else parse_drop(max_drop),
+        metric=options.metric or DEFAULT_METRIC,
+        output=options.metric_output,
+        max_drop=None if options.max_drop is None else parse_drop(options.max_drop),
     )
 
 
-def calibration_preprocess(
-    preprocess: str | None, data: str | None, calib: str | None
-) -> str | None:
-    """`--preprocess` as calibration has it: with labelled data alone it is of these."""
-    return None if data is not None and calib is None else preprocess
+def _parse_preprocess(text: str | None) -> Preprocess | None:
+    return None if text is None else Preprocess.parse(text)
 
 
-def parse_custom_ops(texts: Sequence[str] | None) -> dict[str, str]:
-    """`ns::op=package.module:fn`, as a mapping.
-
-    Raises:
-        UsageError: a text is not of this form, or an operator is given twice.
-    """
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, sign, function = text.partition("=")
-        if not sign or not name.partition("::")[2] or not function:
-            raise UsageError(
-                f"--custom-op {text!r} is not NS::OP=PKG.MOD:FN",
-                hint=Hint("for example ", Option("custom-op", "mylib::swish=mylib.onnx_ops:swish")),
-                option="custom-op",
-            )
-        if name in found:
-            raise UsageError(
-                f"--custom-op {name} is given twice", hint="give it once", option="custom-op"
-            )
-        found[name] = function
-    return found
+def _check_needed(name: str, value: object, needing: Mapping[str, object]) -> None:
+    """No option is without effect in silence because the one that it belongs to is not given."""
+    given = [other for other, its in needing.items() if its is not None]
+    if value is None and given:
+        raise UsageError(
+            f"--{given[0]} has no effect without --{name}",
+            hint=Hint("add ", Option(name, "DIR")),
+            option=given[0],
+            code=ErrorCode.NO_EFFECT,
+        )
 
 
-def make_settings(
-    *, tf32: bool, profiles: Sequence[str] | None, plugins: Sequence[str] | None, **plain: object
-) -> dict[str, str]:
+def make_settings(given: Given) -> dict[str, str]:
     """An engine's settings as text, only what differs from its defaults; checked.
 
     Raises:
@@ -258,16 +191,14 @@ def make_settings(
     """
     from ..converters.trt.engine_options import SEPARATOR, parse_options
 
-    settings = {
-        name: "true" if value is True else str(value)
-        for name, value in plain.items()
-        if value is not None and value is not False
-    }
-    if not tf32:
-        settings["tf32"] = "false"
-    for name, values in (("profiles", profiles), ("plugins", plugins)):
-        if values:
-            settings[name] = SEPARATOR.join(values)
+    settings = {}
+    for one in ENGINE_OPTIONS:
+        value = given.get(one.name)
+        if value is None or value is False or value == ():
+            continue
+        values = value if isinstance(value, list | tuple) else (value,)
+        text = SEPARATOR.join(map(str, values))
+        settings[one.field] = str(not one.negated).lower() if value is True else text
     parse_options(settings)
     return settings
 
@@ -300,6 +231,7 @@ def build_order(path: Path, order: Order) -> Order:
                 Option("input", "…"),
             ),
             option="model",
+            code=ErrorCode.NO_MANIFEST,
         )
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)

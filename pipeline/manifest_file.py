@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core.atomic_write import atomic_write, flush_file, flush_folder
-from ..core.errors import UsageError, first_line, is_file_name
+from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import SCHEMA_VERSION, Manifest
 from .provenance.seals import bind_manifest, seal_document
 
@@ -60,6 +60,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
             raise UsageError(
                 f"{path} has schema version {version!r}; this modelc reads {SCHEMA_VERSION}",
                 hint=hint,
+                code=ErrorCode.INVALID_MANIFEST,
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (
@@ -68,16 +69,32 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
         AttributeError,
         RecursionError,
     ) as error:
-        raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
+        raise UsageError(
+            f"{path} is not a manifest: {first_line(error)}",
+            hint=hint,
+            code=ErrorCode.INVALID_MANIFEST,
+        ) from error
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:
-        raise UsageError(f"{path} names {bare!r} without a file of it", hint=hint)
+        raise UsageError(
+            f"{path} names {bare!r} without a file of it",
+            hint=hint,
+            code=ErrorCode.INVALID_MANIFEST,
+        )
     for name in paths_in(manifest):
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
-            raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
+            raise UsageError(
+                f"{path} names a file outside its folder: {name}",
+                hint=hint,
+                code=ErrorCode.UNSAFE_PATH,
+            )
         if not all(map(is_file_name, place.parts)):
-            raise UsageError(f"{path} has a name that no file has: {name[:80]!r}", hint=hint)
+            raise UsageError(
+                f"{path} has a name that no file has: {name[:80]!r}",
+                hint=hint,
+                code=ErrorCode.UNSAFE_PATH,
+            )
     return manifest
 
 
@@ -224,7 +241,9 @@ def finish_commit(folder: Path) -> None:
 
 def _invalid_commit(place: Path, why: str) -> UsageError:
     return UsageError(
-        f"{place} is not what modelc leaves: {why}", hint="move it away, or use another folder"
+        f"{place} is not what modelc leaves: {why}",
+        hint="move it away, or use another folder",
+        code=ErrorCode.INVALID_MANIFEST,
     )
 
 

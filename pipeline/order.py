@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions
 from ..core.contract import CAPTURE_TIMEOUT, Target
-from ..core.errors import Hint, Option, UsageError, unknown_name_error
-from ..core.kinds import Capture, Precision
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.kinds import Precision
 from ..core.manifest import Failure
 from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, drop_floor, override_limits
 from .limit_text import Measuring
+from .option_spec import summarize
+from .option_table import (
+    MAX_FAULTS,
+    MAX_SECONDS,
+    ConversionOptions,
+    JudgingOptions,
+    LoweringOptions,
+    SourceOptions,
+)
+from .option_values import check_branch
 
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
@@ -47,33 +56,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """The eager side of an order: the checkpoint, how to build it, what goes into it.
+class Source(SourceOptions):
+    """The eager side of an order: the checkpoint, and the options that build and feed the module.
 
-    `method` is called instead of forward; `static` are dims that may be fixed at their opt size,
-    `drop_outputs` names of outputs to leave out, `weights_key` leads to the weights where the
-    checkpoint holds several sets.
-    `trust` allows a checkpoint that is a program; one of the digest `recorded` was opened before.
+    A checkpoint whose digest is `recorded` was opened before, and needs no consent.
     """
 
     checkpoint: Path
-    model: str | None = None
-    model_args: Mapping[str, str] = field(default_factory=dict)
-    strict: bool = True
-    allow_pickle: bool = False
-    inputs: tuple[str, ...] = ()
-    samples: Path | None = None
-    method: str | None = None
-    static: tuple[str, ...] = ()
-    trust: bool = False
     recorded: str = ""
-    drop_outputs: tuple[str, ...] = ()
-    weights_key: str | None = None
-
-
-_MAX_SECONDS = 7 * 86_400.0  # seconds of a search: a week
-_MAX_FAULTS = 1000
-_BRANCH_PLACE = re.compile(r".+:[1-9]\d*")
 
 
 def _plain_text(value: float | None) -> str:
@@ -92,33 +82,21 @@ def _format_limits(output: str, limits: Limits) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
-    """How artifacts are judged: how many feeds, from which seed, within what, on which device.
+class Judging(JudgingOptions):
+    """How artifacts are judged: on how many feeds, within which limits, on which device.
 
-    None is the default (`LEAST_FEEDS`, 0, the table's tolerance, the target's first device), or
-    what a manifest recorded. `by_output` has other limits for single outputs; `recorded` is the
-    tolerance of an earlier run, which stands in for the precision's own. `search` is for how many
-    seconds a worse feed is looked for once an artifact passed; None does not look. `accept` are the
-    branches (`FILE:LINE`) that a capture may freeze without a feed on their other arm.
-    `sensitivity` is how many faults are planted in copies of an artifact that passed; None plants
-    some where that is cheap. Without `trusts_record` no limit and no accepted branch is taken from
-    a manifest: what a key has not signed must not say how it is judged before it is signed.
+    An option that is None has its default (`LEAST_FEEDS`, 0, the tolerance of the precision, the
+    first device of the target), or the value that a manifest recorded. `by_output` holds other
+    limits for single outputs; `recorded` is the tolerance of an earlier run, which replaces the
+    precision's own. Without `trusts_record` no limit and no accepted branch is read from a
+    manifest: an unsigned manifest must not say how it is judged before it is signed.
     """
 
-    feeds: int | None = None
-    seed: int | None = None
-    atol: float | None = None
-    rtol: float | None = None
-    min_sqnr: float | None = None
     floor_factor: float | None = None
     min_cosine: float | None = None
     min_agreement: float | None = None
     by_output: Mapping[str, Limits] = field(default_factory=dict)
     recorded: Tolerance | None = None
-    device: str | None = None
-    search: float | None = None
-    accept: tuple[str, ...] = ()
-    sensitivity: int | None = None
     trusts_record: bool = True
 
     def summary(self) -> dict[str, str]:
@@ -133,25 +111,28 @@ class Judging:
         return {**found, "accept_branch": " ".join(self.accept)}
 
     def __post_init__(self) -> None:
-        if self.search is not None and not 0 < self.search <= _MAX_SECONDS:
+        if self.search is not None and not 0 < self.search <= MAX_SECONDS:
             raise UsageError(
                 f"--search {self.search:g} is no time to search for",
-                hint=f"give seconds, 1 to {_MAX_SECONDS:.0f}",
+                hint=f"give seconds, 1 to {MAX_SECONDS:.0f}",
                 option="search",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by",
                 hint=f"use {LEAST_FEEDS} or more",
                 option="feeds",
+                code=ErrorCode.INVALID_VALUE,
             )
-        if self.sensitivity is not None and not 0 <= self.sensitivity <= _MAX_FAULTS:
+        if self.sensitivity is not None and not 0 <= self.sensitivity <= MAX_FAULTS:
             raise UsageError(
-                f"--sensitivity must be 0 to {_MAX_FAULTS}, not {self.sensitivity}",
+                f"--sensitivity must be 0 to {MAX_FAULTS}, not {self.sensitivity}",
                 hint=Hint(
                     "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
                 ),
                 option="sensitivity",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
@@ -159,12 +140,7 @@ class Judging:
             TOLERANCES[Precision.FP32], self.limits, self.by_output
         )  # refuses what is no limit
         for place in self.accept:
-            if not _BRANCH_PLACE.fullmatch(place):
-                raise UsageError(
-                    f"--accept-branch {place!r} is not FILE:LINE",
-                    hint=Hint("as the verdict names it: ", Option("accept-branch", "gate.py:23")),
-                    option="accept-branch",
-                )
+            check_branch(place)
 
     @property
     def limits(self) -> Limits:
@@ -197,21 +173,13 @@ class Judging:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lowering:
+class Lowering(LoweringOptions):
     """How precision is lowered.
 
-    `quantizer` None tries all that suit, `method` None is the quantizer's own. `keep` are patterns
-    of what stays in floating point, by node, module path or operator; `half_io` makes inputs and
-    outputs half as well. `max_trials` is the most INT8 artifacts that are made and judged to
-    find the layers to return to floating point, None is `MAX_TRIALS`.
+    Without a `quantizer` all that suit are tried; `max_trials` None is `MAX_TRIALS`.
     """
 
     calibration: CalibrationOptions | None = None
-    quantizer: str | None = None
-    method: str | None = None
-    keep: tuple[str, ...] = ()
-    half_io: bool = False
-    max_trials: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_trials is not None and self.max_trials < 1:
@@ -219,17 +187,14 @@ class Lowering:
                 f"--max-trials must be at least 1, not {self.max_trials}",
                 hint=Hint("the default is ", Option("max-trials", f"{MAX_TRIALS}")),
                 option="max-trials",
+                code=ErrorCode.INVALID_VALUE,
             )
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
         return {
             "calibration": "" if self.calibration is None else self.calibration.source,
-            "quantizer": self.quantizer or "",
-            "calib_method": self.method or "",
-            "keep_fp": " ".join(self.keep),
-            "half_io": "true" if self.half_io else "",
-            "max_trials": "" if self.max_trials is None else str(self.max_trials),
+            **summarize(self),
             **({} if self.calibration is None else _samples_summary(self.calibration)),
         }
 
@@ -267,21 +232,26 @@ class ResumeState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(ConversionOptions):
     """One run: a source, what to make of it, and where.
 
-    `parent` is a converted model to start from instead of the eager one, `signature` what a
-    manifest recorded for it. `capture` None is auto. `narrow` accepts artifacts that hold in a
-    part of the domain, which is then their own; `guard` asks for a check of it inside of an
-    ONNX. `settings` are options that one target alone has, as text. `cache` is a folder for
-    what later runs may use again, up to `cache_limit` bytes (None: the usual); None does
-    without. `measuring` is what is measured on labelled data. `depends` are what the model's code
-    needs beside its modules and the files that it opens in the project. `patches` are functions
-    of the user's (`package.module:fn`) that change the copy of the model which is captured;
-    `custom_ops` and `runtimes` as in a Job. `resume` is what is left of the order by what was
-    done before. `overwrite` moves artifacts of another model in `out` away; `discards` removes
-    them, for a folder that is all the project's own. `timed` measures the latency of all lower
-    precisions, not only of what is calibrated.
+    Attributes:
+        source: the eager side.
+        wanted: the artifacts to make.
+        out: the output folder.
+        judging: how artifacts are judged.
+        parent: a converted model to start from instead of the eager one.
+        discards: remove artifacts of another model from `out`, in place of moving them: the folder
+            belongs to the project.
+        signature: the signature that a manifest recorded for `parent`.
+        parent_precision: the precision of `parent`.
+        lowering: how precision is lowered.
+        settings: options of one target alone, as text.
+        cache: a folder of results for later runs; None keeps none.
+        cache_limit: the size of the cache in bytes; None is the default.
+        measuring: what is measured on labelled data.
+        resume: what an earlier run has done of this order.
+        timed: measure the latency of every lower precision, not only of calibrated ones.
     """
 
     source: Source
@@ -289,13 +259,6 @@ class Order:
     out: Path
     judging: Judging = field(default_factory=Judging)
     parent: Path | None = None
-    capture: Capture | None = None
-    opset: int | None = None
-    external_data: bool = False
-    narrow: bool = False
-    guard: bool = False
-    capture_timeout: float = CAPTURE_TIMEOUT
-    overwrite: bool = False
     discards: bool = False
     signature: Signature | None = None
     parent_precision: Precision = Precision.FP32
@@ -304,10 +267,6 @@ class Order:
     cache: Path | None = None
     cache_limit: int | None = None
     measuring: Measuring | None = None
-    patches: tuple[str, ...] = ()
-    depends: tuple[str, ...] = ()
-    custom_ops: Mapping[str, str] = field(default_factory=dict)
-    runtimes: tuple[str, ...] = ()
     resume: ResumeState = field(default_factory=ResumeState)
     timed: bool = False
 
@@ -320,7 +279,10 @@ class Order:
             )
         if not self.wanted:
             raise UsageError(
-                "nothing to make", hint=Hint("name a target: ", Option("to", "onnx")), option="to"
+                "nothing to make",
+                hint=Hint("name a target: ", Option("to", "onnx")),
+                option="to",
+                code=ErrorCode.NOTHING_TO_DO,
             )
         for one in self.wanted:
             if not isinstance(one, Wanted):
@@ -349,20 +311,12 @@ class Order:
         """What the manifest keeps of the order."""
         entries = {
             "to": " ".join(f"{w.target}:{w.precision}" for w in self.wanted),
+            **summarize(self),
             "capture": str(self.capture or "auto"),
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),
-            "narrow": "true" if self.narrow else "",
-            "guard": "true" if self.guard else "",
-            "capture_timeout": ""
-            if self.capture_timeout == CAPTURE_TIMEOUT
-            else f"{self.capture_timeout:g}",
             "inputs": " ".join(self.source.inputs),
             "static": " ".join(self.source.static),
-            "patch": " ".join(self.patches),
-            "depends": " ".join(self.depends),
-            "custom_op": " ".join(f"{op}={fn}" for op, fn in self.custom_ops.items()),
-            "for": " ".join(self.runtimes),
             "device": self.judging.device or "",
             **self.judging.summary(),
             **self.lowering.summary(),

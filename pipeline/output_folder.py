@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.atomic_write import find_drafts
-from ..core.errors import UsageError, is_file_name, is_user_error, system_error_hint
+from ..core.errors import ErrorCode, UsageError, is_file_name, is_user_error, system_error_hint
 from ..core.manifest import Manifest
 from ..core.process import defer_signals
 from ..core.records import REJECTED_FOLDER, FileRecord, record_of
@@ -95,6 +95,8 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             raise UsageError(
                 f"cannot write to the output folder {path}: {error.strerror}",
                 hint=system_error_hint(error),
+                code=ErrorCode.NOT_WRITABLE,
+                option="out",
             ) from error
         if path.is_dir():
             raise
@@ -120,6 +122,8 @@ def check_output_path(path: Path) -> None:
             raise UsageError(
                 f"cannot write to the output folder {path}: {place} is a file",
                 hint="give another -o",
+                code=ErrorCode.NOT_WRITABLE,
+                option="out",
             )
 
 
@@ -133,7 +137,9 @@ def _lock_folder(path: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise UsageError(
-            f"another modelc is writing to {path}", hint="wait for it, or use another folder"
+            f"another modelc is writing to {path}",
+            hint="wait for it, or use another folder",
+            code=ErrorCode.FOLDER_BUSY,
         ) from error
     try:
         yield
@@ -165,6 +171,7 @@ def _check_form(path: Path) -> None:
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",
                 hint="move it away, or use another folder",
+                code=ErrorCode.FILE_EXISTS,
             )
 
 
@@ -182,6 +189,7 @@ def refuse_links(folder: Path, name: str) -> None:
             raise UsageError(
                 f"{one} is a link, and modelc writes through none",
                 hint="remove it, or use another folder",
+                code=ErrorCode.UNSAFE_PATH,
             )
 
 
@@ -272,13 +280,16 @@ class OutputFolder:
             path = self.path / name
             if path.resolve() in self._read:
                 raise UsageError(
-                    f"{path} is read by this run and would be replaced", hint="give another -o"
+                    f"{path} is read by this run and would be replaced",
+                    hint="give another -o",
+                    code=ErrorCode.SAME_FILE,
                 )
             refuse_links(self.path, name)
             if path.exists() and name not in self._owned:
                 raise UsageError(
                     f"{path} is there, and no manifest in {self.path} knows it",
                     hint="move it away, or give another -o",
+                    code=ErrorCode.FILE_EXISTS,
                 )
 
     @property

@@ -176,6 +176,7 @@ class _Planner:
             raise UsageError(
                 f"{what} is made from {origin}, not from {self.given}",
                 hint="give the checkpoint, or the fp32 model",
+                code=ErrorCode.UNSUPPORTED,
             )
         needed = Wanted.parse(origin)
         if needed.name == self.given and not self._to_take_in(target):
@@ -210,6 +211,7 @@ class _Planner:
                     ", which is marked)",
                 ),
                 option="calib",
+                code=ErrorCode.NO_SAMPLES,
             )
         chosen = _choose_quantizers(able, target, self.order)
         return tuple(one for one in chosen if _offers_method(one, target, self.order))
@@ -301,7 +303,9 @@ def _choose_quantizers(
     ready = [one for one in able if one.readiness().ready]
     if not ready:
         readiness = able[0].readiness()
-        raise MissingError(f"{able[0].NAME}: {readiness.reason}", hint=readiness.mend)
+        raise MissingError(
+            f"{able[0].NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
+        )
     return ready
 
 
@@ -328,6 +332,7 @@ def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
         raise UsageError(
             f"{target.NAME} has no {wanted.precision}",
             hint=f"it has {_join_words(target.MADE_FROM)}",
+            code=ErrorCode.UNSUPPORTED,
         )
     forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER
     if forced is not None and from_eager and forced not in target.CAPTURES:
@@ -337,12 +342,14 @@ def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
                 "use ", Option("capture", f"{' or '.join(map(str, target.CAPTURES))}"), ", or auto"
             ),
             option="capture",
+            code=ErrorCode.UNSUPPORTED,
         )
     device = order.judging.device
     if device is not None and wanted in order.wanted and device not in target.DEVICES:
         raise UsageError(
             f"{target.NAME} does not run on {device}",
             hint=f"it runs on {_join_words(target.DEVICES)}",
+            code=ErrorCode.UNSUPPORTED,
         )
 
 
@@ -356,7 +363,9 @@ def why_pending(target: Target) -> Readiness | None:
     if readiness.ready:
         return None
     if as_deferred(target) is None:
-        raise MissingError(f"{target.NAME}: {readiness.reason}", hint=readiness.mend)
+        raise MissingError(
+            f"{target.NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
+        )
     return readiness
 
 

@@ -21,7 +21,7 @@ from ..checkpoints.sample_inputs import infer_specs
 from ..converters.onnx_guard import list_model_files
 from ..converters.onnx_origins import debug_sidecar_path, match_nodes
 from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJob, Quantizer
-from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.kinds import Precision
@@ -40,7 +40,7 @@ from .user_samples import sample_without_model
 
 if TYPE_CHECKING:
     from .attempt import Recipe
-    from .run_context import Parent, RunContext
+    from .run_context import StepWork
 
 
 CALIBRATION_STEP = "calibration samples"
@@ -66,7 +66,7 @@ def prepare_calibration(
     """
     usual = (one.feed for one in eager.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
-    lent = LoaderHooks(
+    hooks = LoaderHooks(
         load=_load_samples,
         draw=_sample_drawer(eager.signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
@@ -76,7 +76,7 @@ def prepare_calibration(
         found = open_calibration(
             options,
             eager.signature,
-            lent,
+            hooks,
             root=root,
             advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
         )
@@ -107,7 +107,7 @@ def preview_calibration(
         UsageError: nothing says what the inputs are, or there are no samples.
     """
     signature, own = _describe_inputs(inputs, samples)
-    lent = LoaderHooks(
+    hooks = LoaderHooks(
         load=_load_samples,
         draw=_sample_drawer(signature, options.seed, own),
         validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
@@ -119,7 +119,7 @@ def preview_calibration(
             report = survey_samples(
                 options,
                 signature,
-                lent,
+                hooks,
                 thorough=thorough,
                 advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),
             )
@@ -146,6 +146,7 @@ def _describe_inputs(
                 Option("samples", "SAMPLE"),
             ),
             option="input",
+            code=ErrorCode.INPUTS_UNKNOWN,
         )
     if samples is None:
         return merge_inputs(patterns, {}), None
@@ -312,11 +313,10 @@ class CalibrationCache:
         self._store.put(entry, {file.name: file for file in files})
 
 
-def make_quantization(
-    step: Step, recipe: Recipe, parent: Parent, run: RunContext
-) -> QuantizationTask:
+def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
     """What the way's quantizer is to do for the step."""
-    if recipe.quantizer is None or parent.path is None or run.calibration is None:
+    step, parent, run = work.step, work.parent, work.run
+    if recipe.quantizer is None or parent.path is None or run.samples.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = run.order.lowering
     patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
@@ -325,7 +325,7 @@ def make_quantization(
         consumer=step.target.NAME,
         parent=parent.path,
         signature=run.eager.signature,
-        calibration=run.calibration,
+        calibration=run.samples.calibration,
         method=lowering.method,
         keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
     )

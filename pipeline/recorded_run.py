@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ..checkpoints.sniff import PT2, TORCHSCRIPT
 from ..core.contract import Program, Target
-from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, UsageError
 from ..core.kinds import Capture
 from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
@@ -37,7 +37,11 @@ def load_manifest(folder: Path) -> Manifest:
     settle_commit(folder)
     manifest = read_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{folder} has no {MANIFEST_FILE}", hint=_folder_hint(folder))
+        raise UsageError(
+            f"{folder} has no {MANIFEST_FILE}",
+            hint=_folder_hint(folder),
+            code=ErrorCode.NO_MANIFEST,
+        )
     return manifest
 
 
@@ -138,12 +142,14 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
                 " (validate), --against PATH (debug)",
             ),
             option="checkpoint",
+            code=ErrorCode.NOT_FOUND,
         )
     if recorded.allow_pickle and not moved.allow_pickle:
         raise ConsentError(
             f"{folder} was made from a full pickle, which can run code when it is read",
             hint=Hint("add ", Option("allow-pickle"), " if you trust its maker"),
             option="allow-pickle",
+            code=ErrorCode.CONSENT_REQUIRED,
         )
     then = manifest.feeds.samples
     return Source(
@@ -192,6 +198,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
                 ", debug: --against), or export again",
             ),
             option="checkpoint",
+            code=ErrorCode.FILE_CHANGED,
         )
     samples = manifest.feeds.samples_digest
     if source.samples is None or samples is None or is_loader_spec(str(source.samples)):
@@ -201,6 +208,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
             f"the samples {source.samples} are gone or changed since the export",
             hint=Hint("say where they are now: ", Option("samples", "FILE")),
             option="samples",
+            code=ErrorCode.FILE_CHANGED,
         )
 
 
@@ -256,6 +264,7 @@ def _trust_error(path: Path, what: str) -> ConsentError:
         f"{path} is {what}, and opening it runs code of whoever made it",
         hint=TRUST_HINT,
         option="trust",
+        code=ErrorCode.CONSENT_REQUIRED,
     )
 
 

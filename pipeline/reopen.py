@@ -6,37 +6,28 @@ Used to validate a folder or a file of it, to finish pending steps, and to look 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named
-from ..core.contract import Feed, Target
-from ..core.errors import UsageError
+from ..core.contract import Target
+from ..core.errors import ErrorCode, UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint, sha256_of
-from ..core.verdict import Verdict
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
-from .accuracy_gate import apply_recorded_accuracy, gate_accuracy_again
-from .branch_coverage import accept_recorded, branch_coverage
+from .accuracy_gate import apply_recorded_gate
+from .branch_coverage import accept_recorded, branch_coverage, capture_from_record
 from .eager_reference import EagerReference, open_subject, read_checkpoint
 from .extra_sizes import add_recorded_sizes
-from .fault_sensitivity import measure_sensitivity
 from .held_out import load_samples, refer_held_out
-from .judge_artifact import Candidate, judge_candidate
+from .judge_case import Candidate, JudgeRequest
 from .labelled_accuracy import LabelledFeeds
 from .narrow_domain import domain_inputs, narrow_subject
 from .order import Judging, Source
 from .recorded_run import Moved, apply_recorded_judging, check_same, source_from_record
 from .run_progress import Progress
-from .worst_feed import (
-    add_feed,
-    add_found_feed,
-    get_worst_feed,
-    keep_search_record,
-    note_missing_feed,
-    show_feed,
-)
+from .worst_feed import add_found_feed, get_worst_feed, note_missing_feed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +106,16 @@ def check_not_itself(judged: Path, checkpoint: Checkpoint, source: Source) -> No
         raise UsageError(
             f"{judged} and {source.checkpoint} are the same file: it would be compared with itself",
             hint="give the checkpoint it was made from with --against",
+            code=ErrorCode.SAME_FILE,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedJudge:
-    """Judges artifacts of a recorded run as they were judged when they were made.
+    """Asks for verdicts on artifacts of a recorded run, as they were judged when they were made.
 
     `settings` are those of the artifacts' formats. `labelled` is data to measure accuracy on;
-    None keeps the recorded accuracy. `replay` is a feed that alone is shown in the verdict.
+    None keeps the recorded accuracy.
     """
 
     run: RecordedRun
@@ -131,7 +123,6 @@ class RecordedJudge:
     progress: Progress
     settings: Mapping[str, str]
     labelled: LabelledFeeds | None = None
-    replay: Feed | None = None
     targets: tuple[Target, ...] = TARGETS
 
     def candidate_of(self, artifact: Artifact) -> Candidate:
@@ -144,61 +135,28 @@ class RecordedJudge:
             settings=self.settings,
         )
 
-    def judge(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> Verdict:
-        """Run the candidate on the feeds of the artifact's record, and judge it.
+    def request(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
+        """Return the request to judge the candidate by all that is on the artifact's record.
 
-        These are the feeds of its domain, its extra sizes, the worst feed that a search found,
-        and its held-out samples.
-
-        Raises:
-            RunnerError: the candidate cannot be opened or run.
+        Its feeds are those of its domain, its extra sizes, the worst feed that a search found,
+        and its held-out samples. Its branches and its accuracy gate are the recorded ones.
         """
-        run, progress = self.run, self.progress
-        worst = get_worst_feed(run.manifest, artifact)
-        held_out = run.refer_samples(artifact, self.eager, progress)
+        manifest, folder, progress = self.run.manifest, self.run.folder, self.progress
+        worst = get_worst_feed(manifest, artifact)
         inputs = domain_inputs(artifact.domain, self.eager)
         eager = narrow_subject(self.eager, inputs, progress)
         eager = add_recorded_sizes(eager, artifact.places)
-        eager = add_found_feed(eager, worst, run.folder)
-        verdict = judge_feeds(
-            candidate, eager, judging, progress, held_out=held_out, replay=self.replay
+        branches = branch_coverage(self.eager, judging.accept, then=manifest)
+        return JudgeRequest(
+            candidate=candidate,
+            eager=add_found_feed(eager, worst, folder),
+            judging=judging,
+            progress=progress,
+            held_out=self.run.refer_samples(artifact, self.eager, progress),
+            recorded_worst=worst,
+            notes=note_missing_feed(worst, folder),
+            capture=lambda: capture_from_record(branches, artifact, manifest),
+            sensitive=True,
+            labelled=apply_recorded_gate(self.labelled, artifact.accuracy),
+            recorded_accuracy=artifact.accuracy,
         )
-        missing = note_missing_feed(worst, run.folder)
-        verdict = keep_search_record(replace(verdict, notes=(*verdict.notes, *missing)), worst)
-        seen = branch_coverage(self.eager, judging.accept, then=run.manifest)
-        verdict = seen.judge_recorded(verdict, artifact, run.manifest)
-        if self.replay is not None:
-            return verdict
-        return measure_sensitivity(verdict, candidate, eager, judging, progress, held_out=held_out)
-
-    def gate_accuracy(
-        self, artifact: Artifact, candidate: Candidate, verdict: Verdict
-    ) -> tuple[Artifact, Verdict]:
-        """Measure the accuracy anew where there is labelled data; else apply the recorded one."""
-        if self.labelled is None:
-            return artifact, apply_recorded_accuracy(verdict, artifact.accuracy)
-        return gate_accuracy_again(artifact, candidate, verdict, self.labelled, self.progress)
-
-
-def judge_feeds(  # noqa: PLR0913 - what `judge_candidate` takes, and the feed to show
-    candidate: Candidate,
-    eager: EagerReference,
-    judging: Judging,
-    progress: Progress,
-    *,
-    held_out: tuple[ReferenceOutputs, ...] = (),
-    replay: Feed | None = None,
-    restrict: bool = False,
-) -> Verdict:
-    """Judge the candidate on all feeds, and show the verdict on `replay` alone if it is given.
-
-    The other feeds run as well: the usual size of an output and eager's distance from float64 are
-    measured on them, so the figures are those of the first time.
-    """
-    name = ""
-    if replay is not None:
-        eager, name = add_feed(eager, held_out, replay)
-    verdict = judge_candidate(
-        candidate, eager, judging, progress, held_out=held_out, restrict=restrict
-    )
-    return show_feed(verdict, name) if replay is not None else verdict

@@ -19,6 +19,7 @@ from ..validators.feeds import describe_named_feed
 from ..validators.input_sensitivity import find_unequal_rows
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.masked_rows import differs_behind_masks, drop_masked_row
+from ..validators.ruling import Judgment, Ruling, decide
 from ..validators.wide_integer_feeds import WIDE
 from .branch_coverage import branch_coverage
 from .float64_reference import add_exact, add_noise_draws, find_doubtful_feeds, unstable_feeds
@@ -64,7 +65,7 @@ class Evidence:
 
     def of(self, pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]]) -> Evidence:
         """The same of these feeds alone."""
-        references, replies = _split_by_failure(pairs)
+        references, replies = _split_pairs(pairs)
         return replace(self, references=references, replies=replies)
 
     @property
@@ -73,69 +74,42 @@ class Evidence:
         return list(zip(self.references, self.replies, strict=True))
 
     def verdict(self) -> Verdict:
-        """Judge: on all feeds in FP32, on less in less.
+        """Judge: on all feeds in FP32, on fewer in lower precisions (see `FEED_RULES`)."""
+        apart = beyond_feeds(self.references, self.precision)
+        near = [p for p in self.pairs if p[0].feed.kind != WIDE and p[0].feed.name not in apart]
+        measured = self.judge_on(*_split_pairs(near))
+        return decide(measured, (rule(self, measured) for rule in FEED_RULES))
 
-        Of masks that are 0 in front, what they show counts in FP32, and the rest is told: attention
-        leaves it undefined. What lies beyond may well overflow in 16 bits, and 8-bit scales do not
-        reach there. It is run all the same, and what is wrong there is said.
-        """
-        verdict = self._with_empty(self._with_wide(self._without_wide()))
-        return replace(verdict, notes=(*verdict.notes, *self.notes))
+    def judge(self) -> JudgedEvidence:
+        """Judge, for further rules."""
+        return JudgedEvidence(evidence=self, measured=self.verdict())
 
     def wide_faults(self) -> tuple[str, ...]:
         """What is wrong on feeds of wide integers, each judged by itself."""
-        return tuple(one.reason for one in map(self._judge_alone, self._wide) if not one.passed)
+        return tuple(one.reason for one in map(self.judge_alone, self.wide_pairs) if not one.passed)
 
     @property
-    def _wide(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
+    def wide_pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
+        """Each feed of wide integers with its reply."""
         return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
 
-    def _judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
-        """The verdict on one feed of wide integers: the scale of others says nothing of it."""
-        verdict = self.judge_on(*_split_by_failure([pair]))
+    def judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
+        """Judge one feed of wide integers: the scale of others says nothing of it."""
+        measured = self.judge_on(*_split_pairs([pair]))
         reference, reply = pair
         if reply.outputs is not None:
-            return verdict
+            return measured
         why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
-        return replace(verdict, state=State.FAILED, reasons=(fault,))
-
-    def _with_wide(self, verdict: Verdict) -> Verdict:
-        """The verdict with those on feeds of wide integers."""
-        found = list(map(self._judge_alone, self._wide))
-        wrong = [one for one in found if not one.passed]
-        reasons = wrong[0].reasons if wrong else ()
-        if len(wrong) > 1:
-            last = replace(reasons[-1], text=f"{reasons[-1].text} (and {len(wrong) - 1} more)")
-            reasons = (*reasons[:-1], last)
-        return replace(
-            verdict,
-            state=max((verdict.state, *(one.state for one in wrong)), key=_rank_badness),
-            reasons=(*verdict.reasons, *reasons),
-            feeds=(*verdict.feeds, *(name for one in found for name in one.feeds)),
-            outputs=(
-                *verdict.outputs,
-                *(replace(output, apart=True) for one in found for output in one.outputs),
-            ),
-        )
-
-    def _with_empty(self, verdict: Verdict) -> Verdict:
-        """The verdict with what is wrong beside a row that a mask hides, in the other rows.
-
-        Of an artifact that is held to samples alone, drawn feeds say nothing there either.
-        """
-        for found in self._beside_empty().values():
-            if not found.passed:
-                verdict = verdict.with_fault(ReasonCode.BESIDE_MASK, found.reason)
-        return verdict
+        return replace(measured, state=State.FAILED, reasons=(fault,))
 
     def find_failed(self) -> frozenset[str]:
         """The feeds that count and on which an output is beyond its limits."""
         outputs = self.verdict().outputs
-        beside = {name for name, found in self._beside_empty().items() if not found.passed}
+        beside = {name for name, found in self.judge_beside_masks().items() if not found.passed}
         return frozenset(o.feed for o in outputs if not o.passed and not o.loose) | beside
 
-    def _beside_empty(self) -> dict[str, Verdict]:
+    def judge_beside_masks(self) -> dict[str, Verdict]:
         """The verdicts on the rows beside those that a mask hides, by the name of the feed.
 
         In lower precisions a channel is judged over all feeds: on one alone it may be near zero.
@@ -149,41 +123,96 @@ class Evidence:
             shown = drop_masked_row(reference, reply, self.references)
             if shown is None:
                 continue
-            verdict = self.judge_on(*_split_by_failure([shown]))
+            verdict = self.judge_on(*_split_pairs([shown]))
             if self.precision is Precision.FP32 or not all(one.passed for one in verdict.outputs):
                 found[reference.feed.name] = verdict
         return found
 
-    def _without_wide(self) -> Verdict:
-        pairs = [pair for pair in self.pairs if pair[0].feed.kind != WIDE]
-        if len(pairs) < len(self.references):
-            return self.of(pairs)._without_wide()
-        apart = beyond_feeds(self.references, self.precision)
-        far = [pair for pair in self.pairs if pair[0].feed.name in apart]
-        if not far:
-            return self._with_rows(self.judge_on(self.references, self.replies))
-        near = [pair for pair in self.pairs if pair[0].feed.name not in apart]
-        verdict = self._with_rows(self.judge_on(*_split_by_failure(near)))
-        beyond = self.judge_on(*_split_by_failure(far))
-        if self.precision is Precision.FP32:
-            for fault in _faults_where_shown(far, beyond):
-                verdict = verdict.with_fault(ReasonCode.OUTPUT_DIFFERS, fault)
-        return replace(
-            verdict,
-            feeds=(*verdict.feeds, *beyond.feeds),
-            outputs=(*verdict.outputs, *map(_without_measures, beyond.outputs)),
-            notes=(*verdict.notes, *_beyond_notes(far, beyond, self.precision)),
-        )
 
-    def _with_rows(self, verdict: Verdict) -> Verdict:
-        """The verdict with the faults of rows that should be equal."""
-        faults = [
-            fault
-            for reference, reply in self.pairs
-            if reference.feed.name == REPEATED and reference.feed.name not in self.loose
-            for fault in find_unequal_rows(reference, reply, verdict.tolerance)
-        ]
-        return verdict.with_fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults) if faults else verdict
+@dataclass(frozen=True, kw_only=True)
+class JudgedEvidence(Judgment):
+    """Evidence, the verdict on it, and what the rules have added so far."""
+
+    evidence: Evidence
+
+    def use_judgment(self, other: JudgedEvidence) -> JudgedEvidence:
+        """Return this judgment on other evidence: its measures, and the rulings of both."""
+        return replace(other, rulings=(*self.rulings, *other.rulings))
+
+    @property
+    def without_evidence(self) -> Judgment:
+        """The judgment alone: evidence holds the outputs of all feeds."""
+        return Judgment(measured=self.measured, rulings=self.rulings)
+
+
+def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
+    """Reject rows that differ and should be equal."""
+    faults = [
+        fault
+        for reference, reply in evidence.pairs
+        if reference.feed.name == REPEATED and reference.feed.name not in evidence.loose
+        for fault in find_unequal_rows(reference, reply, measured.tolerance)
+    ]
+    return Ruling.fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults)
+
+
+def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
+    """Report what is wrong beyond the declared values, and behind masks that are 0 in front.
+
+    In FP32 it rejects the artifact where the mask shows. Attention leaves the other positions
+    undefined, values beyond the range may overflow in 16 bits, and 8-bit scales do not reach there.
+    """
+    del measured
+    apart = beyond_feeds(evidence.references, evidence.precision)
+    far = [p for p in evidence.pairs if p[0].feed.name in apart and p[0].feed.kind != WIDE]
+    if not far:
+        return Ruling()
+    found = evidence.judge_on(*_split_pairs(far))
+    faults = _faults_where_shown(far, found) if evidence.precision is Precision.FP32 else ()
+    return replace(
+        Ruling.fault(ReasonCode.OUTPUT_DIFFERS, *reversed([*faults])),
+        feeds=found.feeds,
+        outputs=tuple(map(_without_measures, found.outputs)),
+        notes=tuple(_beyond_notes(far, found, evidence.precision)),
+    )
+
+
+def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
+    """Judge each feed of wide integers by itself."""
+    del measured
+    found = list(map(evidence.judge_alone, evidence.wide_pairs))
+    wrong = [one for one in found if not one.passed]
+    reasons = wrong[0].reasons if wrong else ()
+    if len(wrong) > 1:
+        last = replace(reasons[-1], text=f"{reasons[-1].text} (and {len(wrong) - 1} more)")
+        reasons = (*reasons[:-1], last)
+    return Ruling(
+        last=reasons,
+        feeds=tuple(name for one in found for name in one.feeds),
+        outputs=tuple(replace(output, apart=True) for one in found for output in one.outputs),
+    )
+
+
+def _check_beside_masks(evidence: Evidence, measured: Verdict) -> Ruling:
+    """Reject what is wrong beside a row that a mask hides, in the other rows."""
+    del measured
+    wrong = [one.reason for one in evidence.judge_beside_masks().values() if not one.passed]
+    return Ruling.fault(ReasonCode.BESIDE_MASK, *reversed(wrong))
+
+
+def _note_left_out(evidence: Evidence, measured: Verdict) -> Ruling:
+    """Name the feeds that were left out."""
+    del measured
+    return Ruling(notes=evidence.notes)
+
+
+FEED_RULES: tuple[Callable[[Evidence, Verdict], Ruling], ...] = (
+    _check_equal_rows,
+    _check_beyond,
+    _check_wide,
+    _check_beside_masks,
+    _note_left_out,
+)
 
 
 def _faults_where_shown(
@@ -203,12 +232,8 @@ def _faults_where_shown(
                 yield f"output {one.output!r} {where}: {one.reason}"
 
 
-def _rank_badness(state: State) -> int:
-    return (State.PASSED, State.FAILED, State.ERROR).index(state)
-
-
-def redraw_and_judge(evidence: Evidence, eager: EagerReference) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck may have refused it, that with float64, then more draws.
+def redraw(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
+    """Judge again where eager's luck may have rejected it: with float64, then with more draws.
 
     Once the feeds that were over are within, channels may be over that are pooled over all feeds:
     those are looked at in the same way.
@@ -216,7 +241,7 @@ def redraw_and_judge(evidence: Evidence, eager: EagerReference) -> tuple[Evidenc
     takes another arm of a branch on data: there it is the arm that noise moves, and what was
     captured may have no other.
     """
-    verdict = evidence.verdict()
+    evidence, verdict = judged.evidence, judged.measured
     unstable = unstable_feeds(evidence.references, verdict, eager)
     if unstable and (unstable := _find_undecided_feeds(unstable, eager)):
         stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
@@ -232,7 +257,7 @@ def redraw_and_judge(evidence: Evidence, eager: EagerReference) -> tuple[Evidenc
             references = add_noise_draws(old, feeds, eager)
         evidence = replace(evidence, references=references)
         verdict = evidence.verdict()
-    return evidence, verdict
+    return replace(judged, evidence=evidence, measured=verdict)
 
 
 def _find_undecided_feeds(unstable: Mapping[str, str], eager: EagerReference) -> dict[str, str]:
@@ -261,7 +286,7 @@ def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
         return ArtifactOutputs(outputs=None, error=error.message)
 
 
-def _split_by_failure(
+def _split_pairs(
     pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]],
 ) -> tuple[tuple[ReferenceOutputs, ...], tuple[ArtifactOutputs, ...]]:
     return tuple(one for one, _ in pairs), tuple(reply for _, reply in pairs)

@@ -14,9 +14,10 @@ from ..core.verdict import State, Verdict
 from ..validators.edge_case_feeds import draw_few_rows
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.output_pairs import find_sample
+from ..validators.ruling import Ruling
 from ..validators.wide_integer_feeds import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
 from .eager_reference import EagerReference, run_eager
-from .reply_evidence import Evidence, reply_to
+from .reply_evidence import Evidence, JudgedEvidence, reply_to
 from .rounding_ties import mark_undecided_replies
 from .run_reference import finite_part, run_reference
 
@@ -34,14 +35,9 @@ _NOISE_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
 
 
 def restrict_values(
-    evidence: Evidence,
-    verdict: Verdict,
-    eager: EagerReference,
-    opened: Callable[[], Runner],
-    *,
-    narrow: bool,
-) -> tuple[Evidence, Verdict]:
-    """The verdict; where an artifact is wrong on wide integers alone, that on narrower ones.
+    judged: JudgedEvidence, eager: EagerReference, opened: Callable[[], Runner], *, narrow: bool
+) -> JudgedEvidence:
+    """Hold an artifact that is wrong on wide integers alone to narrower ones.
 
     With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
     that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
@@ -49,34 +45,30 @@ def restrict_values(
     rejected: the reason names the input and a value at which it is wrong.
     """
     specs = find_wide_inputs(eager.signature)
-    if verdict.state is not State.FAILED or not specs:
-        return evidence, verdict
+    if judged.verdict.state is not State.FAILED or not specs:
+        return judged
+    evidence = judged.evidence
     plain = _drop_wide_feeds(evidence)
     stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
     chosen = [spec for spec in specs if spec not in stated]
     if not stated and not plain.verdict().passed:
-        return evidence, verdict
+        return judged
     with opened() as runner:
         trial = _RangeTrial(evidence=evidence, eager=eager, runner=runner)
-        for spec in stated:
-            verdict = trial.find_wrong_ranges(spec, verdict)
-        if stated or not _has_wide_failure(verdict):
-            return evidence, verdict
-        return _judge_narrowed(trial, chosen, plain, verdict, evidence)
+        judged = judged.plus(*map(trial.find_wrong_value, stated))
+        if stated or not _has_wide_failure(judged.verdict):
+            return judged
+        return _judge_narrowed(trial, chosen, plain, judged)
 
 
 def _judge_narrowed(
-    trial: _RangeTrial,
-    specs: Sequence[InputSpec],
-    plain: Evidence,
-    verdict: Verdict,
-    asked: Evidence,
-) -> tuple[Evidence, Verdict]:
+    trial: _RangeTrial, specs: Sequence[InputSpec], plain: Evidence, judged: JudgedEvidence
+) -> JudgedEvidence:
     ranges: dict[str, tuple[int, int]] = {}
     for spec in specs:
         found = trial.widest(spec)
         if found is None:
-            return asked, trial.find_wrong_ranges(spec, verdict)
+            return judged.plus(trial.find_wrong_value(spec))
         ranges[spec.name] = found
     for together in _narrower_together(ranges, specs):
         pairs = trial.pairs(together) or ()
@@ -85,15 +77,15 @@ def _judge_narrowed(
             references=(*plain.references, *(one for one, _ in pairs)),
             replies=(*plain.replies, *(reply for _, reply in pairs)),
         )
-        now = held.verdict()
+        now = held.judge()
         if now.passed:
             break
     else:
-        return asked, verdict
+        return judged
     whole = {spec.name: spec.values for spec in specs if spec.values is not None}
     kept = {n: r for n, r in together.items() if r != (int(whole[n].low), int(whole[n].high))}
     notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
-    return held, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+    return judged.use_judgment(now).plus(Ruling(restricted_values=kept, notes=notes))
 
 
 def _narrower_together(
@@ -185,16 +177,14 @@ class _RangeTrial:
         found = next((b for b in lower if self._right({spec.name: (b, upper)})), floor)
         return found, upper
 
-    def find_wrong_ranges(self, spec: InputSpec, verdict: Verdict) -> Verdict:
-        """The verdict with a small value of the input at which the artifact is wrong, if it is.
+    def find_wrong_value(self, spec: InputSpec) -> Ruling:
+        """Reject the artifact for a small value of the input at which it is wrong, if there is one.
 
         Another may be smaller: where quotients are rounded, right values lie between wrong ones.
         """
         value = self._wrong_value(spec)
-        if value is None:
-            return verdict
-        text = f"input {spec.name!r}: wrong at the value {value}"
-        return verdict.with_fault(ReasonCode.WIDE_VALUES, text)
+        texts = [] if value is None else [f"input {spec.name!r}: wrong at the value {value}"]
+        return Ruling.fault(ReasonCode.WIDE_VALUES, *texts)
 
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,45 +12,47 @@ from ..core.verdict import Verdict
 from ..validators.edge_case_values import EMPTY_MASK
 from ..validators.masked_rows import count_padded_positions, drop_masked_row
 from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
+from ..validators.ruling import Ruling
+from .eager_reference import EagerReference
 from .float64_reference import add_exact
-from .reply_evidence import Evidence, redraw_and_judge
+from .reply_evidence import Evidence, JudgedEvidence, redraw
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
-    from .eager_reference import EagerReference
 
 _TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores, as the note says it
 _ROUGH_TOLERANCE = 1e-4  # of the signal: 80 dB
 
 
-def judge_with_ties(evidence: Evidence, eager: EagerReference) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck, a tie or a fast path may have refused it, that without."""
-    return judge_with_plain_paths(*settle_ties(*redraw_and_judge(evidence, eager), eager), eager)
+def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
+    """Judge; where that rejects, take the second looks that may clear the artifact, in order."""
+    judged = evidence.judge()
+    for look in SECOND_LOOKS:
+        judged = look(judged, eager)
+    return judged
 
 
-def settle_ties(
-    asked: Evidence, verdict: Verdict, eager: EagerReference
-) -> tuple[Evidence, Verdict]:
-    """The verdict; where an artifact was refused for its choice among equal scores, that without.
+def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
+    """Judge again where an artifact was rejected for its choice among equal scores.
 
     On each feed that it failed, eager is run again taking the first, and the last, of scores that
     are equal but for roundoff, wherever torch leaves that open. If the artifact is eager's equal
-    so, within all limits, that answer stands there as eager's own: any other choice is refused as
+    so, within all limits, that answer stands there as eager's own: any other choice is rejected as
     before. Some other feed must show the same choices without a tie.
     """
-    evidence, failed = asked, _find_failed_feeds(verdict)
+    evidence, failed = judged.evidence, _find_failed_feeds(judged.measured)
     for last in _TIE_ORDERS:
         settled = _settle_feeds(evidence, failed, eager, last=last)
         if settled is not None:
             right = failed - _find_failed_feeds(settled.verdict())
             evidence = _take_settled(evidence, settled, right)
             failed -= right
-    both = zip(asked.references, evidence.references, strict=True)
+    both = zip(judged.evidence.references, evidence.references, strict=True)
     chosen = [new for old, new in both if new is not old]
     if not chosen or not _is_shown_elsewhere(evidence, eager):
-        return asked, verdict
-    evidence, verdict = redraw_and_judge(evidence, eager)
-    return evidence, replace(verdict, notes=(*verdict.notes, *_tie_notes(chosen)))
+        return judged
+    again = redraw(evidence.judge(), eager)
+    return judged.use_judgment(again).plus(Ruling(notes=_tie_notes(chosen)))
 
 
 def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
@@ -138,18 +140,13 @@ def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str])
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
     """Whether a feed that counts makes the same kind of choice with nothing left open."""
-    return any(
-        not one.settled and one.feed.name not in evidence.loose and _is_decided(one, eager)
-        for one in evidence.references
-    )
-
-
-def _is_decided(reference: ReferenceOutputs, eager: EagerReference) -> bool:
-    for last in _TIE_ORDERS:
-        outputs = _run_with_order(reference, eager, last=last, exact=False)
-        if outputs is None or not _is_same_outputs(outputs, reference.outputs):
-            return False
-    return True
+    for one in evidence.references:
+        if one.settled or one.feed.name in evidence.loose:
+            continue
+        orders = (_run_with_order(one, eager, last=last, exact=False) for last in _TIE_ORDERS)
+        if all(found is not None and _is_same_outputs(found, one.outputs) for found in orders):
+            return True
+    return False
 
 
 def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
@@ -168,36 +165,41 @@ def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
 PLAIN_PATH = "plain path"
 
 
-def judge_with_plain_paths(
-    asked: Evidence, verdict: Verdict, eager: EagerReference
-) -> tuple[Evidence, Verdict]:
-    """The verdict; where an artifact was refused for what a fast path fills in, that without.
+def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
+    """Judge again where an artifact was rejected for what a fast path fills in.
 
     On each feed that it failed, eager is run again without fast paths of attention. If the artifact
     is eager's equal so on the whole feed, within all limits, and the two paths differ in padded
     positions alone, the plain path stands there as eager's own, with a note. Wherever the two
     agree it is held to both.
     """
-    failed = frozenset() if verdict.passed else asked.find_failed()
+    asked = judged.evidence
+    failed = frozenset() if judged.passed else asked.find_failed()
     plain = {
         one.feed.name: found
         for one in asked.references
         if one.feed.name in failed and not one.settled and (found := _plain_reference(one, eager))
     }
     if not plain:
-        return asked, verdict
-    evidence = _use_plain_references(asked, plain, eager)
-    wrong = evidence.find_failed()
+        return judged
+    wrong = _use_plain_references(asked, plain, eager).find_failed()
     kept = {name: one for name, one in plain.items() if name not in wrong}
     both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
-    judged = [[_select_judged_outputs(one, asked.references) for one in pair] for pair in both]
-    positions = count_padded_positions([(old, new) for old, new in judged])
+    outputs = [[_select_judged_outputs(one, asked.references) for one in pair] for pair in both]
+    positions = count_padded_positions([(old, new) for old, new in outputs])
     if not kept:
-        return asked, verdict
+        return judged
     if not positions:
-        return asked, replace(verdict, notes=(*verdict.notes, _leak_text([*kept])))
-    evidence, verdict = redraw_and_judge(_use_plain_references(asked, kept, eager), eager)
-    return evidence, replace(verdict, notes=(*verdict.notes, _plain_path_note(positions, [*kept])))
+        return judged.plus(Ruling(notes=(_leak_text([*kept]),)))
+    again = redraw(_use_plain_references(asked, kept, eager).judge(), eager)
+    return judged.use_judgment(again).plus(Ruling(notes=(_plain_path_note(positions, [*kept]),)))
+
+
+SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], ...] = (
+    redraw,
+    settle_ties,
+    take_plain_paths,
+)
 
 
 def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> ReferenceOutputs | None:

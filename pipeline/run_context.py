@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard
 from ..core.contract import CalibrationFeeds
 from ..core.domain import Domain
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
 from ..core.manifest import Failure, Manifest, Pending
@@ -51,35 +50,58 @@ from .worst_feed import drop_worst_feeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """What every step of one run shares.
+class Workspace:
+    """Where a run works, and where it reports.
 
-    `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
-    `record` is of the calibration of this run, or of the parent's where that is quantized.
-    `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
-    those taken down already, by the rewrites of the model and the capture. `stamp` is of the
-    checkpoint when it was read. `tracker` knows what was read beside the order. `narrowed` are the
-    eager sides within smaller domains, by these as `--input` reads them. `places` are sizes that
-    every artifact is judged at beside the feeds', by what they were found for. `held` are sets of
-    rewrites with which an artifact passed, the latest first.
+    `tracker` knows what was read beside the order, `cache` keeps quantizers' results.
     """
 
-    order: Order
-    eager: EagerReference
     folder: OutputFolder
     progress: Progress
-    metadata: dict[str, str]
+    cache: CalibrationCache | None = None
+    tracker: ReadTracker | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSamples:
+    """The user's samples in a run.
+
+    `calibration` are those for quantizers, `held_out` eager on those that no quantizer sees: INT8
+    is judged on them. `record` is of the calibration of this run, or of the parent's where that is
+    quantized. `labelled` is the labelled data with eager's answers, where accuracy is measured.
+    """
+
     calibration: CalibrationFeeds | None = None
     record: CalibrationRecord | None = None
     held_out: tuple[ReferenceOutputs, ...] = ()
-    cache: CalibrationCache | None = None
     labelled: LabelledFeeds | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMemory:
+    """What steps of a run keep for later ones.
+
+    `programs` are the captured programs, by the rewrites of the model and the capture. `narrowed`
+    are the eager sides within smaller domains, by these as `--input` reads them. `places` are sizes
+    that every artifact is judged at beside the feeds', by what they were found for. `held` are sets
+    of rewrites with which an artifact passed, the latest first.
+    """
+
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
-    stamp: ChangeGuard = NO_GUARD
-    tracker: ReadTracker | None = None
     narrowed: dict[str, EagerReference] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What every step of one run shares: the order, the eager side, and where it works."""
+
+    order: Order
+    eager: EagerReference
+    workspace: Workspace
+    samples: RunSamples = field(default_factory=RunSamples)
+    memory: RunMemory = field(default_factory=RunMemory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +120,19 @@ class Parent:
     traced: bool = False
     capture: str = ""
     domain: Domain | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """A step of a run, and what it starts from."""
+
+    step: Step
+    parent: Parent
+    run: RunContext
+
+    def within(self, eager: EagerReference) -> StepWork:
+        """Return the same work with another eager side."""
+        return replace(self, run=replace(self.run, eager=eager))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +171,8 @@ def read_known_record(
     raise UsageError(
         f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
         hint=_OTHER_FOLDER_HINT,
+        code=ErrorCode.FOLDER_OCCUPIED,
+        option="overwrite",
     )
 
 
@@ -232,7 +269,12 @@ def continue_manifest(
             localisations=known.localisations,
         )
     if not order.discards and not order.overwrite:
-        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_OTHER_FOLDER_HINT)
+        raise UsageError(
+            f"{order.out} holds artifacts {difference}",
+            hint=_OTHER_FOLDER_HINT,
+            code=ErrorCode.FOLDER_OCCUPIED,
+            option="overwrite",
+        )
     own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
     own = own if order.discards else []
     for file in own:
@@ -393,8 +435,7 @@ def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
         yield Path(order.measuring.data.source)
 
 
-def add_dependencies(manifest: Manifest, run: RunContext) -> Manifest:
+def add_dependencies(manifest: Manifest, tracker: ReadTracker | None) -> Manifest:
     """The record with what was read until now."""
-    tracker = run.tracker
     needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
     return replace(manifest, needs=merge_dependencies(manifest.needs, needs))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
-from .. import __version__
 from ..converters.registry import TARGETS, as_deferred
 from ..core.contract import EAGER, Readiness, Target
 from ..core.errors import ConversionError, Hint, ModelcError, Option
@@ -29,19 +27,16 @@ from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, make_plan, make_skipped_failure, step_failure
-from .provenance.seals import (
-    CHECKPOINT_KEY,
-    MODELC_KEY,
-    SIGNATURE_KEY,
-    capture_method,
-    signature_digest,
-)
+from .provenance.seals import capture_method
 from .quantization import CalibrationCache, prepare_calibration
 from .recorded_run import has_unknown_trace, record_beside
 from .run_context import (
     Parent,
     RunContext,
+    RunSamples,
     StepResult,
+    StepWork,
+    Workspace,
     add_dependencies,
     begin_record,
     drop_stale_keys,
@@ -82,98 +77,88 @@ def run(
         eager = open_subject(order.source, checkpoint, order.judging, progress, order.signature)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
-        steps = tuple(step.name for step in plan)
-        manifest = replace(manifest, steps=steps, failures=order.resume.failures)
+        manifest = replace(
+            manifest, steps=tuple(step.name for step in plan), failures=order.resume.failures
+        )
         manifest = resume_manifest(manifest, known, order.resume)
         if begun is not None:
             begun(manifest)
-        context = add_labelled(
-            replace(make_context(order, eager, folder, progress), tracker=tracker), held
-        )
         left = list_remaining_steps(plan, manifest, order.resume)
-        context = _add_calibration(context, plan if _has_int8(left) else (), held)
+        workspace = replace(make_workspace(order, folder, progress), tracker=tracker)
+        context = RunContext(
+            order=order,
+            eager=eager,
+            workspace=workspace,
+            samples=_open_samples(order, plan if _has_int8(left) else (), eager, workspace, held),
+        )
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)
             if not any(later.captures for later in left[done:]):
-                context.programs.clear()  # nothing starts from them any more
+                context.memory.programs.clear()  # nothing starts from them any more
         return manifest
 
 
-def _has_int8(plan: tuple[Step, ...]) -> bool:
+def _has_int8(steps: Sequence[Step]) -> bool:
     """Whether something is judged on samples that were held out of calibration."""
-    return any(step.wanted.precision is Precision.INT8 for step in plan)
+    return any(step.wanted.precision is Precision.INT8 for step in steps)
 
 
-def make_context(
-    order: Order, eager: EagerReference, folder: OutputFolder, progress: Progress
-) -> RunContext:
-    """What the steps of the order share."""
-    return RunContext(
-        order=order,
-        eager=eager,
-        folder=folder,
-        progress=progress,
-        metadata={
-            MODELC_KEY: __version__,
-            "torch": metadata.version("torch"),
-            CHECKPOINT_KEY: eager.checkpoint.digest,
-            SIGNATURE_KEY: signature_digest(eager.signature),
-        },
-        cache=_open_calibration_cache(order, progress),
-        stamp=eager.stamp,
-    )
-
-
-def _open_calibration_cache(order: Order, progress: Progress) -> CalibrationCache | None:
-    """Where quantizers' results are kept for later runs."""
+def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:
+    """Where the run works; quantizers' results are kept where the order has a cache."""
     if order.cache is None:
-        return None
+        return Workspace(folder=folder, progress=progress)
     limit = DEFAULT_CACHE_LIMIT if order.cache_limit is None else order.cache_limit
     store = ResultStore(order.cache / RESULTS_FOLDER, limit, tell=progress.tell)
-    return CalibrationCache(store, order.source.checkpoint.name)
+    cache = CalibrationCache(store, order.source.checkpoint.name)
+    return Workspace(folder=folder, progress=progress, cache=cache)
 
 
-def add_labelled(context: RunContext, held: ExitStack) -> RunContext:
-    """The run context with eager's answers on labelled data, where the order measures accuracy."""
-    labelled = enter_labelled(context.order.measuring, context.eager, context.progress, held)
-    return replace(context, labelled=labelled)
-
-
-def _add_calibration(context: RunContext, plan: tuple[Step, ...], held: ExitStack) -> RunContext:
-    """The run context with its calibration samples looked through, where a step quantizes.
+def _open_samples(
+    order: Order,
+    plan: Sequence[Step],
+    eager: EagerReference,
+    workspace: Workspace,
+    held: ExitStack,
+) -> RunSamples:
+    """Open labelled data where the order measures accuracy, and samples where a step quantizes.
 
     Samples of a loader may lie in a temporary folder, which goes when `held` is closed. Where the
     parent is quantized already, what it was calibrated and judged with serves its children.
     """
-    options = context.order.lowering.calibration
+    progress, folder = workspace.progress, workspace.folder
+    labelled = enter_labelled(order.measuring, eager, progress, held)
+    options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
-        return _add_recorded_parent(context)
-    samples = prepare_calibration(
-        options, context.eager, context.progress, root=context.folder.path
+        samples = _samples_of_parent(order.parent, eager, workspace)
+        return replace(samples, labelled=labelled)
+    found = prepare_calibration(options, eager, progress, root=folder.path)
+    held.callback(found.close)
+    return RunSamples(
+        calibration=found,
+        record=found.record,
+        held_out=refer_held_out(found.held_out, eager, progress),
+        labelled=labelled,
     )
-    held.callback(samples.close)
-    held_out = refer_held_out(samples.held_out, context.eager, context.progress)
-    return replace(context, calibration=samples, record=samples.record, held_out=held_out)
 
 
-def _add_recorded_parent(context: RunContext) -> RunContext:
-    """The bench with what the order's parent has on record, if that is of this very model."""
-    path = context.order.parent
-    beside = None if path is None else record_beside(path)
-    if path is None or beside is None or beside[1].calibration is None:
-        return context
+def _samples_of_parent(
+    parent: Path | None, eager: EagerReference, workspace: Workspace
+) -> RunSamples:
+    """What the order's parent has on record, if that is of this very model."""
+    beside = None if parent is None else record_beside(parent)
+    if parent is None or beside is None or beside[1].calibration is None:
+        return RunSamples()
     manifest, artifact = beside
-    eager = context.eager
     same_model = manifest.checkpoint.digest == eager.checkpoint.digest
     if not same_model or manifest.signature.inputs != eager.signature.inputs:
-        context.progress.note(
-            f"{path.name} has held-out samples of another model or other inputs: not used",
+        workspace.progress.note(
+            f"{parent.name} has held-out samples of another model or other inputs: not used",
             warning=True,
         )
-        return context
-    record = relocate_record(beside[1].calibration, path.parent, context.folder.path)
-    held_out = refer_held_out(load_samples(artifact, path.parent), eager, context.progress)
-    return replace(context, record=record, held_out=held_out)
+        return RunSamples()
+    record = relocate_record(beside[1].calibration, parent.parent, workspace.folder.path)
+    feeds = load_samples(artifact, parent.parent)
+    return RunSamples(record=record, held_out=refer_held_out(feeds, eager, workspace.progress))
 
 
 def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifest:
@@ -184,26 +169,28 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     Raises:
         CheckpointError: the checkpoint was written to meanwhile.
     """
-    context.progress.tell(Entered(artifact=step.name))
+    context.workspace.progress.tell(Entered(artifact=step.name))
     made, before = _make_step(step, manifest, context), manifest
     other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
-        manifest = record_result(manifest, sibling, mother)
-        manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
+        if mother is not None:
+            manifest = record_result(manifest, sibling, mother)
+            manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
     elif made.verdict is not None and not made.verdict.passed and step.is_derived:
         parent = _find_parent(step, manifest, context)
-        made = (parent and build_above_one(step, parent, context)) or made
-    context.stamp.check()
-    keys = drop_stale_keys(context.order.resume, context.progress).keys
+        work = parent and StepWork(step=step, parent=parent, run=context)
+        made = (work and build_above_one(work)) or made
+    context.eager.stamp.check()
+    keys = drop_stale_keys(context.order.resume, context.workspace.progress).keys
     made = made if other else _add_key(made, keys.get(step.name, ""))
-    now = add_dependencies(record_result(manifest, step, made), context)
+    now = add_dependencies(record_result(manifest, step, made), context.workspace.tracker)
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
         if pending.step not in {step.name, *left}:
             text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
-            context.progress.note(text, warning=True)
-    context.folder.commit(now, find_unreferenced_files(before, now))
+            context.workspace.progress.note(text, warning=True)
+    context.workspace.folder.commit(now, find_unreferenced_files(before, now))
     return add_guilty_layer(
         now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_scene(step, context)
     )
@@ -227,9 +214,9 @@ def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
     """Where a refused artifact of the step is looked into."""
     return RejectionScene(
         eager=context.eager,
-        progress=context.progress,
-        folder=context.folder.path,
-        held_out=select_held_out(step.wanted.precision, context),
+        progress=context.workspace.progress,
+        folder=context.workspace.folder.path,
+        held_out=select_held_out(step.wanted.precision, context.samples),
         written=context.order.custom_ops,
     )
 
@@ -239,11 +226,14 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
     parent = _find_parent(step, manifest, context)
     if parent is None:
         return StepResult(failure=make_skipped_failure(step, manifest))
+    work = StepWork(step=step, parent=parent, run=context)
     if step.pending is not None:
-        if context.labelled is not None:
-            context.progress.note(f"{step.name} is only prepared: not measured on labelled data")
-        return prepare_pending(step, parent, step.pending, context)
-    return build_step(step, parent, context)
+        if context.samples.labelled is not None:
+            context.workspace.progress.note(
+                f"{step.name} is only prepared: not measured on labelled data"
+            )
+        return prepare_pending(work, step.pending)
+    return build_step(work)
 
 
 def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent | None:
@@ -271,7 +261,7 @@ def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent 
     refused = any(a.name == f"{REJECTED_FOLDER}/{step.parent}" for a in manifest.artifacts)
     if parent is None or refused or step.parent in broken:
         return None
-    path = context.folder.path / parent.files[0].name
+    path = context.workspace.folder.path / parent.files[0].name
     return Parent(
         name=parent.name,
         digest=parent.digest,
@@ -285,22 +275,21 @@ def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent 
 
 def _is_artifact_file(artifact: Artifact, path: Path, context: RunContext) -> bool:
     """Whether the path is that very artifact of the output folder."""
-    return (context.folder.path / artifact.files[0].name).resolve() == path.resolve()
+    return (context.workspace.folder.path / artifact.files[0].name).resolve() == path.resolve()
 
 
-def prepare_pending(
-    step: Step, parent: Parent, readiness: Readiness, context: RunContext
-) -> StepResult:
+def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     """Run the target's pre-flight on the parent and leave the step pending.
 
     What the framework is sure to refuse is a failure here: another host could not finish it.
     """
+    step, parent, context = work.step, work.parent, work.run
     target = as_deferred(step.target)
     if target is None or parent.path is None:
         raise RuntimeError(f"{step.name} cannot be prepared")
     try:
-        with context.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
-            job = make_job(step, parent, context, context.folder.workplace(step.name))
+        with context.workspace.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
+            job = make_job(work, context.workspace.folder.workplace(step.name))
             found = target.preflight(job)
             clock.passed = not found.blockers
             if found.blockers:
@@ -308,7 +297,7 @@ def prepare_pending(
                 raise ConversionError(
                     f"{step.name} cannot be built: {found.blockers[0]}{more}",
                     hint=Hint(
-                        f"more is in {context.folder.logs / step.name}.log; ",
+                        f"more is in {context.workspace.folder.logs / step.name}.log; ",
                         Option("plugins"),
                         " names libraries for operators that it lacks",
                     ),
@@ -317,7 +306,7 @@ def prepare_pending(
     except ModelcError as error:
         return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
-        context.progress.note(f"{step.name}: {warning}", warning=True)
+        context.workspace.progress.note(f"{step.name}: {warning}", warning=True)
     return StepResult(
         pending=Pending(
             step=step.name,

@@ -186,11 +186,11 @@ def check_stateless(
     Raises:
         CheckpointError: it gives other outputs then.
     """
-    changed = before.changed()
+    changed = before.list_changes()
     feeds = [one for one in references if not one.feed.beyond] if changed else []
     for reference in feeds[:_MAX_FEEDS]:
         try:
-            with before.put_back():
+            with before.use_initial_state():
                 outputs = eager.run_with_deadline(reference.feed.arrays)
         except CheckpointError as error:
             raise _stateful_error(changed, f"{reference.feed.name}: {error.message}") from error
@@ -213,7 +213,7 @@ def preserve_state(eager: Eager, feed: Feed) -> Iterator[None]:
     try:
         yield
     finally:
-        changed = before.changed()
+        changed = before.list_changes()
         before.restore()
     if first is None:
         return

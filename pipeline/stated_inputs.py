@@ -10,7 +10,7 @@ from typing import Protocol
 from ..checkpoints.factory import import_object
 from ..core.contract import Feed
 from ..core.dims import check_typos
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.grammar import parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
 from .order import Source
@@ -157,5 +157,6 @@ def _load_function(spec: str) -> Callable[..., object]:
             f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
             hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
             option="custom-op",
+            code=ErrorCode.NOT_CALLABLE,
         )
     return found

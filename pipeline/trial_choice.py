@@ -15,8 +15,10 @@ from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
 from ..core.kinds import ReasonCode
 from ..core.verdict import Reason, State
+from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, try_recipe
 from .held_out import FEW_SAMPLES, plain_samples
+from .labelled_accuracy import LabelledFeeds
 from .layer_noise import (
     RankedLayers,
     digest_references,
@@ -25,10 +27,10 @@ from .layer_noise import (
     rank_layers,
 )
 from .layer_search import BudgetPoint, LayerChoice, find_fewest
-from .order import MAX_TRIALS
+from .order import MAX_TRIALS, Order
 from .plan import Step
-from .quantization import QuantizationTask, make_quantization, quantization_key
-from .run_context import Parent, RunContext
+from .quantization import make_quantization, quantization_key
+from .run_context import StepWork
 from .run_progress import Clock
 
 # Measurements that ranking may make for each trial allowed: each runs a few samples, where a trial
@@ -44,12 +46,12 @@ class BalancedTrial:
     tradeoffs: tuple[TradeOff, ...]
 
 
-def has_budget(step: Step, run: RunContext) -> bool:
+def has_budget(step: Step, order: Order) -> bool:
     """Whether the step quantizes, and something was asked for that its result must keep."""
-    return bool(step.quantizers) and run.order.has_accuracy_budget
+    return bool(step.quantizers) and order.has_accuracy_budget
 
 
-def balance_layers(step: Step, plain: Trial, parent: Parent, run: RunContext) -> BalancedTrial:
+def balance_layers(work: StepWork, plain: Trial) -> BalancedTrial:
     """The plain INT8 trial where it holds the budget, else the best that returning layers gives.
 
     Where the budget cannot be met, the trial is the one nearest to it; its verdict has failed and
@@ -58,29 +60,20 @@ def balance_layers(step: Step, plain: Trial, parent: Parent, run: RunContext) ->
     first = tradeoff_from(plain, (), 0.0)
     if plain.verdict.passed or not _is_numeric(plain):
         return BalancedTrial(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
-    most = run.order.lowering.max_trials or MAX_TRIALS
-    ranked = _rank_or_none(step, plain, parent, run, most=_MEASUREMENTS_PER_TRIAL * most)
-    if ranked is None:
+    step, order = work.step, work.run.order
+    most = order.lowering.max_trials or MAX_TRIALS
+    try:
+        ranked = rank_layers(work, plain, most=_MEASUREMENTS_PER_TRIAL * most)
+    except (ConversionError, RunnerError) as error:
+        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
+        work.run.workspace.progress.note(text, warning=True)
         return BalancedTrial(trial=plain, tradeoffs=(first,))
-    making = TrialBase(step=step, recipe=plain.recipe, parent=parent, run=run)
-    trials = BudgetTrials(making, ranked, most)
+    trials = BudgetTrials(work, plain.recipe, ranked, most)
     ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scale_to(first.sqnr)
-    found = find_fewest(ranking, run.order.judging.min_sqnr, trials.judge, trials.more)
+    found = find_fewest(ranking, order.judging.min_sqnr, trials.judge, trials.more)
     if found.kept is not None:
         return _settle_met(trials, tuple(sorted(found.kept)), found, first, ranked)
     return _settle_missed(trials, found, plain, first, ranked)
-
-
-def _rank_or_none(
-    step: Step, plain: Trial, parent: Parent, run: RunContext, *, most: int
-) -> RankedLayers | None:
-    """The layers by at most `most` measurements; None, with a note, where they cannot be ranked."""
-    try:
-        return rank_layers(step, plain, parent, run, most=most)
-    except (ConversionError, RunnerError) as error:
-        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
-        run.progress.note(text, warning=True)
-        return None
 
 
 def _is_numeric(trial: Trial) -> bool:
@@ -110,10 +103,10 @@ def _settle_met(
     notes.append(trials.rests_on)
     if found.ended:
         notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
-    verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
-    chosen = kept if verdict.passed else None
+    chosen = kept if trial.verdict.passed else None
     return BalancedTrial(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, chosen))
+        trial=trial.plus(Ruling(notes=tuple(notes))),
+        tradeoffs=(first, *_sort_tradeoffs(trials, chosen)),
     )
 
 
@@ -137,9 +130,8 @@ def _settle_missed(
         f"with {count} of {len(ranked.layers)} layers in floating point"
     )
     missed = Reason(code=ReasonCode.BUDGET, text=text)
-    verdict = replace(trial.verdict, reasons=(*trial.verdict.reasons, missed))
     return BalancedTrial(
-        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sort_tradeoffs(trials, None))
+        trial=trial.plus(Ruling(last=(missed,))), tradeoffs=(first, *_sort_tradeoffs(trials, None))
     )
 
 
@@ -152,16 +144,6 @@ def _sort_tradeoffs(trials: BudgetTrials, chosen: KeptLayers | None) -> tuple[Tr
 KeptLayers: TypeAlias = tuple[int, ...]  # layers by index, ascending
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialBase:
-    """What is made again and again: a step, by the way of its plain trial."""
-
-    step: Step
-    recipe: Recipe
-    parent: Parent
-    run: RunContext
-
-
 class BudgetTrials:
     """Makes, judges and remembers; of what lies on disk only the best stays.
 
@@ -169,15 +151,16 @@ class BudgetTrials:
     from the cache.
     """
 
-    def __init__(self, making: TrialBase, ranked: RankedLayers, most: int) -> None:
-        run = making.run
-        self._making, self._ranked, self.most = making, ranked, most
+    def __init__(self, work: StepWork, recipe: Recipe, ranked: RankedLayers, most: int) -> None:
+        run = work.run
+        self._work, self._recipe, self._ranked, self.most = work, recipe, ranked, most
         self._store = open_tradeoff_store(run.order.cache)
         order = run.order
-        references = (*run.eager.references, *run.held_out)
+        references = (*run.eager.references, *run.samples.held_out)
         self._key = (
             "trial", str(order.judging), digest_references(references), str(order.opset),
-            str(order.external_data), str(sorted(order.settings.items())), _key_of_labels(run),
+            str(order.external_data), str(sorted(order.settings.items())),
+            _key_of_labels(run.samples.labelled),
         )  # fmt: skip
         self._live: tuple[KeptLayers, Trial] | None = None
         self.points: dict[KeptLayers, TradeOff] = {}
@@ -185,7 +168,7 @@ class BudgetTrials:
     @property
     def rests_on(self) -> str:
         """On how many samples the choice of layers was judged: few are a matter of luck."""
-        count = len(plain_samples(self._making.run.held_out))
+        count = len(plain_samples(self._work.run.samples.held_out))
         few = ": few, other samples might choose others" if count < FEW_SAMPLES else ""
         return f"these were chosen by the worst of {count} held-out samples{few}"
 
@@ -197,7 +180,9 @@ class BudgetTrials:
         """Whether the artifact with these layers in floating point holds the budget."""
         kept = tuple(sorted(layers))
         if kept not in self.points:
-            key = digest_texts((*self._key, quantization_key(self._work(kept))))
+            key = digest_texts(
+                (*self._key, quantization_key(make_quantization(self._work, self._way(kept))))
+            )
             known = self._store.take(key, TradeOff)
             self.points[kept] = known or self._try(kept)
             self._store.keep(key, self.points[kept])
@@ -231,21 +216,16 @@ class BudgetTrials:
 
     def worth(self, point: TradeOff) -> float:
         """More is better: the SQNR where it is what was asked for, else the drop turned round."""
-        if self._making.run.order.judging.min_sqnr is None and point.drop is not None:
+        if self._work.run.order.judging.min_sqnr is None and point.drop is not None:
             return -point.drop
         return math.inf if point.sqnr is None else point.sqnr
 
-    def _work(self, kept: KeptLayers) -> QuantizationTask:
-        making = self._making
-        return make_quantization(making.step, self._way(kept), making.parent, making.run)
-
     def _way(self, kept: KeptLayers) -> Recipe:
         nodes = tuple(name for layer in kept for name in self._ranked.layers[layer].nodes)
-        return replace(self._making.recipe, kept=nodes)
+        return replace(self._recipe, kept=nodes)
 
     def _attempt(self, kept: KeptLayers) -> Trial:
-        making = self._making
-        return try_recipe(making.step, self._way(kept), making.parent, making.run)
+        return try_recipe(self._work, self._way(kept))
 
     def _try(self, kept: KeptLayers) -> TradeOff:
         clock = Clock()
@@ -275,13 +255,12 @@ class BudgetTrials:
         drop = "" if point.drop is None else f", drop {point.drop:.4g}"
         state = "holds" if point.passed else "misses"
         count = f"{len(kept)} of {len(self._ranked.layers)} layers in floating point"
-        step = self._making.step.name
-        self._making.run.progress.note(f"{step}: {count}: {ratio}{drop}, {state}")
+        step = self._work.step.name
+        self._work.run.workspace.progress.note(f"{step}: {count}: {ratio}{drop}, {state}")
 
 
-def _key_of_labels(run: RunContext) -> str:
+def _key_of_labels(labelled: LabelledFeeds | None) -> str:
     """What a drop of accuracy depends on beside the artifact."""
-    labelled = run.labelled
     return "" if labelled is None else f"{labelled.digest} {labelled.measuring}"
 
 

@@ -10,7 +10,14 @@ from pathlib import Path
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import (
+    ConsentError,
+    ErrorCode,
+    Hint,
+    Option,
+    UsageError,
+    unknown_name_error,
+)
 from ..core.events import Tell, ignore_events
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
@@ -18,15 +25,14 @@ from ..core.records import REJECTED_FOLDER, Artifact, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
-from .accuracy_gate import apply_recorded_preprocessing, gate_accuracy, note_accuracy
-from .branch_coverage import branch_coverage, watch_branches
+from ..validators.ruling import Ruling, decide
+from .accuracy_gate import apply_recorded_preprocessing
+from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
 from .eager_reference import open_subject, read_checkpoint
-from .fault_sensitivity import measure_sensitivity
-from .judge_artifact import Candidate, match_outputs
+from .judge_case import Candidate, JudgeRequest, match_outputs
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
-from .narrow_domain import narrow_subject
 from .order import Judging, Source
 from .output_folder import OutputFolder, open_folder
 from .provenance.seals import unbind_artifact
@@ -41,11 +47,12 @@ from .recorded_run import (
     record_beside,
     record_of_rejected,
 )
-from .reopen import RecordedJudge, check_not_itself, find_recorded_run, judge_feeds
+from .reopen import RecordedJudge, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
 from .validate_folder import replace_verdict
-from .worst_feed import place_worst_feed, read_feed
+from .verdict_rules import judge_candidate
+from .worst_feed import add_feed, place_worst_feed, read_feed
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -94,9 +101,9 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     manifest, artifact = _find_record(path)
     folder = path.parent.parent if artifact.rejected else path.parent
     run = find_recorded_run(manifest, folder, moved, judging)
-    asked = run.judging
+    judging = run.judging
     if precision is None:
-        asked = apply_exported_tolerances(asked, artifact.tolerance)
+        judging = apply_exported_tolerances(judging, artifact.tolerance)
     candidate = replace(candidate, precision=precision or artifact.limit_precision)
     with ExitStack() as held, temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
@@ -109,13 +116,11 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             progress=progress,
             settings=candidate.settings,
             labelled=enter_labelled(measuring, eager, progress, held),
-            replay=feed,
         )
-        watch_branches(eager, asked.accept, progress, then=manifest)
-        verdict = judge.judge(artifact, candidate, asked)
-        weighed, verdict = judge.gate_accuracy(artifact, candidate, verdict)
-        measured = weighed.accuracy if weighed is not artifact else None
-        return replace(note_accuracy((measured, verdict)), domain=artifact.domain)
+        watch_branches(eager, judging.accept, progress, then=manifest)
+        asked = judge.request(artifact, candidate, judging)
+        asked = replace(asked, domain=lambda _: artifact.domain)
+        return _judge_alone(asked, feed)
 
 
 def _find_record(path: Path) -> tuple[Manifest, Artifact]:
@@ -131,6 +136,7 @@ def _find_record(path: Path) -> tuple[Manifest, Artifact]:
         raise UsageError(
             f"{path} was changed after it was proven: its digest is another",
             hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+            code=ErrorCode.FILE_CHANGED,
         )
     raise UsageError(
         f"no manifest beside {path} knows it, so there is nothing to compare it with",
@@ -141,6 +147,7 @@ def _find_record(path: Path) -> tuple[Manifest, Artifact]:
             Option("input", "…"),
         ),
         option="model",
+        code=ErrorCode.NO_MANIFEST,
     )
 
 
@@ -155,7 +162,7 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
         return
     reason = candidate.target.distrust_reason(candidate.path, candidate.settings)
     if reason:
-        raise CheckpointError(reason, hint=TRUST_HINT)
+        raise ConsentError(reason, hint=TRUST_HINT, code=ErrorCode.CONSENT_REQUIRED, option="trust")
 
 
 def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
@@ -176,15 +183,36 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
         candidate = match_outputs(candidate, eager.signature, progress)
-        verdict = judge_feeds(candidate, eager, judging, progress, replay=replay, restrict=True)
-        verdict = branch_coverage(eager, judging.accept).judged(verdict, None)
-        inputs = restrict_inputs(eager.signature.inputs, verdict.restricted_values)
-        if replay is None:
-            within = narrow_subject(eager, inputs, progress)
-            verdict = measure_sensitivity(verdict, candidate, within, judging, progress)
-        verdict = note_accuracy(gate_accuracy(candidate, verdict, labelled, progress))
-        settings = runtime_settings(candidate.target, verdict.device)
-        return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
+        settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
+
+        def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
+            return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
+
+        asked = JudgeRequest(
+            candidate=candidate,
+            eager=eager,
+            judging=judging,
+            progress=progress,
+            restrict=True,
+            capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
+            sensitive=True,
+            labelled=labelled,
+            domain=domain,
+        )
+        return _judge_alone(asked, replay)
+
+
+def _judge_alone(asked: JudgeRequest, replay: Feed | None) -> Verdict:
+    """Judge a file whose verdict goes to no record; the verdict shows `replay` alone, if given.
+
+    The other feeds run as well: the usual size of an output and eager's distance from float64 are
+    measured on them, so the figures are those of the first time. No faults are planted then.
+    """
+    asked = replace(asked, states_accuracy=True)
+    if replay is not None:
+        eager, name = add_feed(asked.eager, asked.held_out, replay)
+        asked = replace(asked, eager=eager, shown=name, sensitive=False)
+    return judge_candidate(asked).verdict
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:
@@ -233,13 +261,13 @@ def _judge_recorded(
             f"the measures of {artifact.name} do not make its verdict again: "
             "an older modelc recorded them",
             hint="run modelc validate without --rejudge",
+            code=ErrorCode.INVALID_MANIFEST,
         )
     verdict = apply_tolerance(verdict, _new_tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else describe_changed_file(artifact, folder)
     refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
-    return (
-        verdict.with_fault(ReasonCode.CHANGED_FILE, changed) if changed and not refused else verdict
-    )
+    faults = [changed] if changed and not refused else []
+    return decide(verdict, [Ruling.fault(ReasonCode.CHANGED_FILE, *faults)])
 
 
 def _new_tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
@@ -288,6 +316,5 @@ def _restore_artifact(
         artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
     )
     slim = without_artifacts(manifest, {artifact.name})
-    verdict = replace(verdict, artifact=name)
-    verdict = place_worst_feed(verdict, place, back.files[0].name, was=artifact.name)
+    verdict = place_worst_feed(verdict, place, back.files[0].name, artifact=name, was=artifact.name)
     return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))

@@ -15,11 +15,12 @@ from ..core.kinds import ReasonCode
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
 from ..core.verdict import Reason, State, Verdict
+from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import tolerance_for
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import update_branches
 from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
-from .judge_artifact import Candidate
+from .judge_case import Candidate
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import without_artifacts
@@ -37,6 +38,7 @@ from .recorded_run import (
 from .reopen import RecordedJudge, find_recorded_run
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
+from .verdict_rules import judge_candidate
 from .worst_feed import place_worst_feed
 
 
@@ -80,12 +82,12 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             targets=targets,
         )
         names = tuple(artifact.name for artifact in manifest.artifacts)
-        # A step that failed stays failed, though the artifacts of the others are judged again.
-        failed = tuple(failure for failure in manifest.failures if failure.step not in names)
+        # What was ordered and never made is no success because the rest is judged again.
+        unmade = tuple(failure for failure in manifest.failures if failure.step not in names)
         done = replace(
             update_branches(manifest, eager, run.judging.accept, progress),
-            steps=(*names, *(failure.step for failure in failed)),
-            failures=failed,
+            steps=(*names, *(failure.step for failure in unmade)),
+            failures=unmade,
             feeds=merge_feed_plan(manifest.feeds, eager.feeds, progress),
         )
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
@@ -96,11 +98,12 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
                 done = replace(done, failures=(*done.failures, missing))
                 continue
             candidate = replace(judge.candidate_of(artifact), aside=place.workplace(artifact.name))
-            verdict = _judge_again(artifact, candidate, judge)
-            weighed, verdict = judge.gate_accuracy(artifact, candidate, verdict)
-            weighed = replace(weighed, frozen=placed.frozen)
-            known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
-            done = replace_verdict(replace(done, artifacts=known), weighed, verdict, place)
+            judgment = _judge_again(artifact, candidate, judge)
+            record = replace(artifact, frozen=placed.frozen)
+            if judge.labelled is not None:
+                record, judgment = _record_accuracy(record, judgment)
+            known = tuple(record if a.name == artifact.name else a for a in done.artifacts)
+            done = replace_verdict(replace(done, artifacts=known), record, judgment.verdict, place)
             place.commit(done)  # each time: a file may just have been moved
             done = _explain_rejected(done, artifact, judge)
     return done
@@ -120,6 +123,16 @@ def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJud
         held_out=judge.run.refer_samples(moved, judge.eager, judge.progress),
     )
     return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), scene)
+
+
+def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Judgment]:
+    """The artifact's record with the accuracy that was measured anew; a note where none was."""
+    if not judgment.rulings:  # the file was not run
+        note = "not measured on labelled data, as it was not run"
+        return record, judgment.plus(Ruling(notes=(note,)))
+    if judgment.verdict.outputs:
+        record = replace(record, accuracy=judgment.accuracy)
+    return record, judgment
 
 
 def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
@@ -163,23 +176,23 @@ def _list_judged(manifest: Manifest, targets: tuple[Target, ...]) -> str:
     return f"; judged without it: {', '.join(names)}" if names else ""
 
 
-def _judge_again(artifact: Artifact, candidate: Candidate, judge: RecordedJudge) -> Verdict:
+def _judge_again(artifact: Artifact, candidate: Candidate, judge: RecordedJudge) -> Judgment:
     """Check the digest first: only an unchanged file is run."""
     judging = apply_exported_tolerances(judge.run.judging, artifact.tolerance)
     device = judging.device_for(candidate.target)
     changed = describe_changed_file(artifact, judge.run.folder)
     if changed:
-        return _refusal_verdict(artifact, device, State.FAILED, changed)
+        return _unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return judge.judge(artifact, candidate, judging)
+        return judge_candidate(judge.request(artifact, candidate, judging))
     except RunnerError as error:
-        return _refusal_verdict(artifact, device, State.ERROR, error.message)
+        return _unrun_judgment(artifact, device, State.ERROR, error.message)
 
 
-def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
-    """A verdict on a file that was not run."""
+def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
+    """Judge a file that was not run."""
     code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
-    return Verdict(
+    verdict = Verdict(
         artifact=artifact.name,
         state=state,
         reasons=(Reason(code=code, text=reason, fault=state is State.FAILED),),
@@ -188,6 +201,7 @@ def _refusal_verdict(artifact: Artifact, device: str, state: State, reason: str)
         feeds=(),
         outputs=(),
     )
+    return Judgment(measured=verdict)
 
 
 def replace_verdict(
@@ -195,7 +209,7 @@ def replace_verdict(
 ) -> Manifest:
     """The manifest with the new verdict; an artifact that fails now is moved away."""
     if verdict.passed:
-        verdict = place_worst_feed(verdict, place, artifact.files[0].name)
+        verdict = place_worst_feed(verdict, place, artifact.files[0].name, artifact=artifact.name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
@@ -206,8 +220,9 @@ def replace_verdict(
         rejected=True,
         seal="",
     )
-    verdict = replace(verdict, artifact=moved.name)
-    verdict = place_worst_feed(verdict, place, moved.files[0].name, was=artifact.name)
+    verdict = place_worst_feed(
+        verdict, place, moved.files[0].name, artifact=moved.name, was=artifact.name
+    )
     slim = without_artifacts(manifest, {artifact.name, moved.name})
     return replace(
         slim,

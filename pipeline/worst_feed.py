@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.atomic_write import draft_file
 from ..core.contract import Array, Feed
-from ..core.errors import UsageError, first_line
+from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
 from ..core.records import Artifact
@@ -20,21 +20,27 @@ from ..validators.feed_values import check_samples
 from ..validators.feeds import NamedFeed
 from ..validators.hill_climb import SEARCH
 from ..validators.judge import ReferenceOutputs
+from ..validators.ruling import Ruling
 from .eager_reference import EagerReference, run_eager
-from .feed_search import SearchResult
+from .feed_search import search_worst_feed
+from .judge_case import JudgeRequest
 from .output_folder import WORST_FOLDER, OutputFolder
-from .reply_evidence import Evidence
+from .reply_evidence import Evidence, JudgedEvidence
 
 _DRAFT_FILE = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
 
 
-def save_worst_feed(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdict:
-    """Write the worst feed to `aside`, from where `place_worst_feed` takes it.
+def find_worst_feed(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
+    """Search, where that is asked for; then write the worst feed to the candidate's `aside`.
 
-    Of the feeds that count: one that was refused or is of another form, else the one with the least
-    headroom. Where every feed is exact it is the first.
+    `place_worst_feed` takes it from there. Of the feeds that count it is one that was rejected or
+    is of another form, else the one with the least headroom. Where every feed is exact it is the
+    first.
     """
-    reference, output = _find_worst(verdict, evidence)
+    found, aside = search_worst_feed(asked, judged), asked.candidate.aside
+    if aside is None:
+        return found.judged
+    reference, output = _find_worst(found.judged.verdict, found.judged.evidence)
     draft = aside.resolve() / _DRAFT_FILE
     save_feed(reference.feed.arrays, draft)
     worst = WorstFeed(
@@ -43,31 +49,20 @@ def save_worst_feed(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdic
         headroom=None if output is None else output.headroom,
         file=str(draft),
         replay="",
+        searched=found.tried,
+        seed=found.seed,
+        seconds=found.seconds,
+        before=found.before,
     )
-    return replace(verdict, worst=worst)
+    return found.judged.plus(Ruling(worst=keep_search_record(worst, asked.recorded_worst)))
 
 
-def add_search_record(verdict: Verdict, searched: SearchResult) -> Verdict:
-    """The worst feed with how it was searched for."""
-    if verdict.worst is None:
-        return verdict
-    worst = replace(
-        verdict.worst,
-        searched=searched.tried,
-        seed=searched.seed,
-        seconds=searched.seconds,
-        before=searched.before,
-    )
-    return replace(verdict, worst=worst)
-
-
-def keep_search_record(verdict: Verdict, then: WorstFeed | None) -> Verdict:
-    """The worst feed with how an earlier search found it, where it is still that feed."""
-    worst = verdict.worst
-    if worst is None or then is None or worst.searched or worst.feed != then.feed:
-        return verdict
+def keep_search_record(worst: WorstFeed, then: WorstFeed | None) -> WorstFeed:
+    """Return the worst feed with how an earlier search found it, where it is still that feed."""
+    if then is None or worst.searched or worst.feed != then.feed:
+        return worst
     found = {key: getattr(then, key) for key in ("searched", "seed", "seconds", "before")}
-    return replace(verdict, worst=replace(worst, **found))
+    return replace(worst, **found)
 
 
 def _find_worst(
@@ -111,33 +106,35 @@ def read_feed(path: Path) -> Mapping[str, Array]:
         raise UsageError(
             f"{path} is not a feed: {first_line(error)}",
             hint="give the .npz that out/worst/ has of the artifact",
+            code=ErrorCode.INVALID_MANIFEST,
         ) from error
 
 
 def place_worst_feed(
-    verdict: Verdict, place: OutputFolder, model: str, *, was: str = ""
+    verdict: Verdict, place: OutputFolder, model: str, *, artifact: str, was: str = ""
 ) -> Verdict:
-    """The verdict with its worst feed at `worst/<artifact>.npz`, and the command that replays it.
+    """File the verdict under its artifact's name, its worst feed at `worst/<artifact>.npz`.
 
-    The feed is there with the folder's next commit.
+    The record has the command that replays the feed, which is there with the folder's next commit.
 
     Args:
-        verdict: under the name that its artifact has now.
+        verdict: what was decided.
         place: the output folder, as the user named it.
         model: the artifact's model file, relative to the folder.
-        was: the name that the artifact had, whose worst feed is no more.
+        artifact: the name that the artifact has now.
+        was: the name that it had, whose worst feed is no more.
     """
-    worst, name, folder = verdict.worst, worst_feed_path(verdict.artifact), place.path
+    worst, name, folder = verdict.worst, worst_feed_path(artifact), place.path
     if worst is not None and (folder / worst.file).is_file():
         place.put(folder / worst.file, name)
         words = ["modelc", "validate", str(folder / model), "--replay", str(folder / name)]
         worst = replace(worst, file=name, replay=shlex.join(words))
     else:
         worst = None
-        drop_worst_feeds(place, verdict.artifact)
-    if was and was != verdict.artifact:
+        drop_worst_feeds(place, artifact)
+    if was and was != artifact:
         drop_worst_feeds(place, was)
-    return replace(verdict, worst=worst)
+    return verdict.file_under(artifact, worst)
 
 
 def get_worst_feed(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:
@@ -205,17 +202,4 @@ def _is_same_feed(one: Feed, other: Feed) -> bool:
     return all(
         array.shape == other[name].shape and array.tobytes() == other[name].tobytes()
         for name, array in one.items()
-    )
-
-
-def show_feed(verdict: Verdict, feed: str) -> Verdict:
-    """The verdict with the figures of one feed alone; whether it passed is about all of them."""
-    outputs = tuple(output for output in verdict.outputs if output.feed == feed)
-    note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"
-    return replace(
-        verdict,
-        feeds=(feed,),
-        outputs=outputs,
-        notes=(note, *verdict.notes),
-        histograms=tuple(one for one in verdict.histograms if one.feed == feed),
     )

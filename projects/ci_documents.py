@@ -93,8 +93,8 @@ def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str =
 
 _STATE_OUTCOMES = {
     "passed": Outcome.PASSED,
-    "failed": Outcome.FAILED,
-    "error": Outcome.ERROR,
+    "failed": Outcome.REJECTED,
+    "error": Outcome.FAILED,
     "pending": Outcome.PENDING,
     "not-run": Outcome.SKIPPED,
 }
@@ -137,7 +137,7 @@ def refusal_junit(error: ModelcError) -> str:
     cases = [
         _JunitCase(
             name=f"fault {number}",
-            outcome=Outcome.ERROR,
+            outcome=Outcome.FAILED,
             reason=f"{one.text} (hint: {one.hint})",
         )
         for number, one in enumerate(split_faults(error), start=1)
@@ -147,7 +147,7 @@ def refusal_junit(error: ModelcError) -> str:
 
 def _empty_case() -> _JunitCase:
     return _JunitCase(
-        name=_RUN_SUITE, outcome=Outcome.ERROR, reason="the run made and judged nothing"
+        name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run made and judged nothing"
     )
 
 
@@ -170,13 +170,13 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
     if model.error or not names:
         reason = f"{model.error} (hint: {model.hint})" if model.error else _model_reason(model)
         outcome = _STATE_OUTCOMES[model.state]  # of a model without artifacts none has passed
-        outcome = Outcome.ERROR if outcome is Outcome.PASSED else outcome
+        outcome = Outcome.FAILED if outcome is Outcome.PASSED else outcome
         yield _JunitCase(name=_MODEL_CASE, outcome=outcome, reason=reason)
     for one in model.artifacts:
         yield _artifact_case(one, model, worse)
     for name in dict.fromkeys(one.artifact for one in worse if one.artifact not in names):
         reason = "; ".join(_change_text(one) for one in worse if one.artifact == name)
-        yield _JunitCase(name=name or _BASE_SUITE, outcome=Outcome.FAILED, reason=reason)
+        yield _JunitCase(name=name or _BASE_SUITE, outcome=Outcome.REJECTED, reason=reason)
 
 
 def _model_reason(model: ModelRun) -> str:
@@ -190,7 +190,7 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     lost = [_change_text(change) for change in worse if change.artifact == one.name]
     outcome = _STATE_OUTCOMES[one.state]
     if (broken or lost) and outcome in (Outcome.PASSED, Outcome.PENDING):
-        outcome = Outcome.FAILED
+        outcome = Outcome.REJECTED
     told = f"{one.source}, {one.size} bytes" if one.source else ""
     return _JunitCase(
         name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), told=told

@@ -34,7 +34,7 @@ _CHANGE_TITLES = {
     Change.WORSE: "Worse than the base",
     Change.BETTER: "Better than the base",
     Change.NEW: "New beside the base",
-    Change.TOLD: "Other changes from the base",
+    Change.INFO: "Other changes from the base",
 }
 
 
@@ -53,7 +53,7 @@ def write_summary(record: RunRecord) -> str:
             MarkdownBlock(
                 change, fold_lines(_CHANGE_TITLES[change], change_table(regression, change))
             )
-            for change in (Change.BETTER, Change.NEW, Change.TOLD)
+            for change in (Change.BETTER, Change.NEW, Change.INFO)
         ),
         MarkdownBlock("base", fold_lines("The base", _base_lines(regression))),
     ]
@@ -258,7 +258,7 @@ def _link_block(link: str) -> MarkdownBlock:
 
 
 def _other_changes(regression: Regression | None) -> list[str]:
-    others = (Change.BETTER, Change.NEW, Change.TOLD)
+    others = (Change.BETTER, Change.NEW, Change.INFO)
     return [line for change in others for line in change_table(regression, change)]
 
 

@@ -14,7 +14,7 @@ from ..core.records import Artifact, artifact_names, step_of
 from ..pipeline.report_files import check_own, write_document, write_reports
 from ..reports.comparison import Change
 from ..reports.html_page import make_page
-from ..reports.html_verdicts import WORDS, pill
+from ..reports.html_verdicts import pill
 from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
 from ..reports.report_formats import ReportFormat, find_format
 from ..reports.result_rows import Outcome, make_rows
@@ -27,8 +27,8 @@ from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 INDEX_FILE = "index.html"
 _INDEX_OUTCOMES = {
     "passed": Outcome.PASSED,
-    "failed": Outcome.FAILED,
-    "error": Outcome.ERROR,
+    "failed": Outcome.REJECTED,
+    "error": Outcome.FAILED,
     "pending": Outcome.PENDING,
     "not-run": Outcome.PENDING,
 }
@@ -126,10 +126,10 @@ def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
     """The artifacts of one model; a model that stopped has one line, whatever its folder holds."""
     manifest = results.manifests.get(end.name)
     if manifest is None or end.error or end.state == "not-run":
-        outcome = _INDEX_OUTCOMES.get(end.state, Outcome.ERROR)
+        outcome = _INDEX_OUTCOMES.get(end.state, Outcome.FAILED)
         unrun = end.state == "not-run"
         reason = "the run did not come to it" if unrun else end.error or "its record is gone"
-        outcome = outcome if unrun or end.error else Outcome.ERROR
+        outcome = outcome if unrun or end.error else Outcome.FAILED
         line = SummaryLine(name="-", place=0, outcome=outcome)
         said = "not run" if unrun else "stopped" if end.error else ""
         yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
@@ -155,12 +155,12 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
         if row.artifact and then and not _is_of_run(row.artifact, then):
             if step in stopped:
                 continue  # made by an earlier run; the row of what stopped says how this one ended
-            changed = replace(line, outcome=Outcome.ERROR)
+            changed = replace(line, outcome=Outcome.FAILED)
             yield IndexLine(
                 model=end.name, line=changed, linked=True, said=_NEWER_TEXT, reason=_REPLACED_TEXT
             )
         elif broken and line.outcome is Outcome.PASSED:
-            failed = replace(line, outcome=Outcome.FAILED)
+            failed = replace(line, outcome=Outcome.REJECTED)
             yield IndexLine(
                 model=end.name, line=failed, linked=True, said=_GATE_TEXT, reason=broken
             )
@@ -178,9 +178,9 @@ def _is_of_run(artifact: Artifact, end: ArtifactRun) -> bool:
 
 def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
     """An artifact of the run of which the folder has no record any more."""
-    outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.ERROR), "", one.reason
+    outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.FAILED), "", one.reason
     if outcome is Outcome.PASSED:
-        outcome, said, reason = Outcome.ERROR, _NEWER_TEXT, _REPLACED_TEXT
+        outcome, said, reason = Outcome.FAILED, _NEWER_TEXT, _REPLACED_TEXT
     line = SummaryLine(name=one.name, place=0, outcome=outcome)
     return IndexLine(model=model, line=line, linked=False, said=said, reason=reason)
 
@@ -190,9 +190,9 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
     found = Counter(one.line.outcome for one in lines)
     regression = results.record.regression
     worse = 0 if regression is None else len(regression.worse)
-    state = next((one for one in WORST_FIRST if found[one]), Outcome.ERROR)
-    state = Outcome.FAILED if worse else state
-    numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
+    state = next((one for one in WORST_FIRST if found[one]), Outcome.FAILED)
+    state = Outcome.REJECTED if worse else state
+    numbers = [(str(found[one]), str(one), str(one)) for one in WORST_FIRST if found[one]]
     models, _, noun = count_text(len(results.record.models), "model").partition(" ")
     numbers.append((models, noun, "neutral"))
     tiles = [
@@ -200,7 +200,7 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
         for value, label, kind in numbers
     ]
     word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
-    telling = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="telling")
+    telling = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
     return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
 
 
@@ -246,7 +246,7 @@ def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
 def _regression_table(regression: Regression | None) -> Markup | None:
     if regression is None:
         return None
-    marks = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
+    marks = {Change.WORSE: Outcome.REJECTED, Change.BETTER: Outcome.PASSED}
     rows = [
         (
             f"{one.model}/{one.artifact}".rstrip("/"),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ..checkpoints.checkpoint_files import check_openable
 from ..converters.registry import TARGETS
-from ..core.contract import CAPTURE_TIMEOUT, Deferred, Native, Target
+from ..core.contract import Deferred, Native, Target
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
-from ..core.kinds import Capture
 from ..core.verdict import Limits
-from ..pipeline import make_order as asked
-from ..pipeline.order import Judging, Order, Source, Wanted
+from ..pipeline.make_order import make_order
+from ..pipeline.option_spec import read_record
+from ..pipeline.option_table import ArtifactOptions
+from ..pipeline.order import Order, Wanted
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_kind_trust
 from .artifact_selection import cross_formats
@@ -35,21 +36,13 @@ from .project_records import (
     SettingLayer,
     Settings,
 )
-from .setting_keys import ENGINE_KEYS, TOLERANCE
-from .setting_layers import Overrides, SettingReader, resolve_settings_leniently
-
-# What may be said for all models where some have no use for it. No limit is among them: one that
-# does not hold is a fault.
-_PARTIAL_KEYS = frozenset({
-    "calib", "calib-samples", "calib-select", "calib-seed", "calib-method", "preprocess",
-    "quantizer", "keep-fp", "half-io", "max-trials", "metric", "label", "metric-output", "patch",
-    "custom-op", "for", *(key.name for key in ENGINE_KEYS),
-})  # fmt: skip
+from .setting_keys import ENGINE_KEYS, PARTIAL_KEYS, TOLERANCE
+from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedProject:
-    """A project with its layers, and the orders of its models."""
+    """The settings of a project, and the orders of its models."""
 
     settings: Settings
     models: tuple[ModelOrder, ...]
@@ -63,18 +56,18 @@ def plan_project(
     cache: Path | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> PlannedProject:
-    """Read the file, lay flags and environment over it, and plan each model.
+    """Read the file, apply variables and flags, and plan each model.
 
     Args:
         file: a modelc.toml.
-        given: what is said beside it.
+        given: flags and variables.
         names: the models to plan; all of them if empty.
-        cache: the folder of what later exports may use again, where neither `cache-dir` nor
-            `no-cache` says otherwise; None does without in any case.
+        cache: the default folder of the cache, which `cache-dir` and `no-cache` override; with
+            None there is no cache.
         targets: the table of formats.
 
     Raises:
-        ModelcError: all faults of the file, of what is said beside it and of the models as one.
+        ModelcError: all faults of the file, the flags, the variables and the models, as one.
     """
     faults = Faults()
     project = read_project_leniently(file, faults)
@@ -82,24 +75,6 @@ def plan_project(
     models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
     faults.raise_any()
     return PlannedProject(settings=settings, models=models)
-
-
-def make_orders(
-    settings: Settings,
-    *,
-    names: Sequence[str] = (),
-    cache: Path | None = None,
-    targets: tuple[Target, ...] = TARGETS,
-) -> tuple[ModelOrder, ...]:
-    """One order for each model, its results in `out/NAME`; arguments as of `plan_project`.
-
-    Raises:
-        ModelcError: what is wrong with any of them, as one.
-    """
-    faults = Faults()
-    models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
-    faults.raise_any()
-    return models
 
 
 def _make_orders(
@@ -127,7 +102,7 @@ def _make_orders(
         one = _OrderMaker(model, out, place, targets).order(faults)
         if one is not None:
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
-    if len(found) == len(known):  # else what the others make is not known
+    if len(found) == len(known):  # else the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
         asked = (step.name for model in found for step in model.plan if step.asked)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
@@ -141,7 +116,7 @@ class _OrderMaker:
         self, model: ModelSettings, out: Path, cache: Path | None, targets: tuple[Target, ...]
     ) -> None:
         self.model = model
-        usual = (("precision",),)  # the rest of what is built in, an order has by itself
+        usual = (("precision",),)  # an order has the other defaults by itself
         self.said = {
             path: one
             for path, one in model.said.items()
@@ -153,7 +128,7 @@ class _OrderMaker:
         self.unused: list[str] = []
 
     def order(self, faults: Faults) -> ModelOrder | None:
-        """The order with its plan; None where something is wrong, which goes to `faults`."""
+        """Return the order with its plan; None where something is wrong, which goes to `faults`."""
         before = len(faults.found)
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
         lacking = [name for name in unsaid if not faults.is_refused(self.model.name, name)]
@@ -176,39 +151,39 @@ class _OrderMaker:
         return made if len(faults.found) == before else None
 
     def _is_refused(self, name: str, faults: Faults) -> bool:
-        """Whether a setting is not there because its value was refused."""
+        """Whether a setting is missing because its value was rejected."""
         said = self.said.get((name,))
         here = said is not None and said.layer is not SettingLayer.BUILT_IN
         return not here and faults.is_refused(self.model.name, name)
 
     def _make(self) -> ModelOrder:
-        """The order, less what is said for all models and in vain for this one.
+        """Return the order without shared settings that have no effect on this model.
 
         Raises:
             ModelcError: something is wrong with it.
         """
         while True:
             try:
-                return self._as_said()
+                return self._make_as_set()
             except UsageError as error:
-                vain = self._in_vain(error)
-                if vain is None:
+                unused = self._find_unused(error)
+                if unused is None:
                     raise
-                self.unused.append(f"{vain.name} ({vain.told}): {error.message}")
-                del self.said[vain.path]
+                self.unused.append(f"{unused.name} ({unused.told}): {error.message}")
+                del self.said[unused.path]
 
-    def _in_vain(self, error: UsageError) -> Setting | None:
-        """The setting for all models that has no effect on this one, as the error says."""
+    def _find_unused(self, error: UsageError) -> Setting | None:
+        """Return the shared setting that has no effect on this model, by the error."""
         said = self.said.get((error.option,))
         if error.code is not ErrorCode.NO_EFFECT:
             return None
-        if said is None or not said.shared or said.path[0] not in _PARTIAL_KEYS:
+        if said is None or not said.shared or said.path[0] not in PARTIAL_KEYS:
             return None
         return said
 
-    def _as_said(self) -> ModelOrder:
-        of = SettingReader(self.said)
-        matrix = cross_formats(of.texts("to"), of.texts("precision"), self.targets)
+    def _make_as_set(self) -> ModelOrder:
+        of = read_record(ArtifactOptions, read_values(self.said))
+        matrix = cross_formats(of.to, of.precision, self.targets)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
         kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
@@ -239,7 +214,7 @@ class _OrderMaker:
             )
 
     def _places(self) -> dict[str, Place]:
-        """Where each key was said, and under "" where the model is."""
+        """The place of each key, and that of the model under ""."""
         said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
         return {"": self.model.place, **{one.name: one.told.of(one.name) for one in said}}
 
@@ -247,66 +222,19 @@ class _OrderMaker:
 def make_model_order(
     said: Mapping[KeyPath, Setting], wanted: tuple[Wanted, ...], out: Path, *, cache: Path | None
 ) -> Order:
-    """The order that settings of a model say, as `modelc export` makes it of its options.
+    """Make the order of a model from its settings, as `modelc export` does from its options.
 
     Raises:
-        UsageError: they do not go together.
+        UsageError: the settings contradict each other.
     """
-    of = SettingReader(said)
-    capture = of.text("capture") or "auto"
-    data, calib, preprocess = of.text("data"), of.text("calib"), of.text("preprocess")
-    return Order(
-        source=_make_source(of),
-        wanted=wanted,
-        out=out,
-        judging=_make_judging(of, said),
-        measuring=asked.make_measuring(
-            data, of.text("metric"), of.text("max-drop"), label=of.text("label"),
-            output=of.text("metric-output"), preprocess=preprocess,
-        ),
-        capture=None if capture == "auto" else Capture(capture),
-        opset=of.whole("opset"),
-        external_data=of.truth("external-data"),
-        narrow=of.truth("narrow"),
-        guard=of.truth("guard"),
-        capture_timeout=of.number("capture-timeout") or CAPTURE_TIMEOUT,
-        lowering=asked.make_lowering(
-            calib, calib_samples=of.whole("calib-samples"), calib_select=of.text("calib-select"),
-            calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),
-            preprocess=asked.calibration_preprocess(preprocess, data, calib),
-            quantizer=of.text("quantizer"), keep_fp=of.texts("keep-fp"),
-            half_io=of.truth("half-io"), max_trials=of.whole("max-trials"),
-        ),
-        settings=_engine_settings(of),
-        cache=None if of.truth("no-cache") else cache,
-        patches=of.texts("patch"),
-        depends=of.texts("depends"),
-        custom_ops=asked.parse_custom_ops(of.texts("custom-op")),
-        runtimes=of.texts("for"),
-    )  # fmt: skip
-
-
-def _make_source(of: SettingReader) -> Source:
-    return asked.make_source(
-        of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
-        inputs=of.texts("input"), samples=of.path("samples"), strict=not of.truth("no-strict"),
-        allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
-        drop_outputs=of.texts("drop-output"), trust=of.truth("trust"),
-        weights_key=of.text("weights-key"),
-    )  # fmt: skip
-
-
-def _make_judging(of: SettingReader, said: Mapping[KeyPath, Setting]) -> Judging:
-    return asked.make_judging(
-        feeds=of.whole("feeds"), seed=of.whole("seed"), atol=of.number("atol"),
-        rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_make_limits(said),
-        device=of.text("device"), search=of.number("search"), accept=of.texts("accept-branch"),
-        sensitivity=of.whole("sensitivity"),
-    )  # fmt: skip
+    given = read_values(said)
+    checkpoint = Path(str(given.get("checkpoint", "")))
+    order = make_order(given, checkpoint, wanted, limits=_make_limits(said), cache=cache)
+    return replace(order, out=out)
 
 
 def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Limits]]:
-    """The limits of `tolerance`, for all outputs and by output."""
+    """Read the limits of `tolerance`: those for all outputs, and those by output."""
     found: dict[str, dict[str, float]] = {}
     for path, one in said.items():
         if path[0] == TOLERANCE and isinstance(one.value, int | float):
@@ -314,14 +242,3 @@ def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Lim
             found.setdefault(output, {})[path[-1].replace("-", "_")] = float(one.value)
     shared = Limits(**found.pop("", {}))
     return shared, {output: Limits(**limits) for output, limits in found.items()}
-
-
-def _engine_settings(of: SettingReader) -> dict[str, str]:
-    return asked.make_settings(
-        tf32=not of.truth("no-tf32"), profiles=of.texts("profile"), plugins=of.texts("plugins"),
-        workspace=of.text("workspace"), optimization_level=of.whole("optimization-level"),
-        timing_cache=of.text("timing-cache"), version_compatible=of.truth("version-compatible"),
-        hardware_compatible=of.text("hardware-compatible"), refittable=of.truth("refittable"),
-        strip_weights=of.truth("strip-weights"), weight_streaming=of.truth("weight-streaming"),
-        trust_engine=of.truth("trust-engine"), builder=of.text("builder"),
-    )  # fmt: skip

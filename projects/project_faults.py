@@ -11,12 +11,13 @@ from pathlib import Path
 
 from ..core.errors import Hint, MissingError, ModelcError, Option, Place, UsageError
 from ..core.nested_values import is_loader_spec
+from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
-from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES, Key, KeyKind
+from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES
 
 
 class ProjectError(UsageError):
-    """Several things are wrong in a project; `faults` are they, in order."""
+    """A project has several faults, in the order of `faults`."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
         super().__init__(_join_messages(faults), hint=faults[0].advice)
@@ -24,7 +25,7 @@ class ProjectError(UsageError):
 
 
 class ProjectMissingError(MissingError):
-    """Several things that a project needs are not here, and nothing else is wrong with it."""
+    """A project needs several things that are missing on this host, and has no other fault."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
         super().__init__(_join_messages(faults), hint=faults[0].advice)
@@ -36,15 +37,15 @@ def _join_messages(faults: Sequence[ModelcError]) -> str:
 
 
 def split_faults(error: ModelcError) -> tuple[ModelcError, ...]:
-    """The faults that an error stands for: its own, or itself."""
+    """Split an error into its faults, or return it alone."""
     return error.faults if isinstance(error, ProjectError | ProjectMissingError) else (error,)
 
 
 class Faults:
-    """Gathers what is wrong, so that one fault does not hide the next.
+    """Collects faults, so that one does not hide the next.
 
-    `refused` are settings and tables that are among them, as ("models", "digits", "to") or
-    ("defaults",): that they lack later is no second fault.
+    `refused` has the settings and tables that are invalid, as ("models", "digits", "to") or
+    ("defaults",): their absence later is not another fault.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Faults:
             raise
 
     def is_refused(self, model: str, key: str) -> bool:
-        """Whether a key of a model, or of all, or a table around it was refused."""
+        """Whether a key of a model or of the defaults, or its table, is invalid."""
         paths = (("models", model, key), ("defaults", key))
         return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
 
@@ -79,11 +80,11 @@ class Faults:
             self.found.append(place_error(one, {"": place}))
 
     def add(self, message: str, *, hint: str, place: Place | None = None) -> None:
-        """Keep one of our own."""
+        """Add a fault."""
         self.found.append(UsageError(message, hint=hint, place=place))
 
     def raise_any(self) -> None:
-        """Raise what was found, if anything was.
+        """Raise the faults, if there are any.
 
         Raises:
             ModelcError: the one fault, or all of them as one.
@@ -96,20 +97,20 @@ class Faults:
 
 
 def place_error(error: ModelcError, places: Mapping[str, Place]) -> ModelcError:
-    """An error of a model at the line of the key that it is about, else at that of the model.
+    """Give an error the place of the key that it is about, else that of the model.
 
-    `places` is where each key was said; under "" is where the model is.
+    `places` has the place of each key, and under "" that of the model.
     """
     return error.at(place_for(error, places), hint=key_hint(error.advice))
 
 
 def place_for(error: ModelcError, places: Mapping[str, Place]) -> Place:
-    """Where the first of the keys was said that an error is about; else where the model is."""
+    """The place of the first key that an error is about; else that of the model."""
     return next((places[name] for name in error.options if name in places), places[""])
 
 
 def key_hint(hint: Hint) -> Hint:
-    """A hint with `calib = "DIR"` for `--calib DIR`, and the like."""
+    """Rewrite a hint for modelc.toml: `calib = "DIR"` for `--calib DIR`."""
     return Hint(*(_option_as_key(one) if isinstance(one, Option) else one for one in hint.parts))
 
 
@@ -117,12 +118,12 @@ def _option_as_key(option: Option) -> str:
     key = MODEL_KEYS.get(option.name)
     if key is None:
         return str(option)
-    if key.kind is KeyKind.TRUTH:
+    if key.kind is ValueKind.TRUTH:
         return f"{key.name} = true"
     if not option.value:
         return key.name
     value = option.value.strip("\"'")
-    shown = value if key.kind in (KeyKind.WHOLE, KeyKind.NUMBER) else f'"{value}"'
+    shown = value if key.kind in (ValueKind.WHOLE, ValueKind.NUMBER) else f'"{value}"'
     return f"{shown} in {key.name}" if key.many else f"{key.name} = {shown}"
 
 
@@ -133,7 +134,7 @@ _OUTPUT_KEYS = frozenset({"timing-cache"})  # made by modelc where it is not the
 
 
 def check_paths(said: Iterable[Setting], faults: Faults) -> None:
-    """Keep in `faults` what is named and not there, and what `modelc init` left open."""
+    """Add paths that do not exist and lines that `modelc init` left open to `faults`."""
     for one in said:
         key = MODEL_KEYS.get(one.path[0]) if len(one.path) == 1 else None
         if key is None:
@@ -145,14 +146,14 @@ def check_paths(said: Iterable[Setting], faults: Faults) -> None:
                 _check_exists(one, Path(text), faults)
 
 
-def _is_path(key: Key, text: str) -> bool:
+def _is_path(key: OptionSpec, text: str) -> bool:
     if (
-        key.kind not in (KeyKind.PATH, KeyKind.SOURCE)
+        key.kind not in (ValueKind.PATH, ValueKind.SOURCE)
         or text in key.words
         or key.name in _OUTPUT_KEYS
     ):
         return False
-    return not (key.kind is KeyKind.SOURCE and is_loader_spec(text))
+    return not (key.kind is ValueKind.SOURCE and is_loader_spec(text))
 
 
 def _check_filled(one: Setting, text: str, faults: Faults) -> None:
@@ -170,7 +171,7 @@ def _check_filled(one: Setting, text: str, faults: Faults) -> None:
 
 
 def open_sizes(text: str) -> tuple[str, ...]:
-    """The words in a text that stand for sizes only the user knows."""
+    """Find the placeholders for sizes that only the user knows."""
     return tuple(dict.fromkeys(_OPEN_SIZE.findall(text)))
 
 
@@ -192,7 +193,7 @@ _NAME_HINT = "use letters, digits, '-', '_' and '.', 64 at most, a letter or dig
 
 
 def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Faults) -> None:
-    """Keep what is wrong with the names of models in `faults`."""
+    """Add invalid names of models to `faults`."""
     seen: dict[str, str] = {}
     for name in names:
         why = _name_fault(name)
@@ -217,7 +218,7 @@ def _name_fault(name: str) -> str:
 
 
 def make_model_name(text: str) -> str:
-    """A name for a model, made of any text."""
+    """Make the name of a model from any text."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:64] or "net"
     return plain if not _name_fault(plain) else f"{plain[:58]}-model"
 
@@ -226,7 +227,7 @@ _PATTERN_DEPTH = 3  # parts of a path with a pattern
 
 
 def read_gates(said: Mapping[KeyPath, Setting]) -> tuple[Gate, ...]:
-    """The gates that settings say, those of all artifacts first."""
+    """Read the gates from settings, those of all artifacts first."""
     found: dict[str, dict[str, Setting]] = {}
     for path, one in said.items():
         if path[0] == GATES:
@@ -252,7 +253,7 @@ def _make_gate(pattern: str, limits: Mapping[str, Setting]) -> Gate:
 def check_gates(
     said: Iterable[Setting], artifacts: Sequence[str], faults: Faults, *, measures: bool
 ) -> None:
-    """Keep gates in `faults` that would hold nothing: no artifact, or no data to measure on."""
+    """Add gates without effect to `faults`: without an artifact, or without labelled data."""
     for one in said:
         if one.path[0] != GATES:
             continue
@@ -266,7 +267,7 @@ def check_gates(
 
 
 def check_shared_gates(said: Iterable[Setting], artifacts: Sequence[str], faults: Faults) -> None:
-    """Keep gates for all models in `faults` that are for no artifact of any of them."""
+    """Add shared gates to `faults` that match no artifact of any model."""
     for one in dict.fromkeys(said):
         if one.path[0] == GATES and one.shared:
             _check_pattern(one, artifacts, faults)

@@ -11,22 +11,20 @@ from typing import NoReturn
 
 from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
+from ..pipeline.option_spec import OptionSpec
 from .project_faults import Faults, check_names
 from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
     MODEL_KEYS,
-    REPLACED_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
     TABLES,
     TOLERANCE,
     TOP_LEVEL,
-    Key,
 )
 from .setting_values import parse_value
 
@@ -36,10 +34,10 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 def read_project(path: Path) -> Project:
-    """What a modelc.toml says.
+    """Read a modelc.toml.
 
     Raises:
-        UsageError: it cannot be read, or says what it may not: all faults, each with its line.
+        UsageError: it cannot be read, or has faults: all of them, each with its line.
     """
     faults = Faults()
     project = read_project_leniently(path, faults)
@@ -48,7 +46,7 @@ def read_project(path: Path) -> Project:
 
 
 def read_project_leniently(path: Path, faults: Faults) -> Project:
-    """The same without what is wrong, which goes to `faults`.
+    """As `read_project`, without invalid settings, which go to `faults`.
 
     Raises:
         UsageError: it cannot be read at all, or is not TOML.
@@ -155,9 +153,9 @@ class _ProjectReader:
         return {}
 
     def _settings(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
-        """The settings of a model's table, of [defaults], or of the top where that is a table."""
+        """Read the settings of the table of a model, of [defaults], or of the top level."""
         plain = {name: value for name, value in table.items() if name not in TABLES}
         yield from self._keys(plain, at, known)
         for name, limits in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
@@ -172,34 +170,23 @@ class _ProjectReader:
         self,
         table: Mapping[str, object],
         at: KeyPath,
-        known: Mapping[str, Key],
+        known: Mapping[str, OptionSpec],
         under: KeyPath = (),
     ) -> Iterator[Setting]:
-        for written, raw in table.items():
-            path = (*at, written)
-            name = FORMER_KEYS.get(written, written)
+        for name, raw in table.items():
+            path = (*at, name)
             if name not in known:
                 self._unknown(path, known if under else (*known, *TABLES))
-                continue
-            if name != written and name in table:
-                self._twice(path, name)
                 continue
             place = self.place(path)
             with self.faults.at(place.of(name)), self.faults.note_refusal(path):
                 value = parse_value(known[name], raw, self.path.parent)
                 yield _make_setting((*under, name), value, at, place)
 
-    def _twice(self, path: KeyPath, name: str) -> None:
-        self.faults.add(
-            f"{path[-1]} is the former name of {name}, which is there as well",
-            hint=f"leave {path[-1]} out",
-            place=self.place(path),
-        )
-
     def _limits(
-        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, OptionSpec]
     ) -> Iterator[Setting]:
-        """Numbers for all; tables for the artifacts or the output of their name."""
+        """Read limits: numbers are for all; tables are for artifacts or outputs by name."""
         plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
         yield from self._keys(plain, at, known, at[-1:])
         for name, inner in table.items():
@@ -207,10 +194,10 @@ class _ProjectReader:
                 yield from self._keys(inner, (*at, name), known, (at[-1], name))
 
     def _texts(self, raw: object, path: KeyPath) -> Iterator[Setting]:
-        """`tolerance` as texts, as the option takes them."""
+        """Read `tolerance` given as texts, as the option takes them."""
         place = self.place(path)
         with self.faults.at(place.of(TOLERANCE)):
-            key = Key(name=TOLERANCE, many=True)
+            key = OptionSpec(name=TOLERANCE, many=True)
             texts = parse_value(key, raw, self.path.parent)
             for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
                 under = (TOLERANCE, output) if output else (TOLERANCE,)
@@ -228,16 +215,16 @@ class _ProjectReader:
 
 
 def _make_setting(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Setting:
-    """A setting of the table `at`: of one model, or of all."""
+    """Make a setting of the table `at`; it is shared unless the table is of one model."""
     own = at[:1] == ("models",)
     return Setting(path=path, value=value, layer=SettingLayer.FILE, told=place, shared=not own)
 
 
 def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
-    """Output (or nothing), limit and value of `--tolerance` texts.
+    """Parse `--tolerance` texts into output (or ""), limit and value.
 
     Raises:
-        UsageError: a text is not of that form, or a value is beyond what the limit can be.
+        UsageError: a text has another form, or a value is out of range.
     """
     for text in texts:
         output, values = parse_limits(text)
@@ -247,7 +234,7 @@ def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]
 
 
 def unknown_key_hint(name: str, known: Collection[str]) -> str:
-    """What was probably meant, or where the key belongs."""
+    """Suggest the nearest key, or the table where the key belongs."""
     if name in known:
         return f"write {name}"
     if name in MODEL_KEYS or name in TABLES:
@@ -258,14 +245,12 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    if name in REPLACED_KEYS:
-        return f"write {REPLACED_KEYS[name]}"
     near = _nearest_key(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def _nearest_key(name: str, known: Collection[str]) -> list[str]:
-    """The key that was probably meant, or none."""
+    """Find the nearest key, if any."""
     return difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
 
 

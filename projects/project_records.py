@@ -17,6 +17,7 @@ from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.comparison import Change
 from ..reports.text_format import size_text
+from .setting_keys import RunSettings
 
 PROJECT_FILE = "modelc.toml"
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
@@ -25,7 +26,7 @@ ALL_ARTIFACTS = "*"  # the pattern of gates that hold for every artifact
 
 
 class SettingLayer(StrEnum):
-    """Who says a setting, the strongest first."""
+    """Where a setting comes from, the strongest first."""
 
     FLAG = "flag"
     ENV = "env"
@@ -35,9 +36,9 @@ class SettingLayer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting, and who said it: `told` is `modelc.toml:12 [models.digits]`, `--set`, ...
+    """One setting; `told` is its place: `modelc.toml:12 [models.digits]`, `--set`, ...
 
-    What is `shared` was said for all models at once.
+    A `shared` setting is for all models.
     """
 
     path: KeyPath
@@ -60,9 +61,9 @@ def format_key_path(path: KeyPath) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """What a modelc.toml says; `models` are in the order of the file.
+    """The content of a modelc.toml; `models` are in the order of the file.
 
-    `places` is `modelc.toml:12 [models.digits]` by model.
+    `places` maps a model to its place, as `modelc.toml:12 [models.digits]`.
     """
 
     file: Path
@@ -73,32 +74,13 @@ class Project:
 
     @property
     def folder(self) -> Path:
-        """What its relative paths are relative to."""
+        """The folder that relative paths start from."""
         return self.file.parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """How `modelc run` goes about it.
-
-    `memory` and `cache_limit` are in bytes, `timeout` in seconds of one step; None is no limit.
-    `jobs` is how many models run side by side. `cache_dir` None is the system's own place.
-    """
-
-    out: Path = Path("out")
-    jobs: int = 1
-    memory: int | None = None
-    timeout: float | None = None
-    keep_going: bool = False
-    cache_dir: Path | None = None
-    cache_limit: int | None = None
-    remote_cache: str | None = None
-    report: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """All that holds for one model, by path; what nobody said is there as it is built in.
+    """The effective settings of one model by path, defaults included.
 
     `place` is where the file names the model.
     """
@@ -110,7 +92,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A project with all its layers: what holds, and who said so. `warnings` are to be told."""
+    """The effective settings of a project, with their places, and warnings for the user."""
 
     project: Project
     run: RunSettings
@@ -121,11 +103,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What artifacts whose name matches `pattern` must keep to; None asks for nothing.
+    """Limits of artifacts whose name matches `pattern`; None is no limit.
 
-    `max_drop` is a part as in `--max-drop`, `max_size` bytes of all that ships, and
-    `max_latency_ratio` the most that its latency may be of its FP32 parent's. `told` is where each
-    was said, by field.
+    `max_drop` is a share as in `--max-drop`, `max_size` is in bytes of all files that ship, and
+    `max_latency_ratio` is relative to the FP32 parent. `told` has the place of each limit by field.
     """
 
     pattern: str = ALL_ARTIFACTS
@@ -135,7 +116,7 @@ class Gate:
     told: Mapping[str, Place] = field(default_factory=dict)
 
     def over(self, other: Gate) -> Gate:
-        """This gate's limits, and the other's where this has none."""
+        """Combine two gates: the limits of this one, else those of the other."""
         return Gate(
             pattern=self.pattern,
             max_drop=other.max_drop if self.max_drop is None else self.max_drop,
@@ -149,12 +130,11 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOrder:
-    """One model of a project, ready to be carried out: its order, checked, and its plan.
+    """One model of a project, ready to run: its checked order and its plan.
 
-    `left_out` are combinations of `to` and `precision` that a format does not have, `unused`
-    settings for all models that have no effect here, with the reason. `gates` are general ones
-    first. `places` is where each key was said, as `modelc.toml:18 [models.digits] model`; under ""
-    is where the model is.
+    `left_out` are combinations of `to` and `precision` that a format does not have; `unused` are
+    shared settings without effect here, with the reason. General `gates` come first. `places` has
+    the place of each key, as `modelc.toml:18 [models.digits] model`, and under "" of the model.
     """
 
     name: str
@@ -166,7 +146,7 @@ class ModelOrder:
     places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
 
     def gate_for(self, artifact: str) -> Gate:
-        """The limits of one artifact: its own, before those of a pattern, before those of all."""
+        """The limits of one artifact: its own precede those of a pattern, these those of all."""
         found = Gate(pattern=artifact)
         ordered = sorted(
             self.gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact)
@@ -179,7 +159,7 @@ class ModelOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Breach:
-    """One gate that an artifact does not keep to, in words; `told` is where the gate was said."""
+    """A gate that an artifact breaks, in words; `told` is the place of the gate."""
 
     artifact: str
     gate: str  # max-size, max-drop, max-latency-ratio
@@ -188,9 +168,9 @@ class Breach:
 
 
 def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
-    """What the artifacts that were asked for do not keep to.
+    """Find the gates that the requested artifacts break.
 
-    A gate on what was not measured is a breach: nothing shows that it is kept.
+    A gate on a value that was not measured is broken: nothing shows that it holds.
     """
     asked = {step.name for step in model.plan if step.asked}
     found: list[Breach] = []
@@ -236,7 +216,7 @@ def _drop_breach(artifact: Artifact, gate: Gate) -> str:
 
 
 def _latency_breach(artifact: Artifact, gate: Gate) -> str:
-    """Against the FP32 model that it was made from; one that is FP32 itself is its own measure."""
+    """Compare with the latency of the FP32 parent; an FP32 artifact has no parent to compare."""
     most, found = gate.max_latency_ratio, artifact.latency
     if most is None or (found is None and artifact.precision is Precision.FP32):
         return ""
@@ -256,11 +236,11 @@ BREACH_EXIT_CODE = 1  # as a verdict that failed
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOutcome:
-    """One model: its record, or what stopped it before there was one.
+    """The manifest of one model, or the error that prevented it.
 
-    `kept` are steps whose artifacts stood in the folder as they would be made today, or that failed
-    as they would again; `restored` came from the cache; the rest was made. `seconds` is the wall
-    time of its own work. `started` is False for a model that was not come to.
+    `kept` are steps that are up to date in the folder, failures included; `restored` came from the
+    cache; the others were executed. `seconds` is wall time. `started` is False for a model that was
+    never begun.
     """
 
     name: str
@@ -275,7 +255,7 @@ class ModelOutcome:
 
     @property
     def exit_code(self) -> int:
-        """Of this model, as `modelc export` would end; 1 where a gate is not kept to."""
+        """The exit code of `modelc export` for this model; 1 where a gate is broken."""
         if self.error is not None:
             return self.error.exit_code
         code = 0 if self.manifest is None else self.manifest.exit_code
@@ -283,16 +263,16 @@ class ModelOutcome:
 
 
 def combine_exit_codes(ended: Sequence[ModelOutcome], *, prepare_only: bool = False) -> int:
-    """1 where an artifact is wrong or breaks a gate; else the first other code; 0 where all hold.
+    """Return 1 where an artifact is wrong or breaks a gate; else the first other code, or 0.
 
-    With `prepare_only` a model that only waits for another host is none.
+    With `prepare_only`, models that are only pending on another host do not count.
     """
     codes = [one.exit_code for one in ended if not (prepare_only and is_only_pending(one))]
     return 1 if 1 in codes else next((code for code in codes if code), 0)
 
 
 def is_only_pending(one: ModelOutcome) -> bool:
-    """Whether nothing is wrong but that a step needs another host."""
+    """Whether the only thing left is steps that are pending on another host."""
     manifest = one.manifest
     if one.error is not None or one.breaches or manifest is None:
         return False
@@ -303,7 +283,7 @@ def is_only_pending(one: ModelOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureChange:
-    """One measure of one artifact that is not as it was; `change` is worse, better, new or told."""
+    """One measure of an artifact that changed; `change` is worse, better, new or told."""
 
     model: str
     artifact: str
@@ -316,10 +296,10 @@ class MeasureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """All that changed from the run in `base`; what stayed or is noise is not listed.
+    """All changes since the run in `base`, without noise.
 
-    `compared` is how many measures were held beside each other. `notes` say what makes the runs
-    hard to compare, `left_out` what was not compared, and why.
+    `compared` is the number of measures compared. `notes` say what makes the runs hard to compare;
+    `left_out` says what was not compared, and why.
     """
 
     base: str
@@ -330,5 +310,5 @@ class Regression:
 
     @property
     def worse(self) -> tuple[MeasureChange, ...]:
-        """What got worse beyond its margin."""
+        """The measures that got worse beyond their margin."""
         return tuple(one for one in self.changed if one.change is Change.WORSE)

@@ -228,7 +228,7 @@ def _step_names(models: Sequence[ModelOrder]) -> dict[str, frozenset[str]]:
 
 def _model_change(name: str, *, before: str, after: str) -> MeasureChange:
     return MeasureChange(
-        model=name, artifact="", measure="model", change=Change.TOLD, before=before, after=after
+        model=name, artifact="", measure="model", change=Change.INFO, before=before, after=after
     )
 
 
@@ -249,7 +249,7 @@ def _compare_model(
         if measure.artifact in made:
             yield replace(measure, why=measure.why or why)
         elif measure.artifact not in declared:
-            yield replace(measure, change=Change.TOLD, after="no longer declared")
+            yield replace(measure, change=Change.INFO, after="no longer declared")
 
 
 def _restrict_manifest(manifest: Manifest, made: Collection[str]) -> Manifest:
@@ -269,7 +269,7 @@ def _list_changes(
     """What changed beyond its margin."""
     for one in measures:
         waits = one.measure == _VERDICT_MEASURE and one.after == str(Outcome.PENDING)
-        change = Change.TOLD if waits and prepare_only else one.change
+        change = Change.INFO if waits and prepare_only else one.change
         if change not in (Change.SAME, Change.NOISE):
             yield MeasureChange(
                 model=model,

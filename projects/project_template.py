@@ -16,7 +16,7 @@ from ..converters.registry import TARGETS, is_stage
 from ..core.atomic_write import draft_file
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
-from ..pipeline.make_order import parse_model_args
+from ..pipeline.option_values import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
 from .model_orders import plan_project
 from .project_faults import FACTORY_FORM, make_model_name, open_sizes, split_faults

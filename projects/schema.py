@@ -1,13 +1,13 @@
-"""The JSON Schema of modelc.toml, from the table of keys: editors complete and check by it."""
+"""The JSON Schema of modelc.toml, from the option table, for editors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..pipeline.option_spec import OptionSpec, ValueKind
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
@@ -15,8 +15,6 @@ from .setting_keys import (
     RUN_KEYS,
     TABLES,
     TOLERANCE,
-    Key,
-    KeyKind,
 )
 
 SCHEMA_ID = "urn:modelc:project:1"
@@ -27,9 +25,9 @@ _TIME_PATTERN = r"^\s*\d{1,15}(?:\.\d{1,9})?\s*(?:[sS]|[mM][iI][nN]|[hH])?\s*$"
 _TEXT_SCHEMA: dict[str, object] = {"type": "string", "pattern": r"\S"}
 
 
-def json_schema(helps: Mapping[str, str]) -> dict[str, object]:
-    """The schema; `helps` has what an option is for, by its name without dashes in front."""
-    model = _table_schema(MODEL_KEYS, helps)
+def json_schema() -> dict[str, object]:
+    """Make the schema."""
+    model = _table_schema(MODEL_KEYS)
     model["required"] = ["checkpoint"]
     models = {
         "description": "The models, each in a table of its name, which names its folder as well.",
@@ -37,8 +35,8 @@ def json_schema(helps: Mapping[str, str]) -> dict[str, object]:
         "propertyNames": {"pattern": _NAME_PATTERN},
         "additionalProperties": model,
     }
-    defaults = {**_table_schema(DEFAULT_KEYS, helps), "description": "What holds for every model."}
-    run = {name: _describe_key(key, key.told) for name, key in RUN_KEYS.items()}
+    defaults = {**_table_schema(DEFAULT_KEYS), "description": "What holds for every model."}
+    run = {name: _describe_key(key) for name, key in RUN_KEYS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -50,9 +48,9 @@ def json_schema(helps: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _table_schema(keys: Mapping[str, Key], helps: Mapping[str, str]) -> dict[str, object]:
+def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
     """A table of a model: its keys, `gates` and `tolerance`."""
-    plain = {name: _describe_key(key, key.told or helps[name]) for name, key in keys.items()}
+    plain = {name: _describe_key(key) for name, key in keys.items()}
     tables = {
         GATES: {"description": TABLES[GATES], **_pattern_schema(GATE_KEYS)},
         TOLERANCE: {
@@ -64,64 +62,59 @@ def _table_schema(keys: Mapping[str, Key], helps: Mapping[str, str]) -> dict[str
             ],
         },
     }
-    former = {
-        old: {**plain[new], "description": f"The former name of {new}.", "deprecated": True}
-        for old, new in FORMER_KEYS.items()
-    }
-    known = {**plain, **former, **tables}
-    return {"type": "object", "additionalProperties": False, "properties": known}
+    return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
 
 
 def _limits_schema() -> dict[str, object]:
     return _pattern_schema(LIMIT_KEYS)
 
 
-def _pattern_schema(keys: Mapping[str, Key]) -> dict[str, object]:
-    """Keys for all, and tables of them by any other name."""
-    plain = {name: _describe_key(key, key.told) for name, key in keys.items()}
+def _pattern_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
+    """A table of keys, with sub-tables of the same keys by any other name."""
+    plain = {name: _describe_key(key) for name, key in keys.items()}
     inner = {"type": "object", "additionalProperties": False, "properties": plain}
     return {"type": "object", "properties": plain, "additionalProperties": inner}
 
 
-def _describe_key(key: Key, told: str) -> dict[str, object]:
+def _describe_key(key: OptionSpec) -> dict[str, object]:
     one = _value_schema(key)
-    found: dict[str, object] = {"description": told.removesuffix(" Repeatable.")}
+    found: dict[str, object] = {"description": key.help.removesuffix(" Repeatable.")}
     if key.many:
         found["anyOf"] = [one, {"type": "array", "minItems": 1, "items": one}]
     else:
         found.update(one)
-    if key.usual is not None:
-        found["default"] = list(key.usual) if isinstance(key.usual, tuple) else key.usual
+    if key.default is not None:
+        found["default"] = list(key.default) if isinstance(key.default, tuple) else key.default
     return found
 
 
-def _value_schema(key: Key) -> dict[str, object]:
-    """One value of a key."""
+def _value_schema(key: OptionSpec) -> dict[str, object]:
+    """The schema of one value of a key."""
     match key.kind:
-        case KeyKind.TRUTH:
+        case ValueKind.TRUTH:
             return {"type": "boolean"}
-        case KeyKind.WHOLE | KeyKind.NUMBER:
+        case ValueKind.WHOLE | ValueKind.NUMBER:
             return _number_schema(key)
-        case KeyKind.SIZE | KeyKind.TIME:
+        case ValueKind.SIZE | ValueKind.TIME:
             text = {
                 "type": "string",
-                "pattern": _SIZE_PATTERN if key.kind is KeyKind.SIZE else _TIME_PATTERN,
+                "pattern": _SIZE_PATTERN if key.kind is ValueKind.SIZE else _TIME_PATTERN,
             }
             return {"anyOf": [text, {"type": "number", "minimum": 1}]}
-        case KeyKind.DROP:
+        case ValueKind.DROP:
             text = {"type": "string", "pattern": r"^\s*\d*\.?\d+\s*%?\s*$"}
             return {"anyOf": [text, {"type": "number", "minimum": 0, "maximum": 0.1}]}
     return {"enum": list(key.choices)} if key.choices else _text_schema(key)
 
 
-def _number_schema(key: Key) -> dict[str, object]:
+def _number_schema(key: OptionSpec) -> dict[str, object]:
     limits = {"minimum": key.least, "maximum": key.most, "exclusiveMinimum": key.above}
-    kind = "integer" if key.kind is KeyKind.WHOLE else "number"
+    kind = "integer" if key.kind is ValueKind.WHOLE else "number"
     return {"type": kind, **{name: limit for name, limit in limits.items() if limit is not None}}
 
 
-def _text_schema(key: Key) -> dict[str, object]:
-    """A text; of what has names, an editor completes them, and others may be installed."""
+def _text_schema(key: OptionSpec) -> dict[str, object]:
+    """The schema of a text; for `to`, known names are offered and those of plugins accepted."""
     from ..converters.registry import BUILT_IN
 
     if key.name != "to":

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import Place, UsageError, unknown_name_error
+from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
+from ..pipeline.option_table import OPTIONS
 from .project_faults import Faults
 from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
 from .project_records import (
     KeyPath,
     ModelSettings,
     Project,
-    RunSettings,
     Setting,
     SettingLayer,
     Settings,
@@ -23,30 +24,28 @@ from .project_records import (
 )
 from .setting_keys import (
     DEFAULT_KEYS,
-    FORMER_KEYS,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
     MODEL_KEYS,
-    REPLACED_KEYS,
     RUN_KEYS,
     TOLERANCE,
-    Key,
-    KeyKind,
+    RunSettings,
 )
 from .setting_values import parse_value_text
 
 VARIABLE_PREFIX = "MODELC_"
-OTHER_VARIABLES = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
+# Variables of commands, which are no settings of a project.
+OTHER_VARIABLES = frozenset({"MODELC_ISOLATE", *(one.env for one in OPTIONS if one.env)})
 _CURRENT_FOLDER = Path()  # what paths of flags and variables are relative to
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What is said beside the file, as text.
+    """Settings beside the file, as text.
 
-    `sets` are `key=value` or `model.key=value`, `flags` options of the run by their keys, and
-    `environment` variables of any name: those that begin with MODELC_ count.
+    `sets` are `key=value` or `model.key=value`, `flags` are options of the run by their keys, and
+    `environment` holds variables, of which those that begin with MODELC_ count.
     """
 
     sets: tuple[str, ...] = ()
@@ -55,10 +54,10 @@ class Overrides:
 
 
 def resolve_settings(project: Project, given: Overrides | None = None) -> Settings:
-    """What holds, and who said so.
+    """Return the effective settings, each with its layer and place.
 
     Raises:
-        UsageError: a flag or a variable that cannot be: all of them, each named.
+        UsageError: flags or variables have invalid values; the error names all of them.
     """
     faults = Faults()
     settings = resolve_settings_leniently(project, given or Overrides(), faults)
@@ -67,7 +66,7 @@ def resolve_settings(project: Project, given: Overrides | None = None) -> Settin
 
 
 def resolve_settings_leniently(project: Project, given: Overrides, faults: Faults) -> Settings:
-    """The same without what is wrong, which goes to `faults`."""
+    """As `resolve_settings`, without invalid values, which go to `faults`."""
     warnings: list[str] = []
     variables = tuple(_read_variables(given.environment, faults, warnings))
     flags = tuple(_read_flags(project, given, faults))
@@ -96,7 +95,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     run = _keep_last(runs)
     return Settings(
         project=project,
-        run=make_run_settings(run),
+        run=read_record(RunSettings, read_values(run)),
         run_said=run,
         models=models,
         warnings=tuple(warnings),
@@ -104,7 +103,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
 
 
 def results_folder(file: Path, given: Overrides) -> Path:
-    """Where the results of a project go, also of one that is refused: as far as it can be read."""
+    """The folder of results, also of a project with faults, as far as it can be read."""
     faults = Faults()
     try:
         project = read_project_leniently(file, faults)
@@ -113,41 +112,24 @@ def results_folder(file: Path, given: Overrides) -> Path:
     return resolve_settings_leniently(project, given, faults).run.out
 
 
-def make_run_settings(said: Mapping[KeyPath, Setting]) -> RunSettings:
-    """The settings of the run as one record."""
-    of = SettingReader(said)
-    usual = RunSettings()
-    return RunSettings(
-        out=of.path("out") or usual.out,
-        jobs=of.whole("jobs") or usual.jobs,
-        memory=of.whole("memory"),
-        timeout=of.number("timeout"),
-        keep_going=of.truth("keep-going"),
-        cache_dir=of.path("cache-dir"),
-        cache_limit=of.whole("cache-limit"),
-        remote_cache=of.text("remote-cache"),
-        report=of.texts("report"),
-    )
-
-
-def _default_settings(keys: Mapping[str, Key], folder: Path) -> Iterator[Setting]:
-    """What is built in; paths are below the project's folder."""
+def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:
+    """The defaults; paths are relative to the folder of the project."""
     for name, key in keys.items():
-        if key.usual is not None:
-            value = str(folder / str(key.usual)) if key.kind is KeyKind.PATH else key.usual
+        if key.default is not None:
+            value = str(folder / str(key.default)) if key.kind is ValueKind.PATH else key.default
             yield Setting(
                 path=(name,), value=value, layer=SettingLayer.BUILT_IN, told=Place(key="default")
             )
 
 
 def _keep_last(said: Sequence[Setting]) -> dict[KeyPath, Setting]:
-    """By path, the last that was said."""
+    """The last setting of each path."""
     return {one.path: one for one in said}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Flag:
-    """A flag, and the model that it is for; None is for all."""
+    """A flag and its model; None is all models."""
 
     model: str | None
     said: Setting
@@ -185,7 +167,7 @@ def _read_flags(project: Project, given: Overrides, faults: Faults) -> Iterator[
 
 
 def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
-    """`digits.seed=3` taken apart: the model, the path, the value's text."""
+    """Split `digits.seed=3` into model, path and value."""
     at = -1
     while True:
         at = text.find("=", at + 1)
@@ -202,7 +184,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
 
 
 def _parse_key_path(text: str) -> KeyPath:
-    """The parts of a key as TOML has it; empty where it is none."""
+    """Split a TOML key into its parts; none where it is not a key."""
     if "\n" in text or text.count(".") > len(text) // 2:
         return ()
     try:
@@ -217,26 +199,25 @@ def _parse_key_path(text: str) -> KeyPath:
 
 
 def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -> Iterator[Setting]:
-    """What a text says under a path; `tolerance` may say several limits.
+    """Parse the text of a setting; `tolerance` may hold several limits.
 
     Raises:
-        UsageError: an unknown key, or a value that it cannot have.
+        UsageError: the key is unknown, or the value is invalid.
     """
     if path == (TOLERANCE,):
-        texts = parse_value_text(Key(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
+        texts = parse_value_text(OptionSpec(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
         for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Setting(path=under, value=value, layer=layer, told=told)
         return
-    path = tuple(FORMER_KEYS.get(name, name) for name in path)
     key = _find_key(path)
     yield Setting(
         path=path, value=parse_value_text(key, text, _CURRENT_FOLDER), layer=layer, told=told
     )
 
 
-def _find_key(path: KeyPath) -> Key:
-    """The key of a path, in the table where it belongs."""
+def _find_key(path: KeyPath) -> OptionSpec:
+    """Find the key of a path in its table."""
     under = {GATES: GATE_KEYS, TOLERANCE: LIMIT_KEYS}.get(path[0] if path else "")
     known = under if under is not None else {**RUN_KEYS, **MODEL_KEYS}
     depths = (2, 3) if under is not None else (1,)
@@ -254,18 +235,12 @@ def _read_variables(
 ) -> Iterator[Setting]:
     known = _variable_names()
     for name, text in sorted(environment.items()):
-        if not name.startswith(VARIABLE_PREFIX):
-            continue
-        if name in OTHER_VARIABLES:
-            continue
-        replaced = REPLACED_KEYS.get(name.removeprefix(VARIABLE_PREFIX).lower().replace("_", "-"))
-        if replaced:
-            warnings.append(f"{name} has no effect: {_former_variable_hint(replaced)}")
+        if not name.startswith(VARIABLE_PREFIX) or name in OTHER_VARIABLES:
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            mend = f": did you mean {near[0]}?" if near else ", and it has no effect"
-            warnings.append(f"nothing is called {name}{mend}")
+            more = f": did you mean {near[0]}?" if near else ", and it has no effect"
+            warnings.append(f"nothing is called {name}{more}")
             continue
         setting = ("defaults", *known[name])
         with faults.at(Place(key=f"env {name}={text[:80]}")), faults.note_refusal(setting):
@@ -275,63 +250,17 @@ def _read_variables(
                 yield replace(said, shared=True)
 
 
-def _former_variable_hint(text: str) -> str:
-    """What to write in place of a key of an earlier version, said of its variable."""
-    key, comma, rest = text.partition(",")
-    return f"use {VARIABLE_PREFIX}{key.upper().replace('-', '_')}{comma}{rest}"
-
-
 def _variable_names() -> dict[str, KeyPath]:
-    """The path by the name of its variable: `MODELC_GATES_MAX_DROP` is of gates.max-drop."""
-    plain = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
+    """Map variables to paths: `MODELC_GATES_MAX_DROP` is gates.max-drop."""
+    plain: list[KeyPath] = [(name,) for name in (*RUN_KEYS, *DEFAULT_KEYS, TOLERANCE)]
     paths = [
         *plain,
         *((GATES, name) for name in GATE_KEYS),
         *((TOLERANCE, name) for name in LIMIT_KEYS),
     ]
-    named: dict[KeyPath, KeyPath] = {path: path for path in paths}
-    named |= {(old,): (new,) for old, new in FORMER_KEYS.items()}
-    return {
-        VARIABLE_PREFIX + "_".join(name).upper().replace("-", "_"): path
-        for name, path in named.items()
-    }
+    return {VARIABLE_PREFIX + "_".join(path).upper().replace("-", "_"): path for path in paths}
 
 
-class SettingReader:
-    """Reads settings whose values the table of keys has checked; None where nobody said one."""
-
-    def __init__(self, said: Mapping[KeyPath, Setting]) -> None:
-        self._said = said
-
-    def _value(self, name: str) -> object:
-        one = self._said.get((name,))
-        return None if one is None else one.value
-
-    def text(self, name: str) -> str | None:
-        """A text."""
-        value = self._value(name)
-        return None if value is None else str(value)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Several texts, or none."""
-        value = self._value(name)
-        return value if isinstance(value, tuple) else ()
-
-    def path(self, name: str) -> Path | None:
-        """A path."""
-        text = self.text(name)
-        return None if text is None else Path(text)
-
-    def whole(self, name: str) -> int | None:
-        """A whole number."""
-        value = self._value(name)
-        return value if isinstance(value, int) else None
-
-    def number(self, name: str) -> float | None:
-        """A number."""
-        value = self._value(name)
-        return float(value) if isinstance(value, int | float) else None
-
-    def truth(self, name: str) -> bool:
-        """Whether it is so; what nobody said is not."""
-        return self._value(name) is True
+def read_values(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
+    """Map keys to values, for records of options; the tables have their own readers."""
+    return {path[0]: one.value for path, one in said.items() if len(path) == 1}

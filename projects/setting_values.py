@@ -9,18 +9,18 @@ from pathlib import Path
 
 from ..core.errors import UsageError, unknown_name_error
 from ..core.nested_values import is_loader_spec
+from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import Value
-from .setting_keys import Key, KeyKind
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_MAX_SHOWN = 60  # signs of a value that is refused
+_MAX_SHOWN = 60  # characters of an invalid value
 
 
-def parse_value(key: Key, raw: object, base: Path) -> Value:
-    """The value in the form of its key; relative paths are below `base`.
+def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
+    """Parse a value as its key requires; paths are relative to `base`.
 
     Raises:
-        UsageError: it is of another type, or cannot be.
+        UsageError: the value has another type, or is out of range.
     """
     if not key.many:
         return _parse_one(key, raw, base)
@@ -30,31 +30,31 @@ def parse_value(key: Key, raw: object, base: Path) -> Value:
     return tuple(str(_parse_one(key, part, base)) for part in parts)
 
 
-def parse_value_text(key: Key, text: str, base: Path) -> Value:
-    """The same of a flag or a variable; a list is one value, `[...]`, or parted by commas.
+def parse_value_text(key: OptionSpec, text: str, base: Path) -> Value:
+    """As `parse_value`, from text; a list is one value, `[...]`, or separated by commas.
 
     Raises:
-        UsageError: it is of another type, or cannot be.
+        UsageError: the value has another type, or is out of range.
     """
     return parse_value(key, _text_to_raw(key, text), base)
 
 
-def _text_to_raw(key: Key, text: str) -> object:
+def _text_to_raw(key: OptionSpec, text: str) -> object:
     if key.many:
         return _split_list(key, text)
-    if key.kind is KeyKind.TRUTH:
+    if key.kind is ValueKind.TRUTH:
         return _BOOLEANS.get(text.strip().lower(), text)
     try:
-        if key.kind is KeyKind.WHOLE:
+        if key.kind is ValueKind.WHOLE:
             return int(text)
-        if key.kind is KeyKind.NUMBER:
+        if key.kind is ValueKind.NUMBER:
             return float(text)
     except ValueError:
         return text
     return text
 
 
-def _split_list(key: Key, text: str) -> object:
+def _split_list(key: OptionSpec, text: str) -> object:
     if text.startswith("["):
         try:
             found: object = tomllib.loads(f"value = {text}")["value"]
@@ -67,31 +67,31 @@ def _split_list(key: Key, text: str) -> object:
     return [part.strip() for part in parts]
 
 
-def _parse_one(key: Key, raw: object, base: Path) -> str | int | float | bool:
+def _parse_one(key: OptionSpec, raw: object, base: Path) -> str | int | float | bool:
     match key.kind:
-        case KeyKind.TRUTH:
+        case ValueKind.TRUTH:
             if not isinstance(raw, bool):
                 raise _value_error(key, raw, "true or false")
             return raw
-        case KeyKind.WHOLE | KeyKind.NUMBER:
+        case ValueKind.WHOLE | ValueKind.NUMBER:
             return _parse_number(key, raw)
-        case KeyKind.SIZE:
+        case ValueKind.SIZE:
             return parse_bytes(_check_quantity(key, raw))
-        case KeyKind.TIME:
+        case ValueKind.TIME:
             return parse_seconds(_check_quantity(key, raw))
-        case KeyKind.DROP:
+        case ValueKind.DROP:
             raw = _check_quantity(key, raw)
     text = _parse_text(key, raw)
-    if key.kind in (KeyKind.PATH, KeyKind.SOURCE, KeyKind.FOLDER):
+    if key.kind in (ValueKind.PATH, ValueKind.SOURCE, ValueKind.FOLDER):
         return _resolve_path(key, text, base)
     return text
 
 
-def _parse_number(key: Key, raw: object) -> int | float:
-    kinds = (int,) if key.kind is KeyKind.WHOLE else (int, float)
+def _parse_number(key: OptionSpec, raw: object) -> int | float:
+    kinds = (int,) if key.kind is ValueKind.WHOLE else (int, float)
     if isinstance(raw, bool) or not isinstance(raw, kinds):
         raise _value_error(key, raw, str(key.kind))
-    if key.kind is KeyKind.NUMBER:
+    if key.kind is ValueKind.NUMBER:
         raw = _parse_float(key, raw)
     low = key.least is not None and raw < key.least
     low = low or (key.above is not None and raw <= key.above)
@@ -100,7 +100,7 @@ def _parse_number(key: Key, raw: object) -> int | float:
     return raw
 
 
-def _parse_float(key: Key, raw: int | float) -> float:
+def _parse_float(key: OptionSpec, raw: int | float) -> float:
     try:
         number = float(raw)
     except OverflowError:  # an integer of 400 digits
@@ -110,7 +110,7 @@ def _parse_float(key: Key, raw: int | float) -> float:
     return number
 
 
-def describe_limits(key: Key) -> str:
+def describe_limits(key: OptionSpec) -> str:
     """`a whole number, 1 to 8`."""
     low = f"{key.least:g} or more" if key.least is not None else ""
     low = f"more than {key.above:g}" if key.above is not None else low
@@ -118,8 +118,8 @@ def describe_limits(key: Key) -> str:
     return ", ".join(filter(None, (str(key.kind), low, high)))
 
 
-def _check_quantity(key: Key, raw: object) -> str:
-    """Numbers are written as they are; only text has units."""
+def _check_quantity(key: OptionSpec, raw: object) -> str:
+    """Return the text of a quantity; only text has units."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, int | float):
@@ -127,7 +127,7 @@ def _check_quantity(key: Key, raw: object) -> str:
     return repr(raw) if abs(raw) < 2**63 else _toml_text(raw)
 
 
-def _parse_text(key: Key, raw: object) -> str:
+def _parse_text(key: OptionSpec, raw: object) -> str:
     if not isinstance(raw, str):
         raise _value_error(key, raw, "text in quotes")
     if not raw.strip() or "\0" in raw:
@@ -139,12 +139,12 @@ def _parse_text(key: Key, raw: object) -> str:
     return raw
 
 
-def _resolve_path(key: Key, text: str, base: Path) -> str:
-    """A path below `base`; a loader or a word stays as it is unless a file has its name."""
-    if text in key.words or (key.kind is KeyKind.FOLDER and "://" in text):
+def _resolve_path(key: OptionSpec, text: str, base: Path) -> str:
+    """Resolve a path against `base`; a loader or a word stays, unless a file has its name."""
+    if text in key.words or (key.kind is ValueKind.FOLDER and "://" in text):
         return text
     path = base / text
-    if key.kind is KeyKind.SOURCE and is_loader_spec(text) and not _path_exists(path):
+    if key.kind is ValueKind.SOURCE and is_loader_spec(text) and not _path_exists(path):
         return text
     return str(path)
 
@@ -156,7 +156,7 @@ def _path_exists(path: Path) -> bool:
         return False
 
 
-def _value_error(key: Key, raw: object, wanted: str) -> UsageError:
+def _value_error(key: OptionSpec, raw: object, wanted: str) -> UsageError:
     form = "a list of texts" if key.many else wanted
     return UsageError(f"{_toml_text(raw)} is not {wanted}", hint=f"{key.name} takes {form}")
 
@@ -185,7 +185,7 @@ def parse_bytes(text: str, *, least: int = 1) -> int:
     """`50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 
     Raises:
-        UsageError: it is no size, or less than `least` bytes.
+        UsageError: the text is not a size, or is less than `least` bytes.
     """
     hint = "write it as 50 MB, 2 GiB or a number of bytes"
     return int(_parse_quantity(text, _BYTE_UNITS, "a size", hint, least=least))
@@ -195,7 +195,7 @@ def parse_seconds(text: str) -> float:
     """`10 min` as seconds.
 
     Raises:
-        UsageError: it is no time.
+        UsageError: the text is not a time.
     """
     return _parse_quantity(
         text, _TIME_UNITS, "a time", "write it as 90 s, 10 min, 2 h or a number of seconds"

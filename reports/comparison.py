@@ -23,12 +23,12 @@ from .text_format import (
     size_text,
 )
 
-GONE_TEXT = "gone"  # what the later run says of an artifact that it has not
+GONE_TEXT = "gone"  # the state of an artifact that the later run lacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRun:
-    """Which run one side of the comparison is."""
+    """One side of the comparison."""
 
     name: str
     created: str
@@ -39,7 +39,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All measures of two runs, by artifact; `notes` say what makes them hard to compare."""
+    """The measures of two runs, by artifact; `notes` name differences between the runs."""
 
     before: ComparedRun
     after: ComparedRun
@@ -47,7 +47,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def of(self, change: Change) -> tuple[Measure, ...]:
-        """The measures that changed so."""
+        """Return the measures with this change."""
         return tuple(measure for measure in self.measures if measure.change is change)
 
     @property
@@ -68,7 +68,7 @@ def compare_manifests(
     *,
     latency: bool = False,
 ) -> Comparison:
-    """Two manifests, the older first; `names` are what to call them, `latency` judges timings."""
+    """Compare two manifests, the older first; `latency` includes timings in the judgement."""
     then, now = _latest_rows(before), _latest_rows(after)
     measures: list[Measure] = []
     for name in dict.fromkeys((*then, *now)):
@@ -97,7 +97,7 @@ def _describe_run(manifest: Manifest, name: str) -> ComparedRun:
 
 
 def _run_differences(before: Manifest, after: Manifest) -> Iterator[str]:
-    """What differs between the runs themselves."""
+    """Yield the differences between the runs themselves."""
     pairs = (
         ("checkpoint", digest_text(before.checkpoint.digest), digest_text(after.checkpoint.digest)),
         ("modelc", before.modelc, after.modelc),
@@ -118,7 +118,7 @@ def _inputs_text(manifest: Manifest) -> str:
 
 
 def _latest_rows(manifest: Manifest) -> dict[str, ResultRow]:
-    """Each artifact's last state by its own name: a failed step or a refusal is its latest."""
+    """Return the last state by artifact; a failed step or a rejection replaces a passed one."""
     found: dict[str, ResultRow] = {}
     for row in make_rows(manifest):
         name = row.name.removeprefix(REJECTED_PREFIX)
@@ -129,41 +129,40 @@ def _latest_rows(manifest: Manifest) -> dict[str, ResultRow]:
 
 
 def _artifact_lost(row: ResultRow, name: str) -> Measure:
-    """An artifact that is no longer made is a loss, unless it was known to be bad."""
+    """Return the loss of an artifact: worse, unless it had not passed before."""
     lost = row.outcome in (Outcome.PASSED, Outcome.PENDING)
-    return Measure(artifact=name, measure="verdict", change=Change.WORSE if lost else Change.TOLD,
+    return Measure(artifact=name, measure="verdict", change=Change.WORSE if lost else Change.INFO,
                    before=str(row.outcome), after=GONE_TEXT)  # fmt: skip
 
 
 def _new_artifact(row: ResultRow, name: str) -> Measure:
-    """Proven or not, it is neither better nor worse than what there was: there was nothing."""
+    """Return the verdict on an artifact that the earlier run lacks."""
     return Measure(artifact=name, measure="verdict", change=Change.NEW, before="none",
                    after=str(row.outcome), why=row.reason)  # fmt: skip
 
 
-# Less than this of SQNR or headroom is noise, in dB. The same weights summed in another order, as
-# by another CPU or number of threads, move the worst element of an fp32 output by a factor of two
-# (6 dB); half precision rounds so coarsely that the order shows less; INT8 with the same scales
-# repeats.
+# Smaller differences of SQNR or margin are noise, in dB. A different order of summation (another
+# CPU or number of threads) changes the worst element of an fp32 output by a factor of two (6 dB);
+# half precision rounds too coarsely to show it as much; INT8 with the same scales is reproducible.
 MARGIN_DB: Mapping[Precision, float] = {
     Precision.FP32: 6.0,
     Precision.FP16: 3.0,
     Precision.BF16: 3.0,
     Precision.INT8: 1.0,
 }
-# Above it an SQNR is roundoff of float32 alone (good conversions measure 115 to 145 dB), so that
-# exact and 120 dB are as good as each other.
+# A higher SQNR is float32 roundoff (good conversions measure 115 to 145 dB): exact and 120 dB are
+# equally good.
 CEILING_DB = 115.0
-MARGIN_SIZE = 0.01  # share: versions and names in the file's metadata change a little
+MARGIN_SIZE = 0.01  # share: the metadata of the file varies
 MARGIN_BYTES = 4096  # the same for small files
-MARGIN_LATENCY = 0.10  # share: less is no reason to choose another artifact
-MARGIN_MILLISECONDS = 0.05  # less is the call, not the model
-_SEARCH_PREFIX = "search-"  # how the names of feeds begin that a search found
+MARGIN_LATENCY = 0.10  # share: smaller differences do not matter for a choice
+MARGIN_MILLISECONDS = 0.05  # smaller differences are call overhead
+_SEARCH_PREFIX = "search-"  # of the names of feeds that a search found
 MARGIN_SHARE = 0.01  # share of the work
 
 
 class Change(StrEnum):
-    """What a measure did. `noise` is a difference within the margin; `told` is not judged.
+    """How a measure changed. `noise` is within the margin; `told` is for information only.
 
     `new` is the verdict on an artifact that only the later run has.
     """
@@ -173,7 +172,7 @@ class Change(StrEnum):
     NEW = "new"
     NOISE = "noise"
     SAME = "same"
-    TOLD = "told"
+    INFO = "told"  # the value in --json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,25 +189,25 @@ class Measure:
     now: float | None = None
 
 
-_OUTCOME_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.FAILED: 0, Outcome.ERROR: 0}
+_OUTCOME_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.REJECTED: 0, Outcome.FAILED: 0}
 
 
 def compare_rows(
     name: str, then: ResultRow, now: ResultRow, *, latency: bool = False
 ) -> Iterator[Measure]:
-    """What can be compared of an artifact that both runs have; `latency` is judged if asked for."""
+    """Yield the measures of an artifact that both runs have."""
     step = _OUTCOME_RANKS[now.outcome] - _OUTCOME_RANKS[then.outcome]
-    change = Change.SAME if now.outcome is then.outcome else Change.TOLD
+    change = Change.SAME if now.outcome is then.outcome else Change.INFO
     change = Change.WORSE if step < 0 else Change.BETTER if step > 0 else change
     yield Measure(artifact=name, measure="verdict", change=change, before=str(then.outcome),
                   after=str(now.outcome), why="" if step >= 0 else now.reason)  # fmt: skip
     if then.artifact is None or now.artifact is None:
-        return  # a failed or pending step has nothing else to compare
+        return  # a failed or pending step has no other measure
     precision = now.artifact.precision
     if then.verdict is not None and now.verdict is not None:
         yield from _compare_margins(name, then.verdict, now.verdict, MARGIN_DB[precision])
     if Outcome.PASSED not in (then.outcome, now.outcome) or step:
-        return  # that a wrong artifact is small or fast says nothing
+        return  # size and speed of a rejected artifact do not matter
     yield _compare_size(name, then.artifact.size, now.artifact.size)
     if then.artifact.latency is not None and now.artifact.latency is not None:
         yield _compare_latency(name, then.artifact.latency, now.artifact.latency, judged=latency)
@@ -219,48 +218,47 @@ def compare_rows(
         was = then.artifact.accuracy
         yield Measure(artifact=name, measure=was.metric, change=Change.WORSE,
                       before=f"{was.artifact:.5g}", after="not measured",
-                      why="measured before, not now")  # fmt: skip
+                      why="no accuracy in the later run")  # fmt: skip
 
 
 def _judge_gain(gain: float, margin: float) -> Change:
-    """By how much a measure gained, where less than the margin is noise."""
+    """Classify a gain; less than the margin is noise."""
     if gain == 0 or math.isnan(gain):
-        return Change.SAME if gain == 0 else Change.TOLD
+        return Change.SAME if gain == 0 else Change.INFO
     if abs(gain) <= margin:
         return Change.NOISE
     return Change.BETTER if gain > 0 else Change.WORSE
 
 
 def _compare_margins(name: str, then: Verdict, now: Verdict, margin: float) -> Iterator[Measure]:
-    """SQNR, the exact one above all; then headroom, where both runs have one."""
+    """Yield the SQNR, then the margin if both runs have one."""
     then, now, why = _restrict_to_shared(then, now)
     was, is_ = _smallest_sqnr(then), _smallest_sqnr(now)
     if was is not None and is_ is not None:
         gain = min(is_, CEILING_DB) - min(was, CEILING_DB)
         change = _judge_gain(gain, margin)
         change = Change.NOISE if change is Change.SAME and was != is_ else change
-        change = Change.TOLD if why else change
+        change = Change.INFO if why else change
         texts = ["exact" if math.isinf(value) else ratio(value) for value in (was, is_)]
         yield Measure(artifact=name, measure="SQNR", change=change, before=texts[0], after=texts[1],
                       was=was, now=is_, why=why)  # fmt: skip
     before, after = then.headroom, now.headroom
     if before is None or after is None:
         return
-    why = why if then.tolerance == now.tolerance else "judged within other tolerances"
-    change = Change.TOLD if why else _judge_gain(after - before, margin)
-    yield Measure(artifact=name, measure="headroom", change=change, before=decibel_text(before),
+    why = why if then.tolerance == now.tolerance else "different tolerances"
+    change = Change.INFO if why else _judge_gain(after - before, margin)
+    yield Measure(artifact=name, measure="margin", change=change, before=decibel_text(before),
                   after=decibel_text(after), was=before, now=after, why=why)  # fmt: skip
 
 
 def _restrict_to_shared(then: Verdict, now: Verdict) -> tuple[Verdict, Verdict, str]:
-    """Both verdicts on the feeds that both have, and why they cannot be compared.
+    """Restrict both verdicts to their common feeds; the text says why they cannot be compared.
 
-    A feed that a search found is left out: it lay nearer to a limit than the others because it was
-    looked for, and its name tells nothing of what it holds.
+    Feeds that a search found are left out: each search finds others, all close to a limit.
     """
     shared = _feeds_that_count(then) & _feeds_that_count(now)
     if not shared:
-        return then, now, "judged on other feeds"
+        return then, now, "no common feeds"
     return _restrict_verdict(then, shared), _restrict_verdict(now, shared), ""
 
 
@@ -274,7 +272,7 @@ def _feeds_that_count(verdict: Verdict) -> set[str]:
 
 
 def _smallest_sqnr(verdict: Verdict) -> float | None:
-    """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
+    """Return the smallest SQNR: infinite if exact, None if not measured."""
     if verdict.sqnr is None:
         return math.inf if verdict.exact else None
     return None if verdict.is_excused else verdict.sqnr
@@ -287,28 +285,28 @@ def _compare_size(name: str, was: int, now: int) -> Measure:
 
 
 def _compare_latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
-    """Milliseconds. Judged is the ratio to the FP32 parent, which was timed in turn with it.
+    """Compare latencies in ms, judged by the ratio to the FP32 parent timed alongside.
 
-    A change counts that is larger than `MARGIN_LATENCY` and than two standard errors of the
-    difference of both ratios (z test at 5 %), as each record has two of its own ratio's.
+    A change counts if it exceeds `MARGIN_LATENCY` and two standard errors of the difference of
+    the ratios (z test at 5 %); each record holds two standard errors of its own ratio.
     """
     texts = (milliseconds_text(was.milliseconds), milliseconds_text(now.milliseconds))
     same = was.milliseconds == now.milliseconds
-    change, why = Change.SAME if same else Change.NOISE, "timings are judged with --latency"
+    change, why = Change.SAME if same else Change.NOISE, "add --latency to judge timings"
     if was.device != now.device:
-        change, why = Change.TOLD, f"on {now.device}, on {was.device} before"
+        change, why = Change.INFO, f"on {now.device}, on {was.device} before"
     elif judged and min(was.parent, now.parent) > 0:
         before, after = was.milliseconds / was.parent, now.milliseconds / now.parent
         error = math.hypot(was.noise * before, now.noise * after)
         clock = MARGIN_MILLISECONDS / min(was.parent, now.parent)
         change = _judge_gain(before - after, max(MARGIN_LATENCY * before, error, clock))
-        why = f"{before:.2f} of its fp32 before, {after:.2f} now"
+        why = f"{before:.2f} x fp32 before, {after:.2f} x now"
     return Measure(artifact=name, measure="latency", change=change, before=texts[0], after=texts[1],
                    why=why, was=was.milliseconds, now=now.milliseconds)  # fmt: skip
 
 
 def _compare_coverage(name: str, then: ResultRow, now: ResultRow) -> Iterator[Measure]:
-    """The share of the work that is done in the artifact's own precision; of layers, if timed."""
+    """Yield the share of the work in the artifact's precision; of the layers, if work is time."""
     before = then.artifact.coverage if then.artifact else None
     after = now.artifact.coverage if now.artifact else None
     if before is None or after is None or now.artifact is None:
@@ -324,16 +322,16 @@ def _compare_coverage(name: str, then: ResultRow, now: ResultRow) -> Iterator[Me
 
 
 def _layer_shares(coverage: Coverage) -> dict[str, float]:
-    """Each dtype's share of the compute layers, which is the same in every run."""
+    """Return each dtype's share of the compute layers, which does not vary between runs."""
     total = sum(coverage.layers.values())
     return {dtype: count / total for dtype, count in coverage.layers.items()} if total else {}
 
 
 def _compare_accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:
-    """The metric and what the artifact loses of it; less than the intervals allow is noise."""
+    """Yield the metric and its drop; differences within the intervals are noise."""
     if (was.metric, was.samples) != (now.metric, now.samples):
         why = f"{now.metric} of {now.samples} samples, {was.metric} of {was.samples} before"
-        yield Measure(artifact=name, measure="accuracy", change=Change.TOLD, why=why,
+        yield Measure(artifact=name, measure="accuracy", change=Change.INFO, why=why,
                       before=f"{was.artifact:.5g}", after=f"{now.artifact:.5g}")  # fmt: skip
         return
     margin = max(was.high - was.low, now.high - now.low) / 2
@@ -347,4 +345,4 @@ def _compare_accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measu
         change = Change.BETTER if now.passed else Change.WORSE
     yield Measure(artifact=name, measure=f"drop of {now.metric}", change=change,
                   before=f"{was.drop:.4g}", after=f"{now.drop:.4g}", was=was.drop, now=now.drop,
-                  why="" if now.passed else "over the gate")  # fmt: skip
+                  why="" if now.passed else "drop over the limit")  # fmt: skip

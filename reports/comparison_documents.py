@@ -24,35 +24,35 @@ CHANGE_TITLES = {
     Change.WORSE: "Worse",
     Change.BETTER: "Better",
     Change.NEW: "New",
-    Change.TOLD: "For information",
+    Change.INFO: "For information",
     Change.NOISE: "Within the margin",
     Change.SAME: "The same",
 }
 _COMPARISON_HEAD = ("artifact", "measure", ">before", ">after", "why")
-_CHANGE_OUTCOMES = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
+_CHANGE_OUTCOMES = {Change.WORSE: Outcome.REJECTED, Change.BETTER: Outcome.PASSED}
 
 
 def headline(comparison: Comparison) -> str:
-    """What came of it, in one line; artifacts that only one of the runs has are named."""
+    """Return the result in one line, with the artifacts that only one run has."""
     worse, better = (len(comparison.of(change)) for change in (Change.WORSE, Change.BETTER))
     if not comparison.measures:
         return "nothing to compare"
-    told = (
+    result = (
         f"{count_text(worse, 'measure')} worse, {better} better" if worse or better else "no change"
     )
     new = tuple(one.artifact for one in comparison.of(Change.NEW))
     named = (("gone", comparison.artifacts_lost), ("new", new))
-    return "; ".join([told, *(f"{what}: {', '.join(names)}" for what, names in named if names)])
+    return "; ".join([result, *(f"{what}: {', '.join(names)}" for what, names in named if names)])
 
 
 def run_text(run: ComparedRun) -> str:
-    """Which run it is."""
+    """Describe a run."""
     what = f"{run.checkpoint} {digest_text(run.digest)}".strip()
     return f"{run.name} ({what}, {day_text(run.created)})"
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """What got worse first, what got better, the rest folded; under 60 kB."""
+    """Render the comparison as Markdown under 60 kB: worse first, unchanged measures folded."""
     sign = "❌" if comparison.has_regressions else "✅"
     blocks = [
         MarkdownBlock("summary", [
@@ -61,19 +61,19 @@ def comparison_markdown(comparison: Comparison) -> str:
             *(f"- {as_prose(note)}" for note in comparison.notes), "",
         ]),
     ]  # fmt: skip
-    for change in (Change.WORSE, Change.BETTER, Change.NEW):
+    for change, title in CHANGE_TITLES.items():
         found = comparison.of(change)
-        lines = [f"**{CHANGE_TITLES[change]}**", "", *_markdown_rows(found)] if found else []
-        blocks.append(MarkdownBlock(CHANGE_TITLES[change].lower(), lines))
-    for change in (Change.TOLD, Change.NOISE, Change.SAME):
-        found = comparison.of(change)
+        if not found:
+            continue
+        lines = _markdown_rows(found)
+        is_open = change in (Change.WORSE, Change.BETTER, Change.NEW)
         lines = (
-            fold_lines(f"{CHANGE_TITLES[change]} ({len(found)})", _markdown_rows(found))
-            if found
-            else []
+            [f"**{title}**", "", *lines]
+            if is_open
+            else fold_lines(f"{title} ({len(found)})", lines)
         )
-        blocks.append(MarkdownBlock(CHANGE_TITLES[change].lower(), lines))
-    return fit_blocks(REPORT_MARK, [block for block in blocks if block.lines])
+        blocks.append(MarkdownBlock(title.lower(), lines))
+    return fit_blocks(REPORT_MARK, blocks)
 
 
 def _markdown_rows(measures: Sequence[Measure]) -> list[str]:
@@ -93,19 +93,21 @@ def _markdown_rows(measures: Sequence[Measure]) -> list[str]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The comparison as a page of its own."""
+    """Render the comparison as a page."""
     worse = comparison.has_regressions
-    outcome = Outcome.FAILED if worse else Outcome.PASSED
-    telling = tag("p", pill(outcome, "worse" if worse else "not worse"), " ", headline(comparison),
-                  class_="telling")  # fmt: skip
+    outcome = Outcome.REJECTED if worse else Outcome.PASSED
+    answer = tag("p", pill(outcome, "worse" if worse else "not worse"), " ", headline(comparison),
+                  class_="answer")  # fmt: skip
     notes = [tag("p", note, class_="note") for note in comparison.notes]
-    banner = tag("div", telling, notes, class_=f"banner {outcome}")
-    said = f"{run_text(comparison.before)} before, {run_text(comparison.after)} now"
+    banner = tag("div", answer, notes, class_=f"banner {outcome}")
+    subtitle = f"{run_text(comparison.before)} before, {run_text(comparison.after)} now"
     sections = [
         (str(change), title, _change_table(title, comparison.of(change)))
         for change, title in CHANGE_TITLES.items()
     ]
-    return make_page(f"{comparison.before.name} to {comparison.after.name}", said, banner, sections)
+    return make_page(
+        f"{comparison.before.name} to {comparison.after.name}", subtitle, banner, sections
+    )
 
 
 def _change_table(title: str, measures: Sequence[Measure]) -> Markup | None:

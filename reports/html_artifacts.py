@@ -19,7 +19,7 @@ from .markup import (
     table_tag,
     tag,
 )
-from .result_rows import LineageNode, Outcome, ResultRow
+from .result_rows import STATE_OUTCOMES, LineageNode, Outcome, ResultRow
 from .text_format import (
     NO_VALUE,
     count_text,
@@ -33,20 +33,20 @@ from .text_format import (
 
 
 def lineage_section(roots: Sequence[LineageNode]) -> Markup:
-    """The tree from the checkpoint to every artifact and pending step."""
+    """Return the tree from the checkpoint to every artifact and pending step."""
     return tag("ul", [_node_item(node) for node in roots], class_="tree")
 
 
 def _node_item(node: LineageNode) -> Markup:
     outcome = pill(node.outcome) if node.outcome else None
     digest = tag("small", digest_text(node.digest)) if node.digest else None
-    label = tag("span", tag("b", node.name), " ", node.said, " ", digest, " ", outcome)
+    label = tag("span", tag("b", node.name), " ", node.description, " ", digest, " ", outcome)
     below = [_node_item(child) for child in node.children]
     return tag("li", label, tag("ul", below) if below else None)
 
 
 def precision_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """What each artifact really computes in; None where nothing was measured."""
+    """Return the compute dtypes of the artifacts, or None if none was measured."""
     found = [
         (
             row.name,
@@ -57,22 +57,12 @@ def precision_section(rows: Sequence[ResultRow]) -> Markup | None:
         for row in rows
         if row.artifact and (cover := row.artifact.coverage)
     ]
-    return (
-        table_tag(
-            "What each artifact computes in",
-            "artifact",
-            "share of the work",
-            "layers",
-            "measured",
-            rows=found,
-        )
-        if found
-        else None
-    )
+    head = ("artifact", "share of the work", "layers", "measured")
+    return table_tag("Compute dtypes", *head, rows=found) if found else None
 
 
 def latency_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """One run at the smallest batch beside the FP32 parent; None where nothing was timed."""
+    """Return the latency at the smallest batch and that of the FP32 parent, or None."""
     found = [
         (
             row.name,
@@ -81,7 +71,7 @@ def latency_section(rows: Sequence[ResultRow]) -> Markup | None:
             f"{one.parent / one.milliseconds:.2f} x" if one.milliseconds > 0 else NO_VALUE,
             one.device,
             str(one.runs),
-            pill(Outcome.FAILED, "slower than its parent") if one.slower else "",
+            pill(Outcome.REJECTED, "slower than its parent") if one.slower else "",
         )
         for row in rows
         if row.artifact and (one := row.artifact.latency)
@@ -91,7 +81,7 @@ def latency_section(rows: Sequence[ResultRow]) -> Markup | None:
 
 
 def calibration_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """Which samples INT8 artifacts were calibrated with; None where none were."""
+    """Return the calibration samples of INT8 artifacts, or None."""
     cards = [
         tag(
             "article",
@@ -110,7 +100,7 @@ def calibration_section(rows: Sequence[ResultRow]) -> Markup | None:
 
 
 def accuracy_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """Eager beside artifact on labelled data; None where no data was given."""
+    """Return the accuracy of eager and artifact on labelled data, or None."""
     found, lists = [], []
     for row in rows:
         one = row.artifact.accuracy if row.artifact else None
@@ -118,7 +108,7 @@ def accuracy_section(rows: Sequence[ResultRow]) -> Markup | None:
             continue
         gate: Child = "no gate"
         if one.max_drop is not None:
-            outcome = Outcome.PASSED if one.passed else Outcome.FAILED
+            outcome = Outcome.PASSED if one.passed else Outcome.REJECTED
             gate = pill(outcome, f"at most {one.max_drop:g}")
         interval = (
             f"{one.low:.4g} to {one.high:.4g} ({percent_text(one.confidence, 0)}, {one.method})"
@@ -126,7 +116,7 @@ def accuracy_section(rows: Sequence[ResultRow]) -> Markup | None:
         found.append((row.name, code_tag(one.metric), f"{one.eager:.5g}", f"{one.artifact:.5g}",
                       f"{one.drop:.4g}", interval, str(one.samples), gate))  # fmt: skip
         if one.disagreements:
-            text = f"{row.name}: {count_text(one.disagreements, 'sample')} answered otherwise"
+            text = f"{row.name}: {count_text(one.disagreements, 'sample')} with another prediction"
             lists.append(
                 details_tag(text, tag("p", [join([code_tag(n), " "]) for n in one.disagreeing]))
             )
@@ -137,7 +127,7 @@ def accuracy_section(rows: Sequence[ResultRow]) -> Markup | None:
 
 
 def tradeoffs_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """The points that accuracy-aware INT8 tried; None where it did not run."""
+    """Return the points that accuracy-aware INT8 tried, or None."""
     found = [
         tag("article", tag("h3", tag("span", row.name, class_="name")),
             _tradeoff_table(row.name, row.artifact.tradeoffs), class_="card")
@@ -155,7 +145,7 @@ def _tradeoff_table(name: str, points: Sequence[TradeOff]) -> Markup:
             NO_VALUE if one.drop is None else f"{one.drop:.4g}",
             NO_VALUE if one.latency is None else milliseconds_text(one.latency),
             seconds_text(one.seconds),
-            pill(Outcome.PASSED, "within budget") if one.passed else "beyond the budget",
+            pill(Outcome.PASSED, "within budget") if one.passed else "over budget",
             tag("b", "chosen") if one.chosen else "",
             details_tag("layers", tag("p", [join([code_tag(n), " "]) for n in one.kept]))
             if one.kept
@@ -163,22 +153,12 @@ def _tradeoff_table(name: str, points: Sequence[TradeOff]) -> Markup:
         )
         for one in points
     ]
-    return table_tag(
-        f"Trade-offs tried for {name}",
-        ">kept in float",
-        ">SQNR",
-        ">drop",
-        ">latency",
-        ">took",
-        "budget",
-        "choice",
-        "layers kept",
-        rows=rows,
-    )
+    head = (">layers in float", ">SQNR", ">drop", ">latency", ">time", "budget", "choice", "layers")
+    return table_tag(f"Trade-offs of {name}", *head, rows=rows)
 
 
 def attempts_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """Captures and quantizers that were tried, where there were several; else None."""
+    """Return the attempts of artifacts that needed more than one, or None."""
     found = []
     for row in rows:
         tried = row.artifact.attempts if row.artifact else ()
@@ -186,34 +166,32 @@ def attempts_section(rows: Sequence[ResultRow]) -> Markup | None:
         if len(tried) <= 1:
             continue
         for one in tried:
+            outcome = STATE_OUTCOMES.get(one.outcome, one.outcome)
             size = NO_VALUE if one.size is None else size_text(one.size)
             timed = NO_VALUE if one.latency is None else milliseconds_text(one.latency.milliseconds)
-            found.append((row.name, code_tag(one.capture), one.outcome, one.reason, ratio(one.sqnr),
-                          timed, size, seconds_text(one.seconds)))  # fmt: skip
-    head = ("artifact", "tried", "outcome", "why", ">SQNR", ">latency", ">size", ">took")
-    return table_tag("What was tried", *head, rows=found) if found else None
+            found.append((row.name, code_tag(one.capture), outcome, one.reason,
+                          ratio(one.sqnr), timed, size, seconds_text(one.seconds)))  # fmt: skip
+    head = ("artifact", "method", "outcome", "reason", ">SQNR", ">latency", ">size", ">time")
+    return table_tag("Attempts", *head, rows=found) if found else None
 
 
 def files_section(rows: Sequence[ResultRow]) -> Markup | None:
-    """Every file with its size and digest; None where there is none."""
+    """Return every file with its size and digest, or None."""
     found = [
         (code_tag(file.name), file.role, size_text(file.size), code_tag(file.sha256))
         for row in rows
         if row.artifact
         for file in row.artifact.files
     ]
-    return (
-        table_tag("Files of all artifacts", "file", "role", ">size", "SHA-256", rows=found)
-        if found
-        else None
-    )
+    head = ("file", "role", ">size", "SHA-256")
+    return table_tag("Files of all artifacts", *head, rows=found) if found else None
 
 
-_LAYERS_SHOWN = 20  # layers; the rest open at a click
+_LAYERS_SHOWN = 20  # the others are folded
 
 
 def layers_section(manifest: Manifest) -> Markup | None:
-    """What was found of each artifact that was looked into; None where none was."""
+    """Return the error by layer of each artifact that was debugged, or None."""
     found = [_localisation_part(one) for one in manifest.localisations]
     return join(found) if found else None
 
@@ -221,8 +199,8 @@ def layers_section(manifest: Manifest) -> Markup | None:
 def _localisation_part(found: Localisation) -> Markup:
     guilty = next((one for one in found.layers if one.module == found.guilty), None)
     looked = (
-        f"on feed {found.feed}, with {count_text(found.runs, 'run')} in "
-        f"{seconds_text(found.seconds)}, {size_text(found.memory)} at the most"
+        f"feed {found.feed}, {count_text(found.runs, 'run')} in "
+        f"{seconds_text(found.seconds)}, at most {size_text(found.memory)} of activations"
     )
     parts = [
         tag("h3", tag("span", found.artifact, class_="name"), " ", tag("small", looked)),
@@ -241,12 +219,14 @@ def _localisation_part(found: Localisation) -> Markup:
 
 def _guilty_layer_part(found: Localisation, layer: Layer | None) -> Markup:
     if found.deviating:
-        kept = ": the artifact passed, its limits allow it"
-        return tag("p", "Most deviates ", code_tag(found.deviating), kept, class_="reason")
+        within = " deviates most, within the limits: the artifact passed"
+        return tag("p", code_tag(found.deviating), within, class_="reason")
     if not found.guilty:
-        why = found.cause or "the error grows a little everywhere"
+        why = found.cause or "the error accumulates over many layers"
         return tag("p", "No layer is wrong by itself: ", why, class_="reason")
-    place = ["", f" ({layer.kind}) at ", code_tag(f"{layer.file}:{layer.line}")] if layer else []
+    place = ["", f" ({layer.kind})"] if layer else []
+    if layer and layer.file:
+        place += [" at ", code_tag(f"{layer.file}:{layer.line}")]
     cause = [": ", found.cause] if found.cause else []
     return tag(
         "p",
@@ -254,7 +234,7 @@ def _guilty_layer_part(found: Localisation, layer: Layer | None) -> Markup:
         code_tag(found.guilty),
         place,
         cause,
-        class_="reason failed",
+        class_="reason rejected",
     )
 
 
@@ -272,7 +252,7 @@ def _layer_table(artifact: str, found: tuple[Layer, ...], guilty: str) -> Markup
         )
         for one in found
     ]
-    head = ("module", "class", "source", "node", ">by itself", ">before it", ">after it",
+    head = ("module", "class", "source", "node", ">own error", ">before", ">after",
             "probable cause")  # fmt: skip
     return table_tag(f"Layers of {artifact}", *head, rows=rows)
 
@@ -282,7 +262,7 @@ def _error_text(value: float | None) -> str:
 
 
 def outputs_section(manifest: Manifest) -> Markup | None:
-    """Histograms of outputs by artifact, eager's beside the artifact's; None where none are."""
+    """Return histograms of the outputs of eager and artifacts, or None."""
     found = list(_output_histograms(manifest))
     if not found:
         return None

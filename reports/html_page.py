@@ -1,4 +1,4 @@
-"""The HTML report: one self-contained page, with its sections on inputs and branches."""
+"""The HTML report: one self-contained page."""
 
 from __future__ import annotations
 
@@ -19,36 +19,35 @@ from .result_rows import Outcome, lineage_tree, make_rows
 from .text_format import count_text, day_text, digest_text
 
 GENERATOR_NAME = "modelc report"
-_PageSection = tuple[str, str, Child]  # id, title, content; None leaves the section out
+_PageSection = tuple[str, str, Child]  # id, title, content; None: no section
 
 
 def render_html(manifest: Manifest) -> str:
-    """The manifest as a page: styles, script and charts are all in it."""
+    """Render the manifest as a page that contains its styles, script and charts."""
     rows = make_rows(manifest)
     checkpoint = manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2]
-    said = (
+    subtitle = (
         f"{manifest.checkpoint.factory or manifest.checkpoint.kind} · sha256 "
         f"{digest_text(manifest.checkpoint.digest)} · {day_text(manifest.created)} · "
         f"modelc {manifest.modelc}"
     )
+    verdicts: list[_PageSection] = [
+        ("summary", "Summary", html_verdicts.summary_section(rows, manifest)),
+        ("verdicts", "Verdicts by feed", html_verdicts.matrix_section(rows, manifest)),
+        ("reasons", "Reasons", html_verdicts.reasons_section(rows)),
+    ]
     sections: list[_PageSection] = [
-        ("summary", "Summary", html_verdicts.summary_section(rows, manifest) if rows else None),
-        (
-            "verdicts",
-            "Verdicts by feed",
-            html_verdicts.matrix_section(rows, manifest) if rows else None,
-        ),
-        ("reasons", "Reasons", html_verdicts.reasons_section(rows) if rows else None),
+        *(verdicts if rows else ()),
         ("layers", "Error by layer", layers_section(manifest)),
         ("branches", "Branches", branches_section(manifest)),
-        ("warnings", "Warnings while captured", warnings_section(manifest)),
+        ("warnings", "Capture warnings", warnings_section(manifest)),
         ("outputs", "Output values", outputs_section(manifest)),
         ("accuracy", "Accuracy", html_artifacts.accuracy_section(rows)),
         ("tradeoffs", "INT8 trade-offs", html_artifacts.tradeoffs_section(rows)),
         ("precision", "Precision", html_artifacts.precision_section(rows)),
         ("latency", "Latency", html_artifacts.latency_section(rows)),
         ("calibration", "Calibration", html_artifacts.calibration_section(rows)),
-        ("attempts", "What was tried", html_artifacts.attempts_section(rows)),
+        ("attempts", "Attempts", html_artifacts.attempts_section(rows)),
         ("feeds", "Feeds", feeds_section(manifest)),
         ("lineage", "Lineage", html_artifacts.lineage_section(lineage_tree(manifest))),
         ("files", "Files", html_artifacts.files_section(rows)),
@@ -56,12 +55,12 @@ def render_html(manifest: Manifest) -> str:
         ("environment", "Environment", _environment_section(manifest)),
     ]
     return make_page(
-        checkpoint or "checkpoint", said, html_verdicts.verdict_banner(rows, manifest), sections
+        checkpoint or "checkpoint", subtitle, html_verdicts.verdict_banner(rows, manifest), sections
     )
 
 
-def make_page(title: str, said: str, banner: Markup, sections: Sequence[_PageSection]) -> str:
-    """A whole page of these sections; those without content are left out."""
+def make_page(title: str, subtitle: str, banner: Markup, sections: Sequence[_PageSection]) -> str:
+    """Assemble a page; sections without content are left out."""
     shown = [section for section in sections if section[2]]
     links = [tag("a", name, href=f"#{key}") for key, name, _ in shown]
     parts = [tag("section", tag("h2", name), content, id=key) for key, name, content in shown]
@@ -70,7 +69,7 @@ def make_page(title: str, said: str, banner: Markup, sections: Sequence[_PageSec
         "header",
         tag("div", tag("span", "modelc", class_="mark"), toggle, class_="top"),
         tag("h1", title),
-        tag("p", said, class_="quiet"),
+        tag("p", subtitle, class_="quiet"),
     )
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
     nav = tag("nav", links, aria_label="Parts of this page")
@@ -80,7 +79,7 @@ def make_page(title: str, said: str, banner: Markup, sections: Sequence[_PageSec
 
 
 def _page_head(title: str) -> Markup:
-    """Scripts other than the page's own are refused by the page itself, and so is every request."""
+    """Return the head; its security policy blocks foreign scripts and all requests."""
     digest = b64encode(sha256(_read_asset("page.js").encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return tag(
@@ -114,8 +113,8 @@ def _commands_section(manifest: Manifest) -> Markup | None:
     ]
     left = options_left_out(manifest.order)
     if left:
-        told = ", ".join(f"{key}={value}" for key, value in left.items())
-        found.append(tag("p", f"Ordered as well: {told}", class_="quiet"))
+        text = ", ".join(f"{key}={value}" for key, value in left.items())
+        found.append(tag("p", f"Further options: {text}", class_="quiet"))
     where = f"{EXAMPLE_FOLDER} stands for the folder that holds manifest.json."
     return join([tag("p", where, class_="quiet"), *found]) if found else None
 
@@ -134,11 +133,11 @@ def _environment_section(manifest: Manifest) -> Markup:
 
 
 def feeds_section(manifest: Manifest) -> Markup:
-    """The signature, then every feed with its kind, sizes and why eager rejected it."""
+    """Return the signature and the feeds with their kinds and sizes."""
     plan = manifest.feeds
     inputs = [tag("li", code_tag(str(spec))) for spec in manifest.signature.inputs]
     outputs = [code_tag(name) for name in manifest.signature.outputs]
-    drawn = f"{count_text(plan.count, 'feed')} asked for, drawn from seed {plan.seed}"
+    drawn = f"{count_text(plan.count, 'feed')} requested, drawn with seed {plan.seed}"
     parts = [
         tag("p", "Inputs"),
         tag("ul", inputs, class_="plain"),
@@ -161,21 +160,19 @@ def feeds_section(manifest: Manifest) -> Markup:
 
 def _feed_cells(feed: FeedRecord) -> tuple[Child, ...]:
     sizes = ", ".join(f"{name}={size}" for name, size in feed.sizes.items())
-    said: Child = "values beyond what was declared" if feed.beyond else ""
+    note: Child = "values beyond the declared range" if feed.beyond else ""
     if feed.skipped:
-        said = [pill(Outcome.SKIPPED), f" eager rejects it: {feed.skipped}"]
-    return code_tag(feed.name), feed.kind, sizes, said
+        note = [pill(Outcome.SKIPPED), f" eager rejects it: {feed.skipped}"]
+    return code_tag(feed.name), feed.kind, sizes, note
 
 
 def branches_section(manifest: Manifest) -> Markup | None:
-    """Branches of the user's code with the feeds that took their arms; None where none are."""
+    """Return the branches of the user's code with a feed for each outcome, or None."""
     if not manifest.branches:
         return None
     data = [branch for branch in manifest.branches if branch.data]
     covered = sum(1 for branch in data if not branch.gap_text)
-    told = (
-        f"{covered} of {count_text(len(data), 'place')} on tensor data seen to go more than one way"
-    )
+    text = f"feeds cover {covered} of {count_text(len(data), 'data-dependent branch', 'es')}"
     ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.gap_text))
     frozen = {
         branch.place: [a.name for a in manifest.artifacts if branch.place in (a.frozen or ())]
@@ -183,31 +180,31 @@ def branches_section(manifest: Manifest) -> Markup | None:
     }
     rows = [(*_branch_cells(branch), ", ".join(frozen[branch.place])) for branch in ranked]
     head = ("source", "condition", "true", "false", "note", "frozen in")
-    return join([tag("p", told), table_tag("Branches of the code", *head, rows=rows)])
+    return join([tag("p", text), table_tag("Branches of the code", *head, rows=rows)])
 
 
 def _branch_cells(branch: BranchRecord) -> tuple[Child, ...]:
-    said: Child = "" if branch.data else "does not depend on tensor data"
+    note: Child = "" if branch.data else "does not depend on tensor data"
     if branch.data and branch.gap_text:
-        said = [pill(Outcome.FAILED, "not covered"), " ", branch.gap_text]
+        note = [pill(Outcome.REJECTED, "not covered"), " ", branch.gap_text]
         if branch.accepted:
-            said = pill(Outcome.SKIPPED, "accepted by --accept-branch")
+            note = pill(Outcome.SKIPPED, "accepted by --accept-branch")
     where = [code_tag(branch.place), " ", branch.module]
     kind = "" if branch.kind == "value" else f"{branch.kind} "
     condition = [kind, code_tag(branch.condition)]
-    return where, condition, _arm_cell(branch, "true"), _arm_cell(branch, "false"), said
+    return where, condition, _outcome_cell(branch, "true"), _outcome_cell(branch, "false"), note
 
 
-def _arm_cell(branch: BranchRecord, arm: str) -> Child:
+def _outcome_cell(branch: BranchRecord, outcome: str) -> Child:
     if branch.kind == "value":
         return ""
-    feed = branch.arms.get(arm)
-    return ["✓ ", code_tag(feed)] if feed is not None else "no feed took it"
+    feed = branch.arms.get(outcome)
+    return ["✓ ", code_tag(feed)] if feed is not None else "no feed"
 
 
 def warnings_section(manifest: Manifest) -> Markup | None:
-    """What frameworks said of the user's lines while they captured; None where nothing."""
+    """Return the warnings of the capture about the user's lines, or None."""
     if not manifest.warned:
         return None
     rows = [(code_tag(f"{one.file}:{one.line}"), one.kind, one.text) for one in manifest.warned]
-    return table_tag("Warnings while captured", "source", "kind", "what was said", rows=rows)
+    return table_tag("Capture warnings", "source", "kind", "warning", rows=rows)

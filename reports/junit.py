@@ -1,4 +1,4 @@
-"""JUnit XML: a suite for each artifact or step, a test case for each feed."""
+"""JUnit XML: one suite per artifact or step, one test case per feed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from .result_rows import FeedCase, Outcome, ResultRow, excuse_text, make_rows, s
 from .text_format import day_text, decibel_text, escape_control, figure_text, one_line, ratio
 
 _ROOT_SUITE = "modelc"
-_WHOLE_CASE = "verdict"  # the case of what no single feed explains
+_WHOLE_CASE = "verdict"  # the case for a reason that concerns no single feed
 
 
 def render_junit(manifest: Manifest) -> str:
-    """The manifest as JUnit XML.
+    """Render the manifest as JUnit XML.
 
-    `failure` was judged and is wrong, `error` could not be judged, `skipped` is pending or a feed
-    that eager rejects. Where nothing at all was judged there is one error, as no tests
-    would count as a success.
+    A rejected artifact is a `failure`, a failed step an `error`, a pending step or a feed that
+    eager rejects `skipped`. An empty run is one `error`, as zero tests would count as success.
     """
     rows = make_rows(manifest) or (_empty_row(),)
     return join_suites([_row_suite(row, manifest) for row in rows])
 
 
 def join_suites(suites: Sequence[ET.Element]) -> str:
-    """Suites as one document, with their sums."""
+    """Join suites into one document with the sums of their counts."""
     root = ET.Element("testsuites", name=_ROOT_SUITE)
     root.extend(suites)
     for key in ("tests", "failures", "errors", "skipped"):
@@ -37,8 +36,7 @@ def join_suites(suites: Sequence[ET.Element]) -> str:
 
 
 def _empty_row() -> ResultRow:
-    reason = "the run made and judged nothing"
-    return ResultRow(name="run", outcome=Outcome.ERROR, reason=reason)
+    return ResultRow(name="run", outcome=Outcome.FAILED, reason="the run built no artifact")
 
 
 def _row_suite(row: ResultRow, manifest: Manifest) -> ET.Element:
@@ -55,20 +53,20 @@ def _row_suite(row: ResultRow, manifest: Manifest) -> ET.Element:
 
 
 def make_suite(name: str, outcomes: Sequence[Outcome], *, seconds: float) -> ET.Element:
-    """A suite with the counts of its cases, which are still to be added."""
+    """Return a suite with the counts of its cases, without the cases."""
     return ET.Element(
         "testsuite",
         name=escape_control(name),
         tests=str(len(outcomes)),
-        failures=str(outcomes.count(Outcome.FAILED)),
-        errors=str(outcomes.count(Outcome.ERROR)),
+        failures=str(outcomes.count(Outcome.REJECTED)),
+        errors=str(outcomes.count(Outcome.FAILED)),
         skipped=str(sum(o in (Outcome.SKIPPED, Outcome.PENDING) for o in outcomes)),
         time=f"{seconds:.3f}",
     )
 
 
 def add_properties(suite: ET.Element, found: Mapping[str, str]) -> None:
-    """What is on record of a suite beside its cases."""
+    """Add properties to a suite."""
     properties = ET.SubElement(suite, "properties")
     for name, value in found.items():
         ET.SubElement(
@@ -77,7 +75,7 @@ def add_properties(suite: ET.Element, found: Mapping[str, str]) -> None:
 
 
 def _timestamp(created: str) -> str:
-    """ISO 8601 without a zone, as the schemas of JUnit readers want it."""
+    """Format ISO 8601 without a zone, as JUnit schemas require."""
     return created[:19] if day_text(created) != one_line(created) else ""
 
 
@@ -96,42 +94,41 @@ def _row_properties(row: ResultRow, manifest: Manifest) -> dict[str, str]:
 
 
 def _feed_case(case: FeedCase, row: ResultRow) -> ET.Element:
-    reason = case.reason or row.reason or "no reason is on record"
+    reason = case.reason or row.reason or "no reason was recorded"
     whole = f"{reason}\n{row.reason}" if row.reason not in reason else reason
     element = make_case((row.name, case.feed), case.outcome, reason, whole=whole)
-    measured = [_measure_lines(case)] if case.outputs else []
-    if measured:
-        ET.SubElement(element, "system-out").text = escape_control("\n".join(measured))
+    if case.outputs:
+        ET.SubElement(element, "system-out").text = escape_control(_measure_lines(case))
     return element
 
 
 def make_case(
     name: tuple[str, str], outcome: Outcome, reason: str, *, whole: str = ""
 ) -> ET.Element:
-    """A test case by class and name; `reason` is why it did not pass, `whole` all of that."""
+    """Return a test case; `name` is its class and name, `whole` the complete reason."""
     element = ET.Element(
         "testcase", classname=escape_control(name[0]), name=escape_control(name[1])
     )
     kind = {
-        Outcome.FAILED: "failure",
-        Outcome.ERROR: "error",
+        Outcome.REJECTED: "failure",
+        Outcome.FAILED: "error",
         Outcome.SKIPPED: "skipped",
         Outcome.PENDING: "skipped",
     }.get(outcome)
     if kind is not None:
-        told = ET.SubElement(element, kind, message=one_line(reason))
+        result = ET.SubElement(element, kind, message=one_line(reason))
         if kind != "skipped":
-            told.set("type", str(outcome))
-            told.text = escape_control(whole or reason)
+            result.set("type", str(outcome))
+            result.text = escape_control(whole or reason)
     return element
 
 
 def _measure_lines(case: FeedCase) -> str:
-    """A line for each output with what was measured."""
+    """Return a line of measurements per output."""
     return "\n".join(
         f"{o.output}: max abs {figure_text(o.max_abs)}, "
         f"SQNR {'exact' if o.exact else ratio(o.sqnr)}, "
-        f"headroom {decibel_text(o.headroom)}{', form only' if o.loose else ''}"
+        f"margin {decibel_text(o.headroom)}{', form only' if o.loose else ''}"
         f"{', ' if o.is_excused else ''}{excuse_text(o)}"
         for o in case.outputs
     )

@@ -1,4 +1,4 @@
-"""The Markdown report for a pull request, and the helpers that escape and fit Markdown."""
+"""The Markdown report for a pull request, and helpers that escape and fit Markdown."""
 
 from __future__ import annotations
 
@@ -30,41 +30,34 @@ from .text_format import (
 
 REPORT_MARK = "<!-- modelc report -->"
 _OUTCOME_MARKS = {
-    Outcome.PASSED: "✅ pass",
-    Outcome.FAILED: "❌ **FAIL**",
-    Outcome.ERROR: "🛑 **error**",
+    Outcome.PASSED: "✅ passed",
+    Outcome.REJECTED: "❌ **rejected**",
+    Outcome.FAILED: "🛑 **failed**",
     Outcome.PENDING: "⏳ pending",
-    Outcome.SKIPPED: "skipped",
-}
-_OUTCOME_TITLES = {
-    Outcome.PASSED: "✅ proven",
-    Outcome.FAILED: "❌ refused",
-    Outcome.ERROR: "🛑 could not be judged",
-    Outcome.PENDING: "⏳ not finished",
     Outcome.SKIPPED: "skipped",
 }
 
 
 def render_markdown(manifest: Manifest) -> str:
-    """The manifest as Markdown of at most 60 kB; what was cut is named at its end."""
+    """Render the manifest as Markdown of at most 60 kB; the last line names what was cut."""
     return fit_blocks(REPORT_MARK, report_blocks(manifest))
 
 
 def report_blocks(manifest: Manifest) -> list[MarkdownBlock]:
-    """The parts of the document, the most important first."""
+    """Return the parts of the document, the most important first."""
     rows = sorted(make_rows(manifest), key=lambda row: WORST_FIRST.index(row.outcome))
     found = [
         MarkdownBlock("summary", [_summary_table(rows, manifest)]),
         MarkdownBlock("verdicts", _verdict_lines(rows)),
         MarkdownBlock("reasons", _reason_lines(rows)),
-        MarkdownBlock("untaken branches", _branch_lines(manifest)),
+        MarkdownBlock("uncovered branches", _branch_lines(manifest)),
         MarkdownBlock(
             "first wrong layers", [_layer_line(one) for one in manifest.localisations if one.guilty]
         ),
         MarkdownBlock("notes", fold_lines("Notes", _note_lines(rows, manifest))),
         MarkdownBlock("accuracy", fold_lines("Accuracy on labelled data", _accuracy_table(rows))),
         MarkdownBlock(
-            "precision", fold_lines("What it computes in, and how fast", _precision_table(rows))
+            "precision", fold_lines("Compute dtypes and latency", _precision_table(rows))
         ),
         MarkdownBlock("feeds", fold_lines("Feeds", _feed_table(manifest))),
         MarkdownBlock("commands", fold_lines("Commands", _command_lines(manifest))),
@@ -74,9 +67,8 @@ def report_blocks(manifest: Manifest) -> list[MarkdownBlock]:
 
 
 def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
-    names = ((outcome, _OUTCOME_TITLES[outcome].split(" ", 1)[1]) for outcome in WORST_FIRST)
     found = count_outcomes(tuple(rows))
-    told = ", ".join(f"{found[outcome]} {name}" for outcome, name in names if found[outcome])
+    counts = ", ".join(f"{found[outcome]} {outcome}" for outcome in WORST_FIRST if found[outcome])
     checkpoint = code_span(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
     lines = (
         *domain_lines(manifest.artifacts, manifest.signature),
@@ -84,9 +76,9 @@ def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
     )
     domains = "".join(f"\n{as_prose(line)}\n" for line in lines)
     return (
-        f"### modelc: {_OUTCOME_TITLES[overall_outcome(tuple(rows))]}\n\n"
+        f"### modelc: {_OUTCOME_MARKS[overall_outcome(tuple(rows))].replace('*', '')}\n\n"
         f"**{as_prose(deployment_answer(rows, manifest))}**\n\n"
-        f"{told or 'nothing was judged'} · {checkpoint} `{digest_text(manifest.checkpoint.digest)}`"
+        f"{counts or 'no artifacts'} · {checkpoint} `{digest_text(manifest.checkpoint.digest)}`"
         f" · modelc {as_prose(manifest.modelc)}\n{domains}"
     )
 
@@ -102,11 +94,11 @@ def _verdict_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 def _reason_lines(rows: Iterable[ResultRow]) -> list[str]:
     found = [
-        f"- {code_span(row.name)}: {as_prose(row.reason or 'no reason is on record')}"
+        f"- {code_span(row.name)}: {as_prose(row.reason or 'no reason was recorded')}"
         for row in rows
         if row.outcome is not Outcome.PASSED
     ]
-    return ["**Why**", "", *found, ""] if found else []
+    return ["**Reasons**", "", *found, ""] if found else []
 
 
 def _branch_lines(manifest: Manifest) -> list[str]:
@@ -115,7 +107,7 @@ def _branch_lines(manifest: Manifest) -> list[str]:
         for one in manifest.branches
         if one.data and one.gap_text
     ]
-    return ["**Branches that no feed took**", "", *found, ""] if found else []
+    return ["**Branches that no feed covers**", "", *found, ""] if found else []
 
 
 def _layer_line(one: Localisation) -> str:
@@ -144,7 +136,7 @@ def _accuracy_table(rows: Iterable[ResultRow]) -> list[str]:
             f"{one.artifact:.5g}",
             f"{one.drop:.3g} ({one.low:.3g} to {one.high:.3g})",
             str(one.samples),
-            "pass" if one.passed else f"**FAIL**: over {one.max_drop:g}",
+            "passed" if one.passed else f"**rejected**: over {one.max_drop:g}",
         )
         for name, one in found
         if one is not None
@@ -173,7 +165,7 @@ def _precision_table(rows: Iterable[ResultRow]) -> list[str]:
             )
         )
     return (
-        markdown_table(("artifact", "computes in", ">latency", ">fp32 parent"), cells)
+        markdown_table(("artifact", "compute dtype", ">latency", ">fp32 parent"), cells)
         if cells
         else []
     )
@@ -202,9 +194,9 @@ def _environment_lines(manifest: Manifest) -> list[str]:
     return markdown_table(("what", "version"), found) if found else []
 
 
-MARKDOWN_LIMIT = 60_000  # bytes; GitHub refuses a comment of more than 65536 characters
-_RESERVE = 1_000  # for the line that says what was cut
-_BLOCK_SHARE = 0.6  # of the limit that one block may take, so that others are left
+MARKDOWN_LIMIT = 60_000  # bytes; GitHub accepts comments of at most 65536 characters
+_RESERVE = 1_000  # for the line that names what was cut
+_BLOCK_SHARE = 0.6  # of the limit, at most, for one block
 _SPECIAL_CHARACTERS = re.compile(r"([\\`*_{}\[\]<>|~$])")
 _LINK_STARTS = re.compile(r"(@|#(?=\d)|://|www\.)")  # mentions, issue numbers, links
 _BACKTICKS = re.compile("`+")
@@ -212,20 +204,20 @@ _BACKTICKS = re.compile("`+")
 
 @dataclass(frozen=True)
 class MarkdownBlock:
-    """A part of the document, cut at its end where it is too long."""
+    """A part of the document, which may be cut at its end."""
 
     name: str
     lines: Sequence[str] = field(default_factory=list)
 
 
 def as_prose(text: str, limit: int = 700) -> str:
-    """Foreign text as text: no markup, no mention, no link."""
+    """Escape untrusted text: no markup, no mention, no link."""
     escaped = _SPECIAL_CHARACTERS.sub(r"\\\1", one_line(text, limit))
     return _LINK_STARTS.sub(lambda found: f"{found.group()}\u200b", escaped)
 
 
 def code_span(text: str, limit: int = 160, *, cell: bool = True) -> str:
-    """Foreign text as a code span; in a table's cell a bar must be escaped even there."""
+    """Format untrusted text as a code span; in a table cell, bars are escaped as well."""
     line = one_line(text, limit) or NO_VALUE
     line = line.replace("|", "\\|") if cell else line
     longest = max((len(run) for run in _BACKTICKS.findall(line)), default=0)
@@ -235,7 +227,7 @@ def code_span(text: str, limit: int = 160, *, cell: bool = True) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table; titles that start with `>` are of figures."""
+    """Return a table; columns whose title starts with `>` are right-aligned."""
     rules = ["---:" if title.startswith(">") else "---" for title in head]
     titles = [title.removeprefix(">") for title in head]
     lines = [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
@@ -243,7 +235,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 
 
 def fold_lines(title: str, lines: Iterable[str]) -> list[str]:
-    """Lines that open at a click; none where there are none."""
+    """Fold lines below a title; return nothing if there are none."""
     found = list(lines)
     if not found:
         return []
@@ -264,9 +256,9 @@ def fit_blocks(
     *,
     see: str = "report.html",
 ) -> str:
-    """The blocks in order, as much as fits in `limit` bytes of UTF-8; what is cut is said.
+    """Join the blocks to at most `limit` bytes of UTF-8.
 
-    `see` is the document that has it.
+    The last line names what was cut, and `see`, the document that contains it.
     """
     parts, cut = [first, ""], []
     left = limit - _RESERVE - len(first)
@@ -286,7 +278,7 @@ def _count_bytes(lines: Iterable[str]) -> int:
 
 
 def _cut_block(block: MarkdownBlock, room: int) -> tuple[list[str], int]:
-    """As many lines as fit in `room` bytes, and how many did not."""
+    """Return as many lines as fit in `room` bytes, and how many did not."""
     lines = list(block.lines)
     if _count_bytes(lines) <= room:
         return lines, 0

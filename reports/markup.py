@@ -1,4 +1,4 @@
-"""Builds HTML and SVG charts in which text is always escaped."""
+"""Build HTML and SVG charts; text is always escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VOID_TAGS = frozenset({"br", "meta", "col", "hr"})
 
 
 class Markup(str):
-    """Text that is markup already. Made by `tag` and `join`, or from files of this room."""
+    """Text that is markup already: from `tag`, `join` or files of this package."""
 
     __slots__ = ()
 
@@ -23,12 +23,12 @@ Attribute: TypeAlias = "str | float | None"
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
-    """One element.
+    """Return an element.
 
     Args:
-        name: of the element.
-        children: text, which is escaped, markup, which is not, and lists of these.
-        attributes: None leaves one out; `class_` is class, `stroke_width` is stroke-width.
+        name: the name of the element.
+        children: text, which is escaped; markup, which is not; and lists of these.
+        attributes: None omits one; `class_` is class, `stroke_width` is stroke-width.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_attribute_text(value)}"'
@@ -41,7 +41,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 
 
 def join(children: Iterable[Child]) -> Markup:
-    """Children one after the other."""
+    """Concatenate children."""
     return Markup("".join(_child_text(child) for child in children))
 
 
@@ -60,15 +60,15 @@ def _attribute_text(value: str | float) -> str:
 
 
 def code_tag(text: str) -> Markup:
-    """Text in a fixed-width face."""
+    """Return a `code` element."""
     return tag("code", text)
 
 
 def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
-    """A table that scrolls sideways on a narrow screen; columns called `>name` are figures.
+    """Return a table that scrolls sideways; columns called `>name` are right-aligned.
 
-    The first cell of a row is its header. The caption is read aloud and not shown: a heading or a
-    summary above the table says it to the eye.
+    The first cell of a row is its header. The caption is for screen readers only, as a heading
+    or summary stands above the table.
     """
     right = [title.startswith(">") for title in head]
     titles = [
@@ -76,13 +76,13 @@ def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mark
         for title, figures in zip(head, right, strict=True)
     ]
     body = [tag("tr", _cell_tags(row, right)) for row in rows]
-    said = tag("caption", caption, class_="aloud")
-    return scroll_box(caption, tag("table", said, tag("thead", tag("tr", titles)),
+    title = tag("caption", caption, class_="aloud")
+    return scroll_box(caption, tag("table", title, tag("thead", tag("tr", titles)),
                                   tag("tbody", body)))  # fmt: skip
 
 
 def scroll_box(name: str, inner: Markup, class_: str = "") -> Markup:
-    """What scrolls sideways where it is too wide, by keys as well; `name` is read aloud."""
+    """Return a box that scrolls sideways, by keyboard too; `name` is its accessible label."""
     kind = " ".join(filter(None, ("scroll", class_)))
     return tag("div", inner, class_=kind, tabindex=0, role="region", aria_label=name)
 
@@ -96,15 +96,15 @@ def _cell_tags(row: Iterable[Child], right: Sequence[bool]) -> list[Markup]:
 
 
 def _cell_class(cell: Child, kind: str | None) -> str | None:
-    """The class of a cell; of one without anything, that no card needs a line for it."""
+    """Return the class of a cell; an empty cell takes no line in a card."""
     unset = "unset" if cell in ("", NO_VALUE) else None
     return " ".join(filter(None, (unset, kind))) or None
 
 
 def card_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
-    """A table whose rows become cards on a narrow screen, each cell below its column's title.
+    """Return a table whose rows become cards on a narrow screen.
 
-    Roles are spelled out: a browser forgets that it is a table where cells are laid out as blocks.
+    The roles are explicit because browsers drop table semantics when cells are laid out as blocks.
     """
     right = [title.startswith(">") for title in head]
     names = [title.lstrip(">") for title in head]
@@ -129,25 +129,25 @@ def card_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mar
 
 
 def details_tag(summary: Child, *children: Child) -> Markup:
-    """What opens at a click."""
+    """Return a folded section."""
     return tag("details", tag("summary", summary), *children)
 
 
 _WIDTH, _HEIGHT = 1080, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 26
 _SMALL_WIDTH, _SMALL_HEIGHT = 300, 96
-_MAX_DOTS = 160  # beyond, dots would be a band
+_MAX_DOTS = 160  # more would merge into a band
 _EXACT_TEXT = "no error"
 
 
 def draw_curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Markup:
-    """SQNR in dB along the model, in order of execution; the `marked` point stands out.
+    """Draw the SQNR in dB along the model, in order of execution; highlight the `marked` point.
 
-    A point without error has no figure: the line is broken there and starts anew.
+    The line is interrupted at points without error.
     """
     known = [value for _, value in points if value is not None and math.isfinite(value)]
     if not known:
-        return tag("p", "No layer has an error that can be drawn.", class_="quiet")
+        return tag("p", "No layer has a finite error.", class_="quiet")
     low, high = _round_bounds(known)
     places = [
         _chart_point(index, len(points), value, (low, high))
@@ -173,7 +173,7 @@ def draw_curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> 
 
 
 def draw_histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[int]) -> Markup:
-    """Eager's counts filled, the artifact's as an outline; heights are square roots of counts."""
+    """Draw eager's counts filled and the artifact's as an outline, on a square-root scale."""
     peak = math.sqrt(max([1, *eager, *artifact]))
     base = _SMALL_HEIGHT - 4
 
@@ -195,7 +195,7 @@ def draw_histogram(edges: Sequence[float], eager: Sequence[int], artifact: Seque
 
 
 def draw_shares(parts: Mapping[str, float]) -> Markup:
-    """Parts of one whole as a bar; the legend names each with its share."""
+    """Draw the parts of a whole as a bar with a legend."""
     total = sum(share for share in parts.values() if share > 0 and math.isfinite(share)) or 1.0
     ordered = sorted(parts.items(), key=lambda part: -part[1])
     bars, legend, left = [], [], 0.0
@@ -220,7 +220,7 @@ def _wrap_svg(
 
 
 def _round_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Round tens around the values."""
+    """Round the bounds of the values to multiples of ten."""
     low, high = math.floor(min(values) / 10) * 10, math.ceil(max(values) / 10) * 10
     return (low, high) if high > low else (low - 10, low + 10)
 
@@ -240,7 +240,7 @@ def _chart_height(value: float, bounds: tuple[float, float]) -> float:
 
 
 def _line_path(places: Sequence[tuple[float, float] | None]) -> str:
-    """The line through the places, broken where there is none."""
+    """Return the path through the places, interrupted at None."""
     steps, drawing = [], False
     for place in places:
         if place is not None:

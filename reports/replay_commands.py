@@ -1,4 +1,4 @@
-"""Commands that repeat what a manifest records."""
+"""Commands that repeat the run of a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
 from .text_format import escape_control
 
-EXAMPLE_FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
+EXAMPLE_FOLDER = "out"  # placeholder: a manifest does not know its folder
 _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
           "calibration": "--calib", "quantizer": "--quantizer",
           "calib_method": "--calib-method", "calib_samples": "--calib-samples",
@@ -26,30 +26,30 @@ _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance"
           "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
 _SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow",
              "guard": "--guard"}  # fmt: skip
-_DEFAULT_VALUES = ("auto", "default", "false")  # what a command without the option means
+_DEFAULT_VALUES = ("auto", "default", "false")  # same as without the option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand:
-    """A command line and what it is for."""
+    """A command line and its purpose."""
 
     purpose: str
     text: str
 
 
 def list_commands(manifest: Manifest) -> tuple[ReplayCommand, ...]:
-    """The order again, the judgement again, what is pending, and the replay of worst feeds."""
+    """Return commands that repeat the export and the validation, finish, and replay feeds."""
     return tuple(_make_commands(manifest))
 
 
 def _make_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
     if manifest.order.get("to"):
-        yield ReplayCommand(purpose="make it again", text=_export_command(manifest))
+        yield ReplayCommand(purpose="export again", text=_export_command(manifest))
     if manifest.artifacts:
-        yield ReplayCommand(purpose="judge it again", text=f"modelc validate {EXAMPLE_FOLDER}")
+        yield ReplayCommand(purpose="validate again", text=f"modelc validate {EXAMPLE_FOLDER}")
     for command in dict.fromkeys(pending.command for pending in manifest.pending):
         yield ReplayCommand(
-            purpose="finish what is pending", text=escape_control(f"{command} {EXAMPLE_FOLDER}")
+            purpose="finish the pending steps", text=escape_control(f"{command} {EXAMPLE_FOLDER}")
         )
     for verdict in manifest.verdicts:
         if verdict.worst is not None and verdict.worst.replay:
@@ -60,7 +60,7 @@ def _make_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
 
 
 def _export_command(manifest: Manifest) -> str:
-    """The order as a `modelc export`, with paths as seen from the folder above the manifest's."""
+    """Return the `modelc export`, with paths relative to the parent of the manifest's folder."""
     checkpoint = manifest.checkpoint
     words = ["modelc", "export", _path_from_parent(checkpoint.path)]
     if checkpoint.factory:
@@ -82,7 +82,7 @@ def _export_command(manifest: Manifest) -> str:
 
 
 def _path_from_parent(path: str) -> str:
-    """A path that is relative to the manifest's folder, seen from the folder above."""
+    """Convert a path relative to the manifest's folder to one relative to its parent."""
     if path.startswith("../"):
         return path.removeprefix("../")
     return path if path.startswith("/") else f"{EXAMPLE_FOLDER}/{path}"
@@ -102,6 +102,6 @@ def _order_options(order: Mapping[str, str]) -> Iterator[str]:
 
 
 def options_left_out(order: Mapping[str, str]) -> dict[str, str]:
-    """What was ordered and is not in the command: options of one format alone."""
+    """Return the requested options that the command lacks: those of a single format."""
     known = {*_WORDS, *_LISTS, *_SWITCHES}
     return {key: value for key, value in order.items() if key not in known}

@@ -1,4 +1,4 @@
-"""The table of report formats that can be made from a manifest."""
+"""The registry of report formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import html_page, junit, markdown, source_findings
 
 
 def render_json(manifest: Manifest) -> str:
-    """The manifest as indented JSON; `schema_version` says by which schema to read it."""
+    """Render the manifest as indented JSON; `schema_version` names its schema."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode() + "\n"
@@ -22,10 +22,7 @@ _HTML_MARK = f'<meta name="generator" content="{html_page.GENERATOR_NAME}">'
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFormat:
-    """One kind of document.
-
-    `mark` stands near the beginning of each, and tells ours from a file of somebody else.
-    """
+    """One kind of document; `mark` near its beginning identifies files that modelc wrote."""
 
     name: str
     file: str
@@ -49,23 +46,23 @@ REPORT_FORMATS = (
 
 
 def find_format(name: str) -> ReportFormat:
-    """The format of that name.
+    """Return the format of that name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     found = next((one for one in REPORT_FORMATS if one.name == name), None)
     if found is None:
         known = ", ".join(one.name for one in REPORT_FORMATS)
-        raise UsageError(f"there is no report {name!r}", hint=f"known are {known}")
+        raise UsageError(f"unknown report format {name!r}", hint=f"use one of {known}")
     return found
 
 
 def parse_formats(texts: Iterable[str]) -> tuple[ReportFormat, ...]:
-    """The formats of comma-separated names, each once.
+    """Return the formats of comma-separated names, without duplicates.
 
     Raises:
-        UsageError: one of them is not known, or nothing is named.
+        UsageError: a name is unknown or empty.
     """
     names = [name.strip() for text in texts for name in text.split(",")]
     return tuple(dict.fromkeys(find_format(name) for name in names))

@@ -1,9 +1,9 @@
-"""A manifest as rows of artifacts and cases, and the lineage tree from the checkpoint."""
+"""Turn a manifest into rows of artifacts and feeds, and into a lineage tree."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,23 +14,24 @@ from ..core.signature import Signature
 from ..core.verdict import Excuse, OutputVerdict, State, Verdict
 from .text_format import NO_VALUE, readable_sizes
 
-REJECTED_PREFIX = "rejected/"  # what the pipeline puts before the name of a refused artifact
+REJECTED_PREFIX = "rejected/"  # of the names of rejected artifacts
 
 
 class Outcome(StrEnum):
-    """How a case ended. `failed` was judged and is wrong; `error` could not be judged."""
+    """State of an artifact, step or feed. `failed`: no verdict was reached."""
 
     PASSED = "passed"
+    REJECTED = "rejected"
     FAILED = "failed"
-    ERROR = "error"
     PENDING = "pending"
     SKIPPED = "skipped"
 
 
-_STATE_OUTCOMES = {
+# Values of the manifest, of verdicts and of attempts.
+STATE_OUTCOMES: Mapping[str, Outcome] = {
     State.PASSED: Outcome.PASSED,
-    State.FAILED: Outcome.FAILED,
-    State.ERROR: Outcome.ERROR,
+    State.FAILED: Outcome.REJECTED,
+    State.ERROR: Outcome.FAILED,
 }
 
 _EXCUSE_TEXTS = {
@@ -41,7 +42,7 @@ _EXCUSE_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class FeedCase:
-    """One artifact on one feed. `headroom` is the smallest over the outputs, in dB."""
+    """One artifact on one feed."""
 
     feed: str
     outcome: Outcome
@@ -50,18 +51,18 @@ class FeedCase:
 
     @property
     def headroom(self) -> float | None:
-        """The smallest headroom in dB of the outputs that count; None where there is none."""
+        """Return the smallest margin in dB over the judged outputs, or None."""
         found = (o.headroom for o in self.outputs if o.headroom is not None and not o.loose)
         return min(found, default=None)
 
     @property
     def exact(self) -> bool:
-        """Whether every output is eager's to the bit."""
+        """Whether every output equals eager's bit for bit."""
         return bool(self.outputs) and all(output.exact for output in self.outputs)
 
     @property
     def loose(self) -> bool:
-        """Whether only form was judged: shape, dtype, NaN/Inf."""
+        """Whether only shape, dtype and NaN/Inf were compared."""
         return bool(self.outputs) and all(output.loose for output in self.outputs)
 
 
@@ -80,19 +81,19 @@ class ResultRow:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the verdict and the artifact say beside it, each once."""
+        """Return the notes of the verdict and the artifact, without duplicates."""
         verdict = () if self.verdict is None else self.verdict.notes
         artifact = () if self.artifact is None else self.artifact.notes
         return tuple(dict.fromkeys(map(readable_sizes, (*verdict, *artifact))))
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether no case says why the row did not pass: the reason is the whole artifact's."""
+        """Whether the reason concerns the whole artifact rather than one feed."""
         return self.outcome not in {case.outcome for case in self.cases}
 
 
 def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
-    """Every artifact in the manifest's order, then failed steps, then pending ones."""
+    """Return the artifacts in the manifest's order, then failed and pending steps."""
     return (
         *(_artifact_row(artifact, manifest) for artifact in manifest.artifacts),
         *(_failure_row(failure) for failure in manifest.failures),
@@ -104,9 +105,9 @@ def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
 
 
 def domain_lines(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
-    """What the verdicts hold for: one line where all artifacts have the same domain.
+    """Describe the domain of the verdicts: one line if all artifacts share it.
 
-    A dim whose stated bounds were narrowed is told with what was asked for.
+    A narrowed dim is shown with the bounds that were requested.
     """
     by_domain: dict[str, list[str]] = {}
     for artifact in artifacts:
@@ -126,7 +127,7 @@ def _narrow_inputs(domain: Domain, asked: Signature) -> Iterator[str]:
 
 
 def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
-    """How many planted faults the feeds and limits found, and those that they did not find."""
+    """Count the planted faults that were found, and list those that were missed."""
     known = {
         one.artifact: one.sensitivity
         for one in verdicts
@@ -152,7 +153,7 @@ def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
 
 
 def sqnr_text(verdict: Verdict | None, unit: str = "") -> str:
-    """The one SQNR of an artifact that every table shows, in dB; a dash where there is none."""
+    """Format the SQNR of an artifact in dB, as every table shows it."""
     if verdict is None:
         return NO_VALUE
     if verdict.sqnr is None:
@@ -161,42 +162,42 @@ def sqnr_text(verdict: Verdict | None, unit: str = "") -> str:
 
 
 def excuse_text(output: OutputVerdict) -> str:
-    """Why the SQNR of an output is not the one that is shown; empty where it may be."""
+    """Return why an output is excluded from the SQNR, or an empty string."""
     if not output.is_excused:
         return ""
     why = "roundoff decides" if output.excuse is None else _EXCUSE_TEXTS[output.excuse]
-    return f"{why}, left out of the SQNR"
+    return f"{why}, excluded from the SQNR"
 
 
 def feed_names(manifest: Manifest) -> tuple[str, ...]:
-    """Names of all feeds: those that were drawn, then those that verdicts name beside them."""
+    """Return the names of the feeds in the plan, then of further feeds in verdicts."""
     drawn = (feed.name for feed in manifest.feeds.drawn)
     judged = (feed for verdict in manifest.verdicts for feed in _verdict_feeds(verdict))
     return tuple(dict.fromkeys((*drawn, *judged)))
 
 
 def count_outcomes(rows: tuple[ResultRow, ...]) -> Counter[Outcome]:
-    """How many rows ended in each way."""
+    """Count the rows by outcome."""
     return Counter(row.outcome for row in rows)
 
 
 def overall_outcome(rows: tuple[ResultRow, ...]) -> Outcome:
-    """The worst outcome of the rows; nothing at all was not judged."""
+    """Return the worst outcome; a run without rows counts as failed."""
     found = count_outcomes(rows)
-    order = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
-    return next((outcome for outcome in order if found[outcome]), Outcome.ERROR)
+    order = (Outcome.REJECTED, Outcome.FAILED, Outcome.PENDING, Outcome.PASSED)
+    return next((outcome for outcome in order if found[outcome]), Outcome.FAILED)
 
 
 def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
     verdict = manifest.verdict_of(artifact.name)
     if verdict is None:
-        reason = "there is no verdict on it"
+        reason = "no verdict in the manifest"
         return ResultRow(
-            name=artifact.name, outcome=Outcome.ERROR, reason=reason, artifact=artifact
+            name=artifact.name, outcome=Outcome.FAILED, reason=reason, artifact=artifact
         )
     return ResultRow(
         name=artifact.name,
-        outcome=_STATE_OUTCOMES[verdict.state],
+        outcome=STATE_OUTCOMES[verdict.state],
         reason=verdict.reason,
         cases=tuple(_verdict_cases(verdict, manifest)),
         artifact=artifact,
@@ -206,16 +207,15 @@ def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
 
 def _failure_row(failure: Failure) -> ResultRow:
     reason = f"{failure.message} (hint: {failure.hint})" if failure.hint else failure.message
-    return ResultRow(name=failure.step, outcome=Outcome.ERROR, reason=reason, failure=failure)
+    return ResultRow(name=failure.step, outcome=Outcome.FAILED, reason=reason, failure=failure)
 
 
 def _verdict_feeds(verdict: Verdict) -> tuple[str, ...]:
-    """The verdict's feeds, those of its outputs included."""
     return tuple(dict.fromkeys((*verdict.feeds, *(o.feed for o in verdict.outputs))))
 
 
 def _verdict_cases(verdict: Verdict, manifest: Manifest) -> Iterator[FeedCase]:
-    """A case for each feed of the verdict, and for each that eager rejected."""
+    """Yield a case for each judged feed and for each feed that eager rejects."""
     by_feed: dict[str, list[OutputVerdict]] = {}
     for output in verdict.outputs:
         by_feed.setdefault(output.feed, []).append(output)
@@ -229,62 +229,62 @@ def _verdict_cases(verdict: Verdict, manifest: Manifest) -> Iterator[FeedCase]:
 
 
 def _feed_case(feed: str, outputs: tuple[OutputVerdict, ...], verdict: Verdict) -> FeedCase:
-    """What one feed says; where nothing was measured, that, and never that it passed."""
+    """Return the result on one feed; a feed without measurements never counts as passed."""
     if not outputs:
         passed = verdict.state is State.PASSED
-        reason = "nothing was measured on this feed" if passed else verdict.reason
-        outcome = Outcome.SKIPPED if passed else Outcome.ERROR
+        reason = "no output was measured on this feed" if passed else verdict.reason
+        outcome = Outcome.SKIPPED if passed else Outcome.FAILED
         return FeedCase(feed=feed, outcome=outcome, reason=reason)
     wrong = [output for output in outputs if not output.passed]
     reason = "; ".join(f"output {o.output!r}: {o.reason}" for o in wrong)
     return FeedCase(
         feed=feed,
-        outcome=Outcome.FAILED if wrong else Outcome.PASSED,
+        outcome=Outcome.REJECTED if wrong else Outcome.PASSED,
         reason=reason,
         outputs=outputs,
     )
 
 
-_MAX_DEPTH = 24  # levels: what lies deeper starts a tree of its own
+_MAX_DEPTH = 24  # levels; deeper nodes start a tree of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineageNode:
-    """A checkpoint, artifact or pending step, and what was made from it."""
+    """A checkpoint, artifact or pending step, with its descendants."""
 
     name: str
-    said: str = ""
+    description: str = ""
     digest: str = ""
     outcome: Outcome | None = None
     children: tuple[LineageNode, ...] = ()
 
 
 def lineage_tree(manifest: Manifest) -> tuple[LineageNode, ...]:
-    """The checkpoint with all that descends from it; then what has no known parent.
+    """Return the tree below the checkpoint, then the rows without a known parent.
 
-    A parent is found by digest. Each artifact stands in the tree once, whatever a manifest says.
+    Parents are matched by digest. Each row appears once, even if the manifest contains cycles.
     """
     rows = [row for row in make_rows(manifest) if row.artifact or row.pending]
     left = dict(enumerate(rows))
     checkpoint = manifest.checkpoint
     root = LineageNode(
         name=checkpoint.path.replace("\\", "/").rpartition("/")[2] or "checkpoint",
-        said=f"{checkpoint.kind} {checkpoint.factory or ''}".strip(),
+        description=f"{checkpoint.kind} {checkpoint.factory or ''}".strip(),
         digest=checkpoint.digest,
         children=_take_children(checkpoint.digest, left, 1),
     )
-    orphans = []
+    detached = []
     while left:
         index = next(
             (i for i, row in left.items() if not _has_parent_row(row, rows)), next(iter(left))
         )
         row = left.pop(index)
-        orphans.append(_make_node(row, left, 1, origin=_parent_text(row, rows)))
-    return (root, *orphans)
+        detached.append(_make_node(row, left, 1, origin=_parent_text(row, rows)))
+    return (root, *detached)
 
 
 def _take_children(digest: str, left: dict[int, ResultRow], depth: int) -> tuple[LineageNode, ...]:
-    """Takes what was made from `digest` out of `left`, in order, with what descends from it."""
+    """Move the descendants of `digest` from `left` into the tree."""
     if depth > _MAX_DEPTH:
         return ()
     mine = [
@@ -298,10 +298,10 @@ def _make_node(
 ) -> LineageNode:
     artifact = row.artifact
     digest = artifact.digest if artifact and artifact.files else ""
-    said = f"{artifact.target} {artifact.precision}" if artifact else "not built yet"
+    text = f"{artifact.target} {artifact.precision}" if artifact else "not built yet"
     return LineageNode(
         name=row.name,
-        said=f"{said}, made from {origin}" if origin else said,
+        description=f"{text}, made from {origin}" if origin else text,
         digest=digest,
         outcome=row.outcome,
         children=_take_children(digest, left, depth) if digest else (),
@@ -309,11 +309,11 @@ def _make_node(
 
 
 def _parent_text(row: ResultRow, rows: list[ResultRow]) -> str:
-    """What a row that hangs under nothing was made from."""
+    """Name the parent of a row that is not below another one."""
     made_from = row.artifact.made_from if row.artifact else ""
     made_from = row.pending.made_from if row.pending else made_from
-    gone = "" if _has_parent_row(row, rows) else ", which is not here as it was then"
-    return f"{made_from or 'nothing on record'}{gone}"
+    gone = "" if _has_parent_row(row, rows) else ", which was changed or removed"
+    return f"{made_from or 'an unknown parent'}{gone}"
 
 
 def _parent_digest(row: ResultRow) -> str:
@@ -323,7 +323,6 @@ def _parent_digest(row: ResultRow) -> str:
 
 
 def _has_parent_row(row: ResultRow, rows: list[ResultRow]) -> bool:
-    """Whether the row's parent is among the rows."""
     return any(
         one.artifact is not None
         and one.artifact.files

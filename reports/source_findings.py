@@ -29,34 +29,34 @@ class SourceRule:
 UNTAKEN_BRANCH = SourceRule(
     key="MC001",
     name="UntakenBranch",
-    summary="No feed went the other way at this place that depends on tensor data",
-    help="A trace keeps only the way that its example went, and nothing was compared on the other. "
-    "Give a sample that takes it with --samples, capture with --capture script, or accept it with "
+    summary="No feed takes the other outcome of this data-dependent branch",
+    help="A trace records only the outcome that its example takes, and the other was not compared. "
+    "Add a sample that takes it with --samples, capture with --capture script, or accept it with "
     "--accept-branch FILE:LINE.",
     level="warning",
 )
 TRACE_WARNING = SourceRule(
     key="MC002",
     name="TraceWarning",
-    summary="The framework warned of this line while it captured the model",
-    help="A Python value that depends on a tensor became a constant of the artifact. Keep it a "
+    summary="The capture warned about this line",
+    help="A Python value that depends on a tensor became a constant in the artifact. Keep it a "
     "tensor, or capture with --capture script or export.",
     level="warning",
 )
 DIVERGING_LAYER = SourceRule(
     key="MC003",
     name="DivergingLayer",
-    summary="The artifact computes this layer otherwise than eager",
-    help="The layer is wrong by itself, fed with eager's own inputs. Keep it in floating point "
+    summary="The artifact computes this layer differently from eager",
+    help="The layer is wrong even when it is run on eager's inputs. Keep it in floating point "
     "with --keep-fp, or open the reproducer that modelc debug wrote.",
     level="error",
 )
 FROZEN_BRANCH = SourceRule(
     key="MC004",
     name="FrozenBranch",
-    summary="A refused artifact keeps one way of this place, whatever its input says",
-    help="The capture took down only the way that its example went, and feeds that go the other "
-    "way get wrong answers. Capture with --capture script, or export it with torch.cond.",
+    summary="A rejected artifact always takes one outcome of this branch",
+    help="The capture recorded only the outcome that its example takes; feeds that take the other "
+    "get wrong outputs. Capture with --capture script, or express the branch with torch.cond.",
     level="error",
 )
 SOURCE_RULES = (UNTAKEN_BRANCH, TRACE_WARNING, DIVERGING_LAYER, FROZEN_BRANCH)
@@ -64,10 +64,9 @@ SOURCE_RULES = (UNTAKEN_BRANCH, TRACE_WARNING, DIVERGING_LAYER, FROZEN_BRANCH)
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFinding:
-    """One place in the user's code. `token` tells it from others in its file.
+    """A finding in the user's code. `token` distinguishes it from others in its file.
 
-    `line` is 0 where none is known; `level` is error or warning; what is `accepted` was named by
-    the user.
+    `line` is 0 if unknown; `level` is error or warning; `accepted` means by --accept-branch.
     """
 
     rule: SourceRule
@@ -80,7 +79,7 @@ class SourceFinding:
 
 
 def find_source_lines(manifest: Manifest) -> Iterator[SourceFinding]:
-    """All of them: branches, warnings, guilty layers, places that a refused artifact froze."""
+    """Yield branches, capture warnings, wrong layers, and branches frozen in rejected artifacts."""
     yield from _branch_findings(manifest)
     yield from _findings_of_warnings(manifest)
     yield from _layer_findings(manifest)
@@ -97,22 +96,22 @@ def _make_finding(
 
 
 def _branch_findings(manifest: Manifest) -> Iterator[SourceFinding]:
-    """Places that no feed showed to go another way: errors where an artifact froze them.
+    """Yield uncovered branches: errors if an artifact froze them.
 
-    An artifact of which that is not known counts as one that did.
+    An artifact without this information counts as one that did.
     """
     frozen = [artifact.frozen for artifact in manifest.artifacts]
     for branch in manifest.branches:
         if not (branch.data and branch.gap_text):
             continue
-        kept = any(places is None or branch.place in places for places in frozen)
+        is_frozen = any(places is None or branch.place in places for places in frozen)
         yield SourceFinding(
             rule=UNTAKEN_BRANCH,
             text=f"{branch.gap_text} of: {branch.condition}{_branch_text(branch)}",
             file=branch.file,
             line=branch.line,
             token=branch.condition,
-            level="error" if kept and not branch.accepted else UNTAKEN_BRANCH.level,
+            level="error" if is_frozen and not branch.accepted else UNTAKEN_BRANCH.level,
             accepted=branch.accepted,
         )
 
@@ -129,25 +128,25 @@ def _findings_of_warnings(manifest: Manifest) -> Iterator[SourceFinding]:
 
 
 def _layer_findings(manifest: Manifest) -> Iterator[SourceFinding]:
-    """The guilty layer of each localisation that has a line."""
+    """Yield the wrong layers that have a source line."""
     states = {row.name: row.outcome for row in make_rows(manifest)}
     for found in manifest.localisations:
         layer = next((one for one in found.layers if one.module == found.guilty), None)
         if not found.guilty or layer is None or not layer.file:
             continue
         name = found.artifact.removeprefix(REJECTED_PREFIX)
-        proven = Outcome.PASSED in (states.get(found.artifact), states.get(name))
-        refused = states.get(f"{REJECTED_PREFIX}{name}") is not None
+        passed = Outcome.PASSED in (states.get(found.artifact), states.get(name))
+        rejected = states.get(f"{REJECTED_PREFIX}{name}") is not None
         yield _make_finding(
             DIVERGING_LAYER,
             _layer_text(found, layer.kind),
             (layer.file, layer.line, f"{name} {layer.module}"),
-            level="warning" if proven and not refused else DIVERGING_LAYER.level,
+            level="warning" if passed and not rejected else DIVERGING_LAYER.level,
         )
 
 
 def _findings_of_frozen(rows: tuple[ResultRow, ...]) -> Iterator[SourceFinding]:
-    """Places that a refused artifact froze."""
+    """Yield the branches that are frozen in rejected artifacts."""
     for row in rows:
         if row.artifact is None or row.outcome is Outcome.PASSED:
             continue
@@ -155,7 +154,7 @@ def _findings_of_frozen(rows: tuple[ResultRow, ...]) -> Iterator[SourceFinding]:
             file, _, line = place.rpartition(":")
             at = int(line) if line.isdecimal() else 0
             name = row.name.removeprefix(REJECTED_PREFIX)
-            text = f"{row.name} keeps one way of it: {row.reason}"
+            text = f"{row.name} always takes one outcome: {row.reason}"
             yield _make_finding(FROZEN_BRANCH, text, (file if at else place, at, f"{name} {file}"))
 
 
@@ -169,12 +168,12 @@ def _layer_text(found: Localisation, kind: str) -> str:
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-_SOURCE_ROOT = "%SRCROOT%"  # what readers resolve relative paths against
+_SOURCE_ROOT = "%SRCROOT%"  # the base of relative paths
 _WINDOWS_DRIVE = re.compile(r"^[A-Za-z]:/")
 
 
 def render_sarif(manifest: Manifest) -> str:
-    """The manifest's findings on source lines; what has no line is in the tool's notifications."""
+    """Render the findings as SARIF; reasons without a source line are tool notifications."""
     rows = make_rows(manifest)
     run = {
         "tool": {
@@ -204,9 +203,9 @@ def _sarif_rule(rule: SourceRule) -> dict[str, object]:
 
 
 def _sarif_invocation(rows: tuple[ResultRow, ...], manifest: Manifest) -> dict[str, object]:
-    """Whether all was judged, and what was not proven: reasons that have no source line."""
-    levels = {Outcome.FAILED: "error", Outcome.ERROR: "error", Outcome.PENDING: "note"}
-    told = [
+    """Return the exit code, and the reasons of what did not pass."""
+    levels = {Outcome.REJECTED: "error", Outcome.FAILED: "error", Outcome.PENDING: "note"}
+    notifications = [
         {
             "level": levels[row.outcome],
             "message": {"text": _sarif_text(f"{row.name}: {row.reason}")},
@@ -215,14 +214,14 @@ def _sarif_invocation(rows: tuple[ResultRow, ...], manifest: Manifest) -> dict[s
         if row.outcome in levels
     ]
     return {
-        "executionSuccessful": all(row.outcome is not Outcome.ERROR for row in rows),
+        "executionSuccessful": all(row.outcome is not Outcome.FAILED for row in rows),
         "exitCode": manifest.exit_code,
-        "toolExecutionNotifications": told,
+        "toolExecutionNotifications": notifications,
     }
 
 
 def _sarif_result(one: SourceFinding) -> dict[str, object]:
-    """One result at its place; fingerprints tell it from others in that file."""
+    """Return one result; its fingerprint distinguishes it from others in the file."""
     text = f"{one.rule.key}\0{one.file}\0{one.token}"
     digest = sha256(text.encode(errors="replace")).hexdigest()
     found: dict[str, object] = {
@@ -240,7 +239,7 @@ def _sarif_result(one: SourceFinding) -> dict[str, object]:
 
 
 def _sarif_text(text: str) -> str:
-    return one_line(text, 1000) or "no reason is on record"
+    return one_line(text, 1000) or "no reason was recorded"
 
 
 def _sarif_location(file: str, line: int) -> dict[str, object]:
@@ -251,7 +250,7 @@ def _sarif_location(file: str, line: int) -> dict[str, object]:
 
 
 def _file_uri(file: str) -> dict[str, str]:
-    """A relative reference with forward slashes; an absolute path is a file URI of its own."""
+    """Return a relative reference with forward slashes, or a file URI for an absolute path."""
     path = file.replace("\\", "/")
     if _WINDOWS_DRIVE.match(path):
         return {"uri": f"file:///{path[:2]}{quote(escape_control(path[2:]))}"}

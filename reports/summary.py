@@ -1,4 +1,4 @@
-"""The summary table of a report, the answer whether to deploy, and the warnings on artifacts."""
+"""The summary table of a report, the deployment answer, and the warnings on artifacts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .text_format import (
     size_text,
 )
 
-WORST_FIRST = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
-# A column called `>name` is of figures; the first two are given their form by each document.
-SUMMARY_HEAD = ("artifact", "verdict", ">headroom", "format", ">size", "SQNR or accuracy (limit)",
+WORST_FIRST = (Outcome.REJECTED, Outcome.FAILED, Outcome.PENDING, Outcome.PASSED)
+# `>` marks a right-aligned column; each document formats the first two itself.
+SUMMARY_HEAD = ("artifact", "verdict", ">margin", "format", ">size", "SQNR or accuracy (limit)",
         ">latency (fp32)", "domain")  # fmt: skip
 
 _ALL_TEXTS = {1: "this artifact", 2: "both artifacts"}
@@ -34,7 +34,7 @@ _ALL_TEXTS = {1: "this artifact", 2: "both artifacts"}
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryLine:
-    """One artifact or step as text; `place` is its place among all rows, which anchors know."""
+    """One artifact or step as text; `place` is its index among all rows, used in anchors."""
 
     name: str
     place: int
@@ -48,21 +48,21 @@ class SummaryLine:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What stands below `HEAD`, from the third column on."""
+        """Return the cells below `SUMMARY_HEAD`, from the third column on."""
         figures = "; ".join(self.figures) or NO_VALUE
         return (self.headroom, self.format, self.size, figures, self.latency, self.domain)
 
 
 def summary_lines(rows: Sequence[ResultRow]) -> list[SummaryLine]:
-    """A line for each row, what did not pass first."""
+    """Return a line per row, the worst first."""
     lines = [_summary_line(row, place) for place, row in enumerate(rows)]
     return sorted(lines, key=lambda line: WORST_FIRST.index(line.outcome))
 
 
 def deployment_answer(rows: Sequence[ResultRow], manifest: Manifest) -> str:
-    """Whether this may be deployed, in one or two sentences."""
+    """Return in one or two sentences which artifacts may be deployed."""
     if not rows:
-        return "No: the run made and judged nothing."
+        return "No: the run built no artifact."
     found = count_outcomes(tuple(rows))
     good = found[Outcome.PASSED]
     faults = "; ".join(_deployment_faults(rows))
@@ -70,29 +70,29 @@ def deployment_answer(rows: Sequence[ResultRow], manifest: Manifest) -> str:
         return f"Not yet: {faults}."
     if not good:
         return f"No: {faults}."
-    names = _join_names([row.name for row in rows if row.outcome is Outcome.PASSED])
     notes = _warnings_text(rows, manifest)
     if good == len(rows):
         what = _ALL_TEXTS.get(good, f"all {good} artifacts")
         return f"Yes: {what} may be deployed, for inputs within the domain.{notes}"
-    return f"In part: {names} may be deployed, within the domain; {faults}.{notes}"
+    names = _join_names([row.name for row in rows if row.outcome is Outcome.PASSED])
+    return f"In part: {names} may be deployed, for inputs within the domain; {faults}.{notes}"
 
 
 def _deployment_faults(rows: Sequence[ResultRow]) -> Iterator[str]:
-    """What may not be deployed, and why in a word."""
-    texts = {
-        Outcome.FAILED: ("was judged and is wrong", "were judged and are wrong"),
-        Outcome.ERROR: ("could not be judged", "could not be judged"),
-        Outcome.PENDING: ("waits for another host", "wait for another host"),
+    """Name what may not be deployed, by state."""
+    verbs = {
+        Outcome.REJECTED: ("was rejected", "were rejected"),
+        Outcome.FAILED: ("failed", "failed"),
+        Outcome.PENDING: ("is pending on another host", "are pending on another host"),
     }
-    for outcome, (one, several) in texts.items():
+    for outcome, (singular, plural) in verbs.items():
         names = [row.name.removeprefix(REJECTED_PREFIX) for row in rows if row.outcome is outcome]
         if names:
-            yield f"{_join_names(names)} {one if len(names) == 1 else several}"
+            yield f"{_join_names(names)} {singular if len(names) == 1 else plural}"
 
 
 def _warnings_text(rows: Sequence[ResultRow], manifest: Manifest) -> str:
-    """The artifacts that passed and that a reader is warned of."""
+    """Name the passed artifacts that have warnings."""
     names = [
         row.name
         for row in rows
@@ -102,7 +102,7 @@ def _warnings_text(rows: Sequence[ResultRow], manifest: Manifest) -> str:
 
 
 def _join_names(names: Sequence[str], most: int = 4) -> str:
-    """`a`, `a and b`, `a, b and c`; of many the first, and how many more."""
+    """Join names as `a`, `a and b`, `a, b and c`; count those beyond `most`."""
     shown = [one_line(name, 60) for name in names[:most]]
     if len(names) > most:
         return f"{', '.join(shown)} and {count_text(len(names) - most, 'other')}"
@@ -129,7 +129,7 @@ def _summary_line(row: ResultRow, place: int) -> SummaryLine:
 
 
 def _figure_texts(artifact: Artifact, verdict: Verdict | None) -> Iterator[str]:
-    """Accuracy first where it was measured, then SQNR; each with its limit."""
+    """Yield the accuracy, if measured, then the SQNR, each with its limit."""
     if artifact.accuracy is not None:
         yield _accuracy_text(artifact.accuracy)
     if verdict is not None and verdict.outputs:
@@ -151,57 +151,54 @@ def _latency_text(artifact: Artifact) -> str:
 
 
 _INT8_NAME = str(Precision.INT8)
-_LOW_SHARE = 0.5  # of the work: an INT8 artifact with less of it in INT8 is mostly another one
+_LOW_SHARE = 0.5  # of the work: with less in INT8, an INT8 artifact gets a warning
 _LIMIT_OPTIONS = {"atol": "atol", "rtol": "rtol", "min_sqnr": "min-sqnr"}
 
 
 def list_warnings(artifact: Artifact, manifest: Manifest) -> tuple[str, ...]:
-    """All of them, each once: of its calibration first, then the notes."""
+    """Return the warnings on the calibration, then the notes, without duplicates."""
     record = artifact.calibration
-    told = () if record is None else (random_warning(record), *list_sample_findings([artifact]))
-    return tuple(dict.fromkeys(filter(None, (*told, *list_notes(artifact, manifest)))))
+    found = () if record is None else (random_warning(record), *list_sample_findings([artifact]))
+    return tuple(dict.fromkeys(filter(None, (*found, *list_notes(artifact, manifest)))))
 
 
 def list_shared_warnings(manifest: Manifest) -> tuple[str, ...]:
-    """What is of every artifact alike: sizes of the range on which nothing could be judged."""
+    """Return the warning on declared sizes that eager rejects, which concerns all artifacts."""
     gaps = [feed.name for feed in manifest.feeds.drawn if feed.gap]
     if not gaps:
         return ()
-    many = f"{len(gaps)} of {len(manifest.feeds.drawn)} feeds at sizes that were stated"
-    return (f"eager rejects {many}, nothing is judged on them: {', '.join(gaps)}",)
+    many = f"{len(gaps)} of {len(manifest.feeds.drawn)} feeds within the declared sizes"
+    return (f"eager rejects {many}, so they are not compared: {', '.join(gaps)}",)
 
 
 def random_warning(record: CalibrationRecord) -> str:
-    """That no real sample calibrated it; empty where real ones did."""
+    """Warn of random calibration samples; empty if they are real."""
     if record.kind != RANDOM:
         return ""
-    return f"calibrated with {record.used} random samples: real data may do far worse"
+    return f"calibrated with {record.used} random samples: real data may be much less accurate"
 
 
 def list_sample_findings(artifacts: Iterable[Artifact]) -> tuple[str, ...]:
-    """What was found in calibration samples, once: a verdict on held-out ones cannot know it."""
+    """Return the findings in the calibration samples, without duplicates."""
     records = [one.calibration for one in artifacts if one.calibration is not None]
     found = (finding for record in records for finding in record.findings)
     return tuple(f"calibration: {finding}" for finding in dict.fromkeys(found))
 
 
 def list_notes(artifact: Artifact, manifest: Manifest) -> tuple[str, ...]:
-    """What it computes in where that is not its precision, whose limits it is held to, its notes.
-
-    Notes of the making are of what may be used: of a refused artifact there are none.
-    """
+    """Return notes on compute dtype, limits and verdict; of a passed artifact also its own."""
     verdict = manifest.verdict_of(artifact.name)
     if verdict is None:
         return ()
-    made = () if artifact.rejected else artifact.notes
+    own = () if artifact.rejected else artifact.notes
     share = _share_warning(artifact.precision, artifact.coverage)
     floor = _floor_warnings(artifact, verdict, manifest.order)
-    notes = map(readable_sizes, (*verdict.notes, *made))
+    notes = map(readable_sizes, (*verdict.notes, *own))
     return tuple(dict.fromkeys(filter(None, (share, *floor, *notes))))
 
 
 def _share_warning(precision: Precision, coverage: Coverage | None) -> str:
-    """That most of the work of an INT8 artifact is not in INT8."""
+    """Warn if most of the work of an INT8 artifact is not in INT8."""
     if precision is not Precision.INT8 or coverage is None or not coverage.share:
         return ""
     mine = coverage.share.get(_INT8_NAME, 0.0)
@@ -217,7 +214,7 @@ def _share_warning(precision: Precision, coverage: Coverage | None) -> str:
 def _floor_warnings(
     artifact: Artifact, verdict: Verdict, order: Mapping[str, str]
 ) -> Iterator[str]:
-    """That limits which were asked for stand in place of the noise floor, for which outputs."""
+    """Warn of limits that replace the noise floor, and name their outputs."""
     if artifact.limit_precision is not Precision.FP32:
         return
     factor = TOLERANCES[Precision.FP32].floor_factor or 0.0
@@ -230,14 +227,14 @@ def _floor_warnings(
     for limits, names in owners.items():
         whose = "" if names == outputs else f"output {', '.join(map(repr, names))}: "
         yield (
-            f"{whose}{limits} in place of the noise floor, which may ask for more "
-            f"(floor-factor={factor:g} beside it holds the floor instead)"
+            f"{whose}{limits} the noise floor, which may be stricter "
+            f"(add floor-factor={factor:g} to keep it)"
         )
 
 
 def _limits_in_order(within: Tolerance, order: Mapping[str, str]) -> str:
-    """The limits of the table that were asked for: in the order, or other than the usual ones."""
+    """Return the limits that were requested or differ from the defaults, with a verb."""
     usual, mine = vars(TOLERANCES[Precision.FP32]), vars(within)
     given = [name for name in _LIMIT_OPTIONS if mine[name] != usual[name] or order.get(name)]
-    told = [f"{_LIMIT_OPTIONS[name]} {mine[name]:g}" for name in given or _LIMIT_OPTIONS]
-    return f"{', '.join(told)} {'stands' if len(told) == 1 else 'stand'}"
+    limits = [f"{_LIMIT_OPTIONS[name]} {mine[name]:g}" for name in given or _LIMIT_OPTIONS]
+    return f"{', '.join(limits)} {'replaces' if len(limits) == 1 else 'replace'}"

@@ -1,4 +1,4 @@
-"""Formats figures, sizes, dims and foreign text for reports and the terminal."""
+"""Format figures, sizes, dims and untrusted text for reports and the terminal."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import re
 from collections.abc import Collection
 from datetime import datetime
 
-# What would break XML or reorder what is read: control characters but tab and newline, lone
-# surrogates, marks of writing direction, the two noncharacters of every plane's end.
+# Characters that break XML or reorder text: control characters other than tab and newline, lone
+# surrogates, direction marks, and noncharacters.
 _CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 _LINE_BREAKS = re.compile("[\n\u2028\u2029]")
-NO_VALUE = "-"  # where a figure is not defined
+NO_VALUE = "-"  # an undefined figure
 _KILO = 1000
 _MINUTE = 60.0
 _SMALL = 1e-3  # seconds
 
 
 def escape_control(text: str) -> str:
-    """The text with what cannot be shown made visible: the escape of its code point."""
+    """Replace control characters by their escapes."""
     return _CONTROL_CHARACTERS.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def escape_control_line(text: str) -> str:
-    """As `escape_control`, of text that is one line or part of one: line breaks are shown as well.
+    """Replace control characters and line breaks by their escapes.
 
-    Where a forge would read the line as one of its commands (`::error::`), a bar stands before it.
+    A line that CI services would read as a command (`::error::`) gets a leading bar.
     """
     line = _LINE_BREAKS.sub(lambda found: ascii(found.group())[1:-1], escape_control(text))
     return f"| {line}" if line.lstrip().startswith("::") else line
 
 
 def one_line(text: str, limit: int = 400) -> str:
-    """The text, cleaned, on one line, cut at `limit` characters."""
+    """Return the text on one line, without control characters, of at most `limit` characters."""
     line = " ".join(escape_control(text).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def size_text(size: float) -> str:
-    """Bytes as people read them, in powers of 1000."""
+    """Format bytes in powers of 1000."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if abs(amount) < _KILO:
@@ -50,46 +50,44 @@ def size_text(size: float) -> str:
 
 
 def figure_text(value: float | None, form: str = ".1e") -> str:
-    """A figure, or a dash where it is not defined."""
+    """Format a figure; None is a dash."""
     return NO_VALUE if value is None else format(value, form)
 
 
 def decibel_text(value: float | None) -> str:
-    """A signed figure in dB, or a dash."""
-    if value is None:
-        return NO_VALUE
-    return f"{value:+.1f} dB"
+    """Format a signed figure in dB; None is a dash."""
+    return NO_VALUE if value is None else f"{value:+.1f} dB"
 
 
 def ratio(value: float | None) -> str:
-    """An unsigned figure in dB, or a dash."""
+    """Format an unsigned figure in dB; None is a dash."""
     return NO_VALUE if value is None else f"{value:.1f} dB"
 
 
 def percent_text(share: float, digits: int = 1) -> str:
-    """A share of one as per cent."""
+    """Format a share as per cent."""
     return f"{share:.{digits}%}" if math.isfinite(share) else NO_VALUE
 
 
 def milliseconds_text(value: float) -> str:
-    """Milliseconds with three figures."""
+    """Format milliseconds with three significant digits."""
     return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"  # noqa: PLR2004 - three figures
 
 
 def seconds_text(value: float) -> str:
-    """A duration."""
+    """Format a duration."""
     if value >= _MINUTE:
         return f"{int(value // _MINUTE)} min {value % _MINUTE:.0f} s"
     return f"{value:.1f} s" if value >= _SMALL else "0 s"
 
 
-def count_text(count: int, noun: str) -> str:
-    """`1 feed`, `2 feeds`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def count_text(count: int, noun: str, suffix: str = "s") -> str:
+    """Format `1 feed`, `2 feeds`."""
+    return f"{count} {noun}{'' if count == 1 else suffix}"
 
 
 def day_text(created: str) -> str:
-    """An ISO date and time as people read it; what is none stays as it is."""
+    """Format an ISO date and time; other text is returned unchanged."""
     try:
         return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M %Z").strip()
     except ValueError:
@@ -97,33 +95,29 @@ def day_text(created: str) -> str:
 
 
 def digest_text(digest: str) -> str:
-    """The first twelve characters of a digest."""
+    """Return the first twelve characters of a digest."""
     return one_line(digest, 64)[:12]
 
 
-# What torch calls a size that no input has by itself: u0 follows from data, s77 from an input.
+# torch's names of symbolic sizes: u0 depends on data, s77 on an input.
 _SIZE_SYMBOL = re.compile(r"(?<![\w.'\"])[suz]\d+(?![\w.'\"])")
 _SIZE_CALL = re.compile(
     r"\b(Mod|PythonMod|FloorDiv|CleanDiv|Eq|Ne|Min|Max)\(([^(),]+), ([^(),]+)\)"
 )
 _SIZE_OPERATORS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "Eq": "==",
               "Ne": "!="}  # fmt: skip
-_LEFT_MARK, _RIGHT_MARK, _COMMA_MARK = (
-    "\x02",
-    "\x03",
-    "\x04",
-)  # of what is done: no call ends in them
+_LEFT_MARK, _RIGHT_MARK, _COMMA_MARK = "\x02\x03\x04"  # in calls that are already rewritten
 _SIZE_BOUND = re.compile(r"\b(Min|Max)\((?:(\d+), .*|.*, (\d+))\)")
 _BOUND_WORDS = {"Min": "at most", "Max": "at least"}
 
 
 def has_size_symbols(text: str, names: Collection[str] = ()) -> bool:
-    """Whether the text has a symbol of torch's in it; `names` are dims that users call so."""
+    """Whether the text contains a symbolic size; `names` are the user's own dims."""
     return any(found not in names for found in _SIZE_SYMBOL.findall(text))
 
 
 def readable_sizes(text: str) -> str:
-    """`Eq(Mod(seq, 2), 0)` as `seq % 2 == 0`, wherever it stands in the text."""
+    """Rewrite expressions such as `Eq(Mod(seq, 2), 0)` as `seq % 2 == 0`."""
     before = ""
     while before != text:
         before, text = text, _SIZE_CALL.sub(_to_infix, text)
@@ -141,7 +135,7 @@ def _to_infix(call: re.Match[str]) -> str:
 
 
 def readable_dim(dim: str, names: Collection[str] = ()) -> str:
-    """`at most 100` for `Min(100, u0)` and `..100`, `any` for `u0`; what is plain stays."""
+    """Format a dim: `at most 100` for `Min(100, u0)` and `..100`, `any` for `u0`."""
     low, between, high = dim.partition("..")
     if between and not (low and high):
         return f"at most {high}" if high else f"at least {low}" if low else "any"

@@ -33,10 +33,10 @@ _FEED_SEED = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What the tests get: a target's conversion, and eager's inputs and outputs to hold it to.
+    """The test case: a target's conversion, with eager's inputs and outputs as reference.
 
-    `feeds` and `outputs` are by `min`, `opt` and `max`, the sizes of the batch. `parameters` is how
-    many weights eager has, `operators` the least number of operators that the artifact must have.
+    `feeds` and `outputs` are by `min`, `opt` and `max`, the sizes of the batch. `parameters` is
+    eager's number of weights, `operators` the artifact's minimum of operators.
     """
 
     target: Target
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def model_file(self) -> Path:
-        """The model file that was made."""
+        """The converted model file."""
         return self.job.folder / self.converted.files[0][0]
 
 
@@ -60,17 +60,17 @@ def case_of(
     precision: Precision = Precision.FP32,
     capture: Capture | None = None,
 ) -> Case:
-    """Convert a small convolutional net to a target, and to what it is made from before that.
+    """Convert a small convolutional net to a target, through the target's parents.
 
     Args:
-        target: what is tested.
-        folder: an empty folder to work in.
-        precision: one that the target has; INT8 needs samples, and is not for this net.
-        capture: one that it has; None is the first.
+        target: the tested target.
+        folder: an empty work folder.
+        precision: one of the target's; INT8 requires samples, and is not supported.
+        capture: one of the target's; None means the first.
 
     Raises:
-        UsageError: the target has no such precision.
-        ConversionError: the target refused the net.
+        UsageError: the target lacks the precision.
+        ConversionError: the target rejected the net.
     """
     import torch
 
@@ -92,12 +92,12 @@ def case_of(
 
 
 def signature_of_case() -> Signature:
-    """One image in, one row of scores out, batches of 1 to 8."""
+    """Return the signature: one image in, one row of scores out, batches of 1 to 8."""
     return merge_inputs([parse_input(INPUT)], {}).with_outputs((OUTPUT,))
 
 
 class _CaseMaker:
-    """Makes a target's artifact of the net, its parents before it."""
+    """Converts the net to a target, and to its parents first."""
 
     def __init__(self, net: nn.Module, signature: Signature, folder: Path) -> None:
         self._eager = Eager(net, ("x",), bind_inputs(("x",), parameters_of(net.forward)))
@@ -107,10 +107,10 @@ class _CaseMaker:
     def make(
         self, target: Target, precision: Precision, capture: Capture | None
     ) -> tuple[Job, Converted]:
-        """The job that the pipeline would hand the target, and what came of it."""
+        """Return the job that the pipeline would pass to the target, and its result."""
         if precision not in target.MADE_FROM or precision is Precision.INT8:
             raise UsageError(
-                f"{target.NAME} in {precision} cannot be tested so",
+                f"the contract tests do not support {target.NAME} in {precision}",
                 hint="name a precision of its MADE_FROM other than int8",
             )
         origin = target.MADE_FROM[precision]
@@ -141,7 +141,7 @@ class _CaseMaker:
 
 
 def _make_net() -> nn.Module:
-    """A convolution, a norm, a pool and two layers: about 19,000 weights."""
+    """Return a convolution, a norm, a pool and two layers: about 19,000 weights."""
     from torch import nn
 
     return nn.Sequential(
@@ -167,25 +167,25 @@ _FEED_SIZES = ("min", "opt", "max")
 
 
 class TargetContract:
-    """Subclass it in a test file and name the target; one class for each precision to be tested.
+    """The contract tests. Subclass it in a test file and set `target`; one class per precision.
 
-    A subclass may give a `case` of its own.
+    A subclass may provide its own `case`.
     """
 
-    target: ClassVar[Any]  # a Target: a module is one
+    target: ClassVar[Any]  # a Target, such as a module
     precision: ClassVar[Precision] = Precision.FP32
     capture: ClassVar[Capture | None] = None
 
     @pytest.fixture
     def each(self) -> Target:
-        """The target itself, for what it says without a model."""
+        """The target itself, for tests without a model."""
         found: Target = self.target
         return found
 
     @pytest.fixture(scope="class")
     @classmethod
     def case(cls, tmp_path_factory: pytest.TempPathFactory) -> Case:
-        """The small net converted, once for all tests of the class."""
+        """The converted net, shared by all tests of the class."""
         folder = tmp_path_factory.mktemp("case")
         return case_of(cls.target, folder, precision=cls.precision, capture=cls.capture)
 
@@ -373,7 +373,7 @@ class TargetContract:
 
 
 def _is_close(artifact: Array, eager: Array, tolerance: Tolerance) -> bool:
-    """Within `atol + rtol * peak`, in eager's own dtype."""
+    """Return whether arrays agree within `atol + rtol * peak`, in eager's own dtype."""
     import numpy as np
 
     limit = tolerance.atol + tolerance.rtol * float(np.abs(eager).max())

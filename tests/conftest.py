@@ -45,6 +45,11 @@ _PLANTED, fault_sensitivity.DEFAULT_FAULTS = fault_sensitivity.DEFAULT_FAULTS, 0
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that rewrites tests/cli/snapshots."""
+    parser.addoption("--update-snapshots", action="store_true", help="rewrite tests/cli/snapshots")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a target that is not ready here, in the target's own words."""
     for mark in item.iter_markers("needs"):

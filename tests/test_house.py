@@ -44,7 +44,7 @@ HEAVY = {
     "transformers",
 }
 KNOWS_FORMATS = {
-    "cli/build_commands.py",  # the commands' own names say a format
+    "cli/export.py",  # the commands' own names say a format
     "pipeline/cache/environment.py",  # names of packages, whose versions a manifest holds
 }
 WORDS = re.compile(r"\.\./shared|farm-bench|/work/")
@@ -106,6 +106,16 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:
     loaded = json.loads(ran.stderr.splitlines()[-1])
     assert "modelc" in loaded
     assert not HEAVY.intersection(loaded)
+
+
+def test_the_entry_point_imports_nothing_outside_its_guard() -> None:
+    """An interrupt while modules are imported is answered only inside `main`."""
+    code = (
+        "import sys; before = {*sys.modules}; import modelc.__main__;"
+        "print(*sorted({*sys.modules} - before - {'__future__'}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["modelc", "modelc.__main__"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -21,7 +21,7 @@ from ..core.verdict import (
 from .channel_metrics import CHANNEL_MARGIN
 from .eager_noise import COMPARABLE
 from .output_pairs import MISSING, VALUES
-from .output_scale import OutputScale
+from .tolerance import OutputScale
 
 _MARGIN_LIMIT = 400.0  # dB
 # Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..core.contract import Outputs
 
 # Eager's distance from float64 is roundoff up to so many times what it moves by under 2^-24 noise:
-# over 49 models of benchmarks/zoo.py and all kinds of feeds it was 0.3 to 1.4 times as much. Sums
+# over 49 models of tests/nets/zoo.py and all kinds of feeds it was 0.3 to 1.4 times as much. Sums
 # of thousands of elements, which err by more than one rounding of a weight does, have room.
 COMPARABLE = 10.0
 # Of the RMS (120 dB, 8 units in the last place): a distance that small is roundoff, whatever moves.

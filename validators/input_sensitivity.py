@@ -156,13 +156,15 @@ def _differs_clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
     comparable = first.shape == second.shape and first.dtype == second.dtype
     if not comparable or first.dtype.kind not in "fc" or not is_numeric(first):
         return not _is_same_array(first, second)
-    return any(_has_moved(found, tolerance) for found in measure_with_fill(first, second).parts)
+    limit = _RESOLUTION * tolerance.atol, _RESOLUTION * tolerance.rtol
+    parts = measure_with_fill(first, second).parts
+    return any(_moves_beyond(found, *limit) for found in parts)
 
 
-def _has_moved(found: Measures, tolerance: Tolerance) -> bool:
+def _moves_beyond(found: Measures, atol: float, rtol: float) -> bool:
     if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
         return found.nonfinite_mismatch > 0
-    return found.max_abs > _RESOLUTION * (tolerance.atol + tolerance.rtol * found.peak)
+    return found.max_abs > atol + rtol * found.peak
 
 
 # Whether equal rows come out equal: what becomes of a row must not hang on its place.

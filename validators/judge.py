@@ -31,7 +31,7 @@ from .output_pairs import (
     add_mismatch_hints,
     measure_output,
 )
-from .output_scale import OutputScale
+from .tolerance import OutputScale
 
 if TYPE_CHECKING:
     from ..core.signature import Signature

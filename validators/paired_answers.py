@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from .confidence_intervals import (
     ConfidenceInterval,
     bootstrap_interval,
@@ -136,6 +136,7 @@ def find_metric(name: str, load: Callable[[str], object]) -> SampleMetric | User
             f"--metric {name} is a {type(found).__name__}, which cannot be called",
             hint="name a function of predictions and labels",
             option="metric",
+            code=ErrorCode.NOT_CALLABLE,
         )
     return make_user_metric(name, found)
 
@@ -187,6 +188,8 @@ def check_defined(eager: ModelAnswers) -> None:
         raise UsageError(
             f"eager's {eager.metric.name} is 0, so a drop relative to it is not defined",
             hint="give labels that are not eager's own answers, or a metric without `relative`",
+            code=ErrorCode.METRIC_UNDEFINED,
+            option="max-drop",
         )
 
 

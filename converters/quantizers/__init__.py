@@ -1,1 +1,1 @@
-"""The libraries that make INT8 models by calibration: one module each, all in one table."""
+"""One module per library that quantizes to INT8 by calibration, all in one table."""

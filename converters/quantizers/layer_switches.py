@@ -1,9 +1,8 @@
-"""What each quantized layer costs: the float model with a switch at each place that reads 8 bits.
+"""Measure the cost of each quantized layer: a float model with a switch wherever 8 bits are read.
 
-One session serves all layers: `Where(switch, rounded, exact)` stands before every reader, and the
-switches are inputs of the model. A layer is measured by switching its own sites on, all others off;
-nothing is built anew. Weights are computed from their 8 bits in each run, so that memory stays that
-of the float model and its 8-bit copy.
+One session serves all layers: `Where(switch, rounded, exact)` precedes every reader, and the
+switches are inputs of the model. To measure a layer, switch on its sites only; nothing is rebuilt.
+Each run dequantizes the weights, so memory stays that of the float model and its 8-bit copy.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Feed, Outputs, QuantizeJob
-from ..onnx_origins import all_nodes, read_origins
+from ..onnx_origins import read_origins
 from ..onnx_sessions import limit_threads
-from ..onnx_topology import DEQUANTIZE, QUANTIZE, GraphWiring
+from ..onnx_topology import DEQUANTIZE, QUANTIZE, GraphWiring, all_nodes
 from .quantized_layers import QuantizedLayer, QuantizedSite, QuantizedSites, find_sites
 from .quantizer_workspace import create_workspace
 
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _NAME, _DATA = "switched.onnx", "switched.data"
-_OURS = "switched::"  # before each name that is added
+_OURS = "switched::"  # prefix of each added name
 
 
 def can_switch(path: Path) -> bool:
-    """Whether a quantizer's result is one that switches can be made of."""
+    """Return whether switches can use a quantizer's result."""
     return path.suffix == ".onnx"
 
 
 class Switchboard:
-    """The opened model: `run(feed, {0, 3})` computes layers 0 and 3 in 8 bits, all else in floats.
+    """The opened model: `run(feed, {0, 3})` computes layers 0 and 3 in 8 bits, the rest in floats.
 
-    `unknown` are nodes that read 8 bits and could not be switched.
+    `unknown` are nodes that read 8 bits and cannot be switched.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, sites: QuantizedSites) -> None:
@@ -50,10 +49,10 @@ class Switchboard:
         self._outputs = [value.name for value in session.get_outputs()]
 
     def run(self, feed: Feed, layers: Collection[int]) -> Outputs:
-        """The outputs with these layers, by index, in 8 bits.
+        """Return the outputs with these layers, by index, in 8 bits.
 
         Raises:
-            ConversionError: ONNX Runtime would not run the feed.
+            ConversionError: ONNX Runtime cannot run the feed.
         """
         import numpy as np
 
@@ -61,20 +60,20 @@ class Switchboard:
         switches = {
             _switch_name(index): np.array(index in on) for index in range(len(self._sites.sites))
         }
-        taken = {name: array for name, array in feed.items() if name in self._inputs} | switches
-        found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
+        inputs = {name: array for name, array in feed.items() if name in self._inputs} | switches
+        found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, inputs))
         return dict(zip(self._outputs, found, strict=True))
 
 
 def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
-    """Make the switched model in the job's empty folder and open it.
+    """Create the switched model in the job's empty folder and open it.
 
     Args:
-        job: what `quantized` was made by: its parent is the float model.
+        job: the job of `quantized`: its parent is the float model.
         quantized: the Q/DQ model.
 
     Raises:
-        ConversionError: a model cannot be read, or ONNX Runtime would not open the result.
+        ConversionError: a model cannot be read, or ONNX Runtime cannot open the result.
     """
     import onnx
 
@@ -95,12 +94,12 @@ def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
 
 
 def _open_unoptimized(path: Path) -> onnxruntime.InferenceSession:
-    """Without optimisation: it would compute weights ahead, and fuse what is to be switched."""
+    """Open without optimization, which would fold weights and fuse what is to be switched."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     limit_threads(options)
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 3  # errors only
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return call_framework(
         "ONNX Runtime",
@@ -115,7 +114,7 @@ def _switch_name(index: int) -> str:
 
 
 class _SwitchBuilder:
-    """Changes the float model: each site reads the quantized model's value where it is on."""
+    """Changes the float model: each site reads the quantized model's value while it is on."""
 
     def __init__(self, model: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
         self._model = model
@@ -126,7 +125,7 @@ class _SwitchBuilder:
         self._brought: set[str] = set()
 
     def apply(self, sites: Collection[QuantizedSite]) -> None:
-        """Put a switch at each site, in the order of the sites."""
+        """Add a switch at each site, in the order of the sites."""
         import onnx
 
         given = {site.tensor: self._raw(site.tensor) for site in sites if not site.node}
@@ -150,7 +149,7 @@ class _SwitchBuilder:
         self._graph.node.extend(copies)
 
     def _raw(self, name: str) -> str:
-        """Rename what makes and reads an output of the graph, so that a switch can stand behind."""
+        """Rename the producer and readers of a graph output, so that a switch can follow."""
         raw = f"{_OURS}raw::{name}"
         for node in all_nodes(self._graph):
             for names in (node.input, node.output):
@@ -162,7 +161,7 @@ class _SwitchBuilder:
     def _switch_site(
         self, index: int, site: QuantizedSite, tensor: str
     ) -> Iterator[onnx.NodeProto]:
-        """The nodes that make the site's value, the switch last."""
+        """Return the nodes of the site's value, the switch last."""
         from onnx import helper
 
         rounded = self._made.get((tensor, site.source))
@@ -176,21 +175,21 @@ class _SwitchBuilder:
     def _round_tensor(
         self, site: QuantizedSite, tensor: str
     ) -> tuple[*tuple[onnx.NodeProto, ...], str]:
-        """What gives the quantized model's value of a float tensor, and its name."""
-        taken = self._wiring.producer_if(site.source, DEQUANTIZE)
-        if taken is None:
+        """Return the nodes of the quantized model's value of a float tensor, and its name."""
+        dequantize = self._wiring.producer_if(site.source, DEQUANTIZE)
+        if dequantize is None:
             return (self._bring(site.source),)
-        given = self._wiring.producer_if(taken.input[0], QUANTIZE)
+        given = self._wiring.producer_if(dequantize.input[0], QUANTIZE)
         number = len(self._made)
         if given is None:
-            start = self._bring(taken.input[0])
-            return (last := self._clone(taken, start, f"{number}::dq"), last.output[0])
+            start = self._bring(dequantize.input[0])
+            return (last := self._clone(dequantize, start, f"{number}::dq"), last.output[0])
         first = self._clone(given, tensor, f"{number}::q")
-        last = self._clone(taken, first.output[0], f"{number}::dq")
+        last = self._clone(dequantize, first.output[0], f"{number}::dq")
         return (first, last, last.output[0])
 
     def _clone(self, node: onnx.NodeProto, start: str, name: str) -> onnx.NodeProto:
-        """A Q or DQ with the same scale, on another tensor."""
+        """Copy a Q or DQ with its scale to another tensor."""
         import onnx
 
         copy = onnx.NodeProto()
@@ -205,7 +204,7 @@ class _SwitchBuilder:
         return copy
 
     def _bring(self, name: str) -> str:
-        """A constant of the quantized model under a name of ours."""
+        """Copy a constant of the quantized model under a name of ours."""
         ours = f"{_OURS}constant::{name}"
         if ours not in self._brought:
             self._brought.add(ours)

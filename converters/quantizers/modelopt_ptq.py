@@ -1,7 +1,7 @@
-"""NVIDIA's ModelOpt: places Q/DQ where TensorRT fuses, symmetric, the rest in 32-bit floats.
+"""NVIDIA's ModelOpt: places Q/DQ where TensorRT fuses, symmetric; the rest stays in float32.
 
-Absent for ONNX Runtime's CPU: its convolutions give floats there, which no integer kernel does, and
-the ResNet-50-sized result ran slower than the float model (59 ms against 40).
+Not offered for ONNX Runtime's CPU: its convolutions return floats there, which no integer kernel
+does, and the ResNet-50-sized result is slower than the float model (59 ms against 40).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 NAME: str = "modelopt"
 SUMMARY: str = "NVIDIA ModelOpt, for TensorRT: Q/DQ where it fuses"
-_METHODS = ("max", "entropy")  # few samples make a poor histogram: 17 dB on the digits, not 30
+_METHODS = ("max", "entropy")  # a histogram of few samples is poor: 17 dB on the digits, not 30
 METHODS: Mapping[str, tuple[str, ...]] = {"tensorrt-onnx": _METHODS, "openvino": _METHODS}
 
-_OPSET = 19  # ModelOpt's own least, for scales in half precision
-# What its import needs of its `onnx` extra. Not cupy (300 MB of CUDA): that is for INT4 alone.
+_OPSET = 19  # ModelOpt's minimum for scales in half precision
+# imports of its `onnx` extra; not cupy (300 MB of CUDA), which only INT4 uses
 _NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "lief")
 _PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry")
 
 
 def readiness() -> Readiness:
-    """Whether ModelOpt and what its ONNX part imports are installed."""
+    """Return whether ModelOpt and the imports of its ONNX part are installed."""
     found = package_versions(*_NEEDS)
     missing = [name for name in _NEEDS if name not in found]
     if missing:
@@ -55,10 +55,10 @@ def readiness() -> Readiness:
 
 
 def quantize(job: QuantizeJob) -> Quantized:
-    """Calibrate over all samples, and once more without what the first scales would wipe out.
+    """Calibrate over all samples, and again without tensors that the first scales destroy.
 
     Raises:
-        ConversionError: ModelOpt refused the model, or what it made cannot be right.
+        ConversionError: ModelOpt rejected the model, or its result cannot be right.
     """
     method = choose_method(job, METHODS)
     place = create_workspace(job, opset=_OPSET)
@@ -82,7 +82,7 @@ def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
 def _quantize_model(
     place: QuantizerWorkspace, method: str, samples: CalibrationSamples, keep: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """The Q/DQ model, read back into memory; ModelOpt writes beside what it reads."""
+    """Return the Q/DQ model in memory; ModelOpt writes beside its input."""
     import onnx
 
     path = place.folder / "quantized.onnx"
@@ -97,10 +97,10 @@ def _call_modelopt(
     samples: CalibrationSamples,
     keep: tuple[str, ...],
 ) -> None:
-    modelopt = importlib.import_module("modelopt.onnx.quantization")  # it ships no types
+    modelopt = importlib.import_module("modelopt.onnx.quantization")  # it has no types
     model, reader = str(place.model.absolute()), CalibrationReader(samples)
     path = path.absolute()
-    # Where its shape inference gives up, it leaves what it has in the current folder.
+    # where its shape inference fails, it writes into the current folder
     with _restore_onnxruntime(), chdir(place.folder):
         modelopt.quantize(
             model,
@@ -108,17 +108,19 @@ def _call_modelopt(
             calibration_data_reader=reader,
             calibration_method=method,
             calibration_eps=["cpu"],
-            nodes_to_exclude=[rf"{re.escape(name)}\Z" for name in keep],  # patterns of a start
+            nodes_to_exclude=[
+                rf"{re.escape(name)}\Z" for name in keep
+            ],  # patterns at the start of a name
             use_external_data_format=place.external,
             output_path=str(path),
             high_precision_dtype="fp32",
-            log_level="CRITICAL",  # it has an error for every machine without a GPU
+            log_level="CRITICAL",  # it logs an error on every machine without a GPU
         )
 
 
 @contextmanager
 def _restore_onnxruntime() -> Iterator[None]:
-    """Undo what ModelOpt changes in ONNX Runtime's quantizer: methods, and the operator tables.
+    """Restore what ModelOpt changes in ONNX Runtime's quantizer: methods, and the operator tables.
 
     ONNX Runtime's own quantizer runs in the same process, and must not run ModelOpt's methods.
     """
@@ -150,7 +152,7 @@ def _restore_onnxruntime() -> Iterator[None]:
 def _make_result(
     job: QuantizeJob, method: str, finished: FinishedModel, lost: list[str]
 ) -> Quantized:
-    told = "kept in floating point, as their values would be lost in 8 bits: "
+    note = "kept in floating point, as 8 bits would lose their values: "
     return Quantized(
         path=finished.path,
         versions=package_versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
@@ -164,5 +166,5 @@ def _make_result(
             "biases corrected": str(finished.corrected),
             "kept": ", ".join(job.keep),
         },
-        notes=(told + ", ".join(lost),) if lost else (),
+        notes=(note + ", ".join(lost),) if lost else (),
     )

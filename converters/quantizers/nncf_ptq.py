@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 NAME: str = "nncf"
 SUMMARY: str = "NNCF, for OpenVINO: patterns that it fuses, bias correction"
-# `mixed`: activations with a zero point; `performance`: without; `accurate`: mixed, and biases
-# corrected layer after layer; `smooth`: mixed, with SmoothQuant on transformers, for activations
-# with outlier channels; `fast`: mixed, in NNCF's own settings.
+# `mixed`: activations with a zero point; `performance`: without; `accurate`: mixed, with biases
+# corrected layer by layer; `smooth`: mixed, with SmoothQuant on transformers, for activations with
+# outlier channels; `fast`: mixed, with NNCF's own settings
 METHODS: Mapping[str, tuple[str, ...]] = {
     "openvino": ("mixed", "performance", "accurate", "smooth", "fast")
 }
-# Of `accurate`: NNCF keeps what every layer reads of each fifth sample in memory (24 MB on the
+# For `accurate`: NNCF keeps the inputs of all layers for each fifth sample in memory (24 MB on the
 # ResNet-50-sized model).
 _ACCURATE_SAMPLES = 80
 _FILE = "model.xml"
@@ -44,7 +44,7 @@ _INTEGERS = ("<Type: 'int8_t'>", "<Type: 'uint8_t'>")
 
 
 def readiness() -> Readiness:
-    """Whether nncf and openvino are installed."""
+    """Return whether nncf and openvino are installed."""
     found = package_versions("nncf", "openvino")
     if len(found) < 2:  # noqa: PLR2004 - both
         return Readiness(
@@ -56,10 +56,10 @@ def readiness() -> Readiness:
 
 
 def quantize(job: QuantizeJob) -> Quantized:
-    """Read the ONNX into OpenVINO, bound its dims, calibrate over all samples, save IR.
+    """Read the ONNX into OpenVINO, bound its dims, calibrate over all samples, save the IR.
 
     Raises:
-        ConversionError: OpenVINO or NNCF refused the model, or nothing was quantized.
+        ConversionError: OpenVINO or NNCF rejected the model, or nothing was quantized.
     """
     import openvino
 
@@ -67,9 +67,10 @@ def quantize(job: QuantizeJob) -> Quantized:
     model = read_bounded(job)
     samples = calibration_samples(job, model_inputs(model, job.signature))
     attention = has_attention(model)
-    kept = ir_node_names(model, job)
+    excluded = ir_node_names(model, job)
     made = call_quietly(
-        "NNCF", lambda: _quantize_model(model, samples, method, attention=attention, kept=kept)
+        "NNCF",
+        lambda: _quantize_model(model, samples, method, attention=attention, excluded=excluded),
     )
     count = _count_int8_products(made)
     path = job.folder / _FILE
@@ -96,7 +97,7 @@ def _quantize_model(
     method: str,
     *,
     attention: bool,
-    kept: list[str],
+    excluded: list[str],
 ) -> openvino.Model:
     nncf = _import_nncf()
     preset = nncf.QuantizationPreset
@@ -108,7 +109,7 @@ def _quantize_model(
         subset_size=_sample_count(samples, method),
         fast_bias_correction=method == "fast",
         model_type=nncf.ModelType.TRANSFORMER if attention else None,
-        ignored_scope=nncf.IgnoredScope(names=kept, validate=False) if kept else None,
+        ignored_scope=nncf.IgnoredScope(names=excluded, validate=False) if excluded else None,
         advanced_parameters=_nncf_settings(nncf, method),
     )
 
@@ -118,16 +119,16 @@ def _sample_count(samples: CalibrationSamples, method: str) -> int:
 
 
 def _nncf_settings(nncf: Any, method: str) -> Any:
-    """What was best on the sample models; NNCF's own for `fast`.
+    """Return the settings that were best on the sample models; NNCF's own for `fast`.
 
-    Its ranges are means of each sample's and cut real values: 21 dB instead of 30 on the digits
-    CNN, 15 instead of 30 on a small attention; the BERT-sized model alone gains (1.5 dB). Its fast
-    bias correction feeds constant images and forgets the padding: 16 dB on the digits.
+    NNCF's own ranges are means over samples and clip real values: 21 dB instead of 30 on the digits
+    CNN, 15 instead of 30 on a small attention; only the BERT-sized model gains (1.5 dB). Its fast
+    bias correction feeds constant images and ignores the padding: 16 dB on the digits.
     """
     settings = nncf.AdvancedQuantizationParameters()
     if method != "smooth":
-        # It divides the input of a product by channel, and the quantizer then sits where residual
-        # sums read it as well: 20 dB instead of 30 on the BERT-sized model.
+        # It scales the input of a product by channel, and the quantizer then also serves the
+        # residual sums: 20 dB instead of 30 on the BERT-sized model.
         settings.smooth_quant_alphas.matmul = -1
     if method != "fast":
         estimators = importlib.import_module("nncf.quantization.range_estimator")
@@ -136,8 +137,8 @@ def _nncf_settings(nncf: Any, method: str) -> Any:
     return settings
 
 
-def _import_nncf() -> Any:  # it ships no types
-    """The library, quiet, and without its telemetry, which sends unless it was ever declined."""
+def _import_nncf() -> Any:  # it has no types
+    """Import NNCF silently, and without its telemetry, which is opt-out."""
     if "nncf" in sys.modules:
         return sys.modules["nncf"]
     before = sys.modules.get(_TELEMETRY)
@@ -153,10 +154,10 @@ def _import_nncf() -> Any:  # it ships no types
 
 
 def _count_int8_products(model: openvino.Model) -> int:
-    """How many products read 8 bits.
+    """Count the products that read 8 bits.
 
     Raises:
-        ConversionError: none does, or a quantizer's range is not finite or empty.
+        ConversionError: there is none, or a quantizer's range is not finite or empty.
     """
     import numpy as np
 
@@ -181,7 +182,7 @@ def _count_int8_products(model: openvino.Model) -> int:
 
 
 def _is_int8_input(node: Any) -> bool:
-    """Whether a value comes from a quantizer or 8-bit weights, through what keeps 8 bits."""
+    """Return whether a value comes from a quantizer or 8-bit weights, through 8-bit operators."""
     kind = node.get_type_name()
     if kind == "FakeQuantize" or (kind == "Constant" and str(node.get_element_type()) in _INTEGERS):
         return True
@@ -194,15 +195,15 @@ _PASSING = (
 
 
 def read_bounded(job: QuantizeJob) -> openvino.Model:
-    """The parent with the signature's bounds, its constants folded.
+    """Read the parent with the signature's bounds and folded constants.
 
-    A convolution's bias is otherwise reshaped at run time, and NNCF corrects only constant ones.
+    Else a convolution's bias is reshaped at run time, and NNCF corrects only constant ones.
     """
     from openvino.passes import ConstantFolding, Manager
 
     model = read_openvino(job.parent)
-    taken = model_inputs(model, job.signature)
-    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in taken}
+    names = model_inputs(model, job.signature)
+    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in names}
     call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     manager = Manager()
     manager.register_pass(ConstantFolding())
@@ -211,13 +212,13 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
 
 
 def model_inputs(model: openvino.Model, signature: Signature) -> tuple[str, ...]:
-    """The model's inputs under the signature's names; one that the export dropped is left out."""
-    taken = {name for port in model.inputs for name in port.get_names()}
-    return tuple(spec.name for spec in signature.inputs if spec.name in taken)
+    """Return the signature's inputs that the model still has."""
+    names = {name for port in model.inputs for name in port.get_names()}
+    return tuple(spec.name for spec in signature.inputs if spec.name in names)
 
 
 def has_attention(model: openvino.Model) -> bool:
-    """Whether a softmax takes from a matrix product and gives to one."""
+    """Return whether a softmax stands between two matrix products."""
     return any(
         _comes_from_product(node) and _goes_to_product(node)
         for node in model.get_ordered_ops()
@@ -244,10 +245,10 @@ def _goes_to_product(node: Any) -> bool:
 
 
 def ir_node_names(model: openvino.Model, job: QuantizeJob) -> list[str]:
-    """What the ONNX nodes to keep are called in OpenVINO.
+    """Return the OpenVINO names of the ONNX nodes to keep.
 
-    A node becomes one of its own name or several below it (`conv/WithoutBiases`); the last before
-    an output takes the output's name.
+    A node becomes one of its name or several below it (`conv/WithoutBiases`); the last before an
+    output takes the output's name.
     """
     if not job.keep:
         return []

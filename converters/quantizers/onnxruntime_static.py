@@ -33,13 +33,15 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "tensorrt-onnx": _METHODS,
 }
 
-_OPSET = 13  # Q/DQ with one scale a channel
-_INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # no ConvTranspose, where it is the CPU
-_FUSING = ("tensorrt-onnx",)  # who fuses sums into convolutions, and takes symmetric scales only
+_OPSET = 13  # Q/DQ with one scale per channel
+_INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # without ConvTranspose, on the CPU
+_FUSING = (
+    "tensorrt-onnx",
+)  # runtimes that fuse sums into convolutions, and require symmetric scales
 
 
 def readiness() -> Readiness:
-    """Whether an ONNX Runtime is installed."""
+    """Return whether an ONNX Runtime is installed."""
     found = package_versions("onnxruntime-gpu", "onnxruntime")
     if not found:
         return Readiness(
@@ -49,10 +51,10 @@ def readiness() -> Readiness:
 
 
 def quantize(job: QuantizeJob) -> Quantized:
-    """Calibrate over all samples, write Q/DQ, leave out what its scale would wipe out.
+    """Calibrate over all samples, write Q/DQ, omit tensors that their scale would destroy.
 
     Raises:
-        ConversionError: ONNX Runtime refused the model, or what it made cannot be right.
+        ConversionError: ONNX Runtime rejected the model, or the result cannot be right.
     """
     method = choose_method(job, METHODS)
     place = create_workspace(job, opset=_OPSET)
@@ -72,7 +74,7 @@ def quantize(job: QuantizeJob) -> Quantized:
 
 
 class _QuantizationPlan:
-    """The float graph without its weights, and what is asked for: where Q/DQ go follows."""
+    """The float graph without its weights, and the settings that decide where Q/DQ go."""
 
     def __init__(self, job: QuantizeJob, place: QuantizerWorkspace) -> None:
         import onnx
@@ -95,12 +97,12 @@ class _QuantizationPlan:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = place_for_cpu(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            told = "the model has no convolution or matrix product to quantize"
-            raise NothingQuantizedError(told)
+            message = "the model has no convolution or matrix product to quantize"
+            raise NothingQuantizedError(message)
         return found
 
     def tensors(self) -> frozenset[str]:
-        """All that the chosen nodes read or make, constants apart: what may become Q/DQ."""
+        """Return all non-constant inputs and outputs of the chosen nodes: candidates for Q/DQ."""
         chosen = self.placement().nodes
         found: set[str] = set()
         for node in self._graph.node:
@@ -109,7 +111,7 @@ class _QuantizationPlan:
         return frozenset(found - {""})
 
     def around(self, tensors: Collection[str]) -> set[str]:
-        """The chosen nodes that read or make one of the tensors."""
+        """Return the chosen nodes that read or produce one of the tensors."""
         chosen = self.placement().nodes
         wiring = self._wiring
         return {
@@ -123,7 +125,7 @@ class _QuantizationPlan:
 def _write_qdq(
     job: QuantizeJob, place: QuantizerWorkspace, placement: QdqPlacement, ranges: TensorsData
 ) -> onnx.ModelProto:
-    """The Q/DQ model by ONNX Runtime's writer, then tidied."""
+    """Write the Q/DQ model with ONNX Runtime's writer, and tidy it."""
     from onnxruntime.quantization import QDQQuantizer, QuantType
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
@@ -154,10 +156,10 @@ def _write_qdq(
 def _cpu_options(
     job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData
 ) -> dict[str, object]:
-    """For CPUs: their matrix products give floats, their convolutions integers.
+    """Return the options for CPUs: matrix products return floats, convolutions integers.
 
     OpenVINO multiplies activations by activations fast only without a zero point (13 % of the
-    BERT-sized model): what they take is signed there, unless nothing of it is negative.
+    BERT-sized model): their inputs are signed there, unless they are never negative.
     """
     from onnxruntime.quantization import QuantType
 
@@ -176,7 +178,7 @@ def _cpu_options(
 
 
 def _tensorrt_options(kinds: list[str]) -> dict[str, object]:
-    """For TensorRT: symmetric, floats out of every node, pairs on the weights, biases in floats."""
+    """Return the options for TensorRT: symmetric, Q/DQ on weights, float outputs and biases."""
     return {
         "ActivationSymmetric": True,
         "WeightSymmetric": True,
@@ -191,7 +193,7 @@ def _tensorrt_options(kinds: list[str]) -> dict[str, object]:
 def _make_result(
     job: QuantizeJob, method: str, finished: FinishedModel, lost: Collection[str]
 ) -> Quantized:
-    told = "kept in floating point, as their values would be lost in 8 bits: "
+    note = "kept in floating point, as 8 bits would lose their values: "
     return Quantized(
         path=finished.path,
         versions=package_versions("onnxruntime-gpu", "onnxruntime", "onnx"),
@@ -205,20 +207,23 @@ def _make_result(
             "biases corrected": str(finished.corrected),
             "kept": ", ".join(job.keep),
         },
-        notes=(told + ", ".join(sorted(lost)),) if lost else (),
+        notes=(note + ", ".join(sorted(lost)),) if lost else (),
     )
 
 
-# Outliers beyond it are cut. ONNX Runtime's own default, which it applies to symmetric ranges only.
+# Clips outliers beyond it. ONNX Runtime's own default, which it applies to symmetric ranges only.
 _PERCENTILE = 99.999
 _LARGEST_FLOAT = 3.4e38
-_BINS, _MOST_BINS = 1 << 13, 1 << 17  # of a histogram; beyond the second it is made anew
+_BINS, _MOST_BINS = (
+    1 << 13,
+    1 << 17,
+)  # bins of a histogram; beyond the second number it is coarsened
 
 
 def collect_ranges(
     place: QuantizerWorkspace, method: str, tensors: frozenset[str], samples: CalibrationSamples
 ) -> TensorsData:
-    """The range of each tensor, collected one sample at a time: nothing else stays in memory."""
+    """Collect the range of each tensor, with one sample at a time in memory."""
     calibrator = _make_calibrator(place, method, tensors)
     calibrator.augment_graph()
     calibrator.create_inference_session()
@@ -228,10 +233,10 @@ def collect_ranges(
     return calibrator.compute_data()
 
 
-def _limit_bins(collector: Any) -> None:  # ONNX Runtime ships no types
-    """Keep its histograms small: they grow with the ratio of the largest sample to the first.
+def _limit_bins(collector: Any) -> None:  # ONNX Runtime has no types
+    """Limit the histograms' size, which grows with the ratio of the largest sample to the first.
 
-    A first sample of silence would make them as large as memory.
+    A silent first sample would make them fill the memory.
     """
     merge = getattr(collector, "merge_histogram", None)
     if merge is None or "merge_histogram" in vars(collector):
@@ -246,7 +251,7 @@ def _limit_bins(collector: Any) -> None:  # ONNX Runtime ships no types
 
 
 def _coarsen(old: Any, threshold: Array) -> Any:
-    """A histogram (counts, edges, min, max, threshold) with as few bins over a wider range."""
+    """Coarsen a histogram (counts, edges, min, max, threshold) to a few bins over a wider range."""
     import numpy as np
 
     counts, edges, low, high, _ = old
@@ -258,22 +263,22 @@ def _coarsen(old: Any, threshold: Array) -> Any:
 
 
 class _SingleSample:
-    """One sample in the form of ONNX Runtime's data readers."""
+    """One sample as a data reader of ONNX Runtime."""
 
     def __init__(self, sample: dict[str, Array]) -> None:
         self._left = [sample]
 
     def get_next(self) -> dict[str, Array] | None:
-        """The sample, then nothing."""
+        """Return the sample, then None."""
         return self._left.pop() if self._left else None
 
 
 def _make_calibrator(
     place: QuantizerWorkspace, method: str, tensors: frozenset[str]
-) -> Any:  # ONNX Runtime ships no types
-    """The library's calibrator for the method, on these tensors alone.
+) -> Any:  # ONNX Runtime has no types
+    """Create the library's calibrator of the method, for these tensors only.
 
-    Its own choice is by operator type and takes masks in, whose range has no histogram.
+    The library's selection by operator type includes masks, whose range has no histogram.
     """
     from onnxruntime.quantization import calibrate
 
@@ -291,14 +296,14 @@ def _make_calibrator(
     return Chosen(
         place.model,
         augmented_model_path=str(place.folder / "augmented.onnx"),
-        symmetric=False,  # the writer makes scales so; the symmetric histogram is ten times as slow
+        symmetric=False,  # the writer symmetrizes scales, ten times as fast
         use_external_data_format=place.external,
         **options,
     )
 
 
 def infinite_ranges(ranges: TensorsData) -> set[str]:
-    """The tensors whose range no 32-bit float can hold, as a mask's with the least float in it."""
+    """Return tensors whose range exceeds float32, such as a mask with the lowest float."""
     ends = {
         name: [abs(float(end.reshape(-1)[0])) for end in data.range_value]
         for name, data in ranges.items()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Array, QuantizeJob
-from ..onnx_origins import all_nodes
 from ..onnx_topology import (
     DEQUANTIZE,
     PRODUCTS,
     QUANTIZE,
     WITH_ZERO,
     GraphWiring,
+    all_nodes,
     int_attribute,
     sort_nodes,
     tensor_values,
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import onnx
 
 _NAME = "model.onnx"
-_FLOAT_WEIGHTS = "tensorrt-onnx"  # TensorRT reads weights in floats, before a Q and a DQ
+_FLOAT_WEIGHTS = "tensorrt-onnx"  # TensorRT reads float weights before a Q and a DQ
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedModel:
-    """The saved model, how many products are in 8 bits, and how many biases were corrected."""
+    """The saved model, and the numbers of 8-bit products and corrected biases."""
 
     path: Path
     products: int
@@ -45,7 +45,7 @@ def finish_model(
     place: QuantizerWorkspace,
     activations: ActivationStats,
 ) -> FinishedModel:
-    """Correct, check and save `model`, which is changed; the workplace is cleared.
+    """Correct, check and save `model` in place; clear the workspace.
 
     Raises:
         ConversionError: nothing is quantized, or a scale cannot be right.
@@ -77,10 +77,10 @@ def finish_model(
 
 
 def fold_weights(model: onnx.ModelProto) -> int:
-    """Carry out each QuantizeLinear of a constant; how many there were.
+    """Fold each QuantizeLinear of a constant; return their number.
 
-    ModelOpt leaves weights in floats before a Q and a DQ, which TensorRT asks for. For others that
-    is four times the bytes, and OpenVINO keeps them in its IR.
+    ModelOpt leaves float weights before a Q and a DQ, as TensorRT requires. For other runtimes that
+    takes four times the bytes, and OpenVINO keeps them in its IR.
     """
     from onnx import numpy_helper
 
@@ -106,7 +106,7 @@ def fold_weights(model: onnx.ModelProto) -> int:
 
 
 def _quantize(node: onnx.NodeProto, weights: Array, scale: Array, zero: Array) -> Array:
-    """As ONNX defines it: rounded to even, saturated; along `axis` where there are many scales."""
+    """Quantize as ONNX defines it: round to even, saturate; along `axis` for several scales."""
     import numpy as np
 
     shape = [1] * weights.ndim
@@ -118,20 +118,20 @@ def _quantize(node: onnx.NodeProto, weights: Array, scale: Array, zero: Array) -
     return found
 
 
-_MATRIX = 2  # dims
+_MATRIX = 2  # number of dims
 
 
 def correct_biases(
     quantized: onnx.ModelProto, parent: onnx.ModelProto, means: Mapping[str, ChannelMeans]
 ) -> int:
-    """Change the biases of `quantized` in place; how many were.
+    """Correct the biases of `quantized` in place; return their number.
 
-    A product without a bias is left as it is, and so is a bias that several products share.
+    Skips products without a bias, and biases that several products share.
 
     Args:
         quantized: a Q/DQ model with its weights in memory.
-        parent: the float model that it was made of, nodes under the same names.
-        means: by product of the parent: of what it multiplies, by input channel.
+        parent: the float model with the same node names.
+        means: by product of the parent: the mean of its input, by input channel.
     """
     original = {node.name: node for node in parent.graph.node if node.op_type in PRODUCTS}
     weights = {tensor.name: tensor for tensor in parent.graph.initializer}
@@ -157,7 +157,7 @@ def correct_biases(
 def _mean_output(
     node: onnx.NodeProto, weights: Array, mean: Array, spatial: tuple[int, ...]
 ) -> Array | None:
-    """The mean output without the bias, by output channel; None for what is not understood."""
+    """Return the mean output without the bias, by output channel; None if unsupported."""
     import numpy as np
 
     product: Array | None = None
@@ -182,9 +182,9 @@ def _mean_output(
 def _tap_shares(
     node: onnx.NodeProto, kernel: tuple[int, ...], spatial: tuple[int, ...]
 ) -> Array | None:
-    """Of each tap of a kernel, the share of outputs for which it lies within the image.
+    """Return, for each tap of a kernel, the share of outputs at which it lies within the image.
 
-    Padding holds zeros, not the mean; beside a large kernel on a small image it is most of all.
+    Padding holds zeros, not the mean; beside a large kernel on a small image it dominates.
     """
     import numpy as np
 
@@ -210,7 +210,7 @@ def _tap_shares(
 
 
 def _find_bias(node: onnx.NodeProto, wiring: GraphWiring) -> str | None:
-    """What is added to a product: its third input, or the constant of an Add behind it."""
+    """Return the addend of a product: its third input, or the constant of a following Add."""
     if node.op_type != "MatMul":
         return next((str(name) for name in node.input[2:] if name), None)
     readers = wiring.readers.get(node.output[0], ())
@@ -221,21 +221,21 @@ def _find_bias(node: onnx.NodeProto, wiring: GraphWiring) -> str | None:
 
 
 def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
-    """Add to a float bias, or to the integers of one that is quantized."""
+    """Add to a float bias, or to the integers of a quantized one."""
     import numpy as np
 
-    taken = wiring.producer_if(bias, DEQUANTIZE)
-    place = taken.input[0] if taken is not None else bias
+    node = wiring.producer_if(bias, DEQUANTIZE)
+    place = node.input[0] if node is not None else bias
     constant = wiring.constants.get(place)
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
         return False
     old = tensor_values(constant)
     if old.size != shift.size or old.shape[-1:] != shift.shape:
         return False
-    if taken is None:
+    if node is None:
         new = old + shift.reshape(old.shape)
     else:
-        steps = np.round(shift / tensor_values(wiring.constants[taken.input[1]]).astype(np.float64))
+        steps = np.round(shift / tensor_values(wiring.constants[node.input[1]]).astype(np.float64))
         limits = np.iinfo(old.dtype)
         new = np.clip(old + steps.reshape(old.shape), limits.min, limits.max)
     _store_values(constant, new.astype(old.dtype))
@@ -249,22 +249,24 @@ def _store_values(constant: onnx.TensorProto, array: Array) -> None:
 
 
 def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
-    """The weights as the quantized model computes with them; None where they are not quantized."""
+    """Return the weights that the quantized model computes with; None if not quantized."""
     import numpy as np
 
-    taken = wiring.producer_if(name, DEQUANTIZE)
-    if taken is None:
+    node = wiring.producer_if(name, DEQUANTIZE)
+    if node is None:
         return None
-    given = wiring.producer_if(taken.input[0], QUANTIZE)
-    source = wiring.constants.get(given.input[0] if given is not None else taken.input[0])
-    if source is None or len(taken.input) < WITH_ZERO:
+    given = wiring.producer_if(node.input[0], QUANTIZE)
+    source = wiring.constants.get(given.input[0] if given is not None else node.input[0])
+    if source is None or len(node.input) < WITH_ZERO:
         return None
     stored = tensor_values(source).astype(np.float64)
-    zero = tensor_values(wiring.constants[taken.input[2]])
+    zero = tensor_values(wiring.constants[node.input[2]])
     scale = _broadcast_scale(
-        tensor_values(wiring.constants[taken.input[1]]).astype(np.float64), taken, stored.ndim
+        tensor_values(wiring.constants[node.input[1]]).astype(np.float64),
+        node,
+        stored.ndim,
     )
-    offset = _broadcast_scale(zero.astype(np.float64), taken, stored.ndim)
+    offset = _broadcast_scale(zero.astype(np.float64), node, stored.ndim)
     if given is not None:
         limits = np.iinfo(zero.dtype)
         stored = np.clip(np.round(stored / scale) + offset, limits.min, limits.max)
@@ -273,7 +275,7 @@ def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
 
 
 def _broadcast_scale(array: Array, node: onnx.NodeProto, rank: int) -> Array:
-    """A scale or zero point in a shape that broadcasts along its axis."""
+    """Reshape a scale or zero point to broadcast along its axis."""
     if array.size == 1:
         return array.reshape(())
     shape = [1] * rank

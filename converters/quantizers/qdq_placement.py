@@ -1,4 +1,4 @@
-"""Where Q/DQ pairs belong in an ONNX graph, by what runs it."""
+"""Place Q/DQ pairs in an ONNX graph, depending on its runtime."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring
 if TYPE_CHECKING:
     import onnx
 
-# What passes 8-bit integers from one convolution to the next without a detour through floats.
+# operators that pass 8-bit integers between convolutions without floats
 _CHAIN = (
     "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul",
     "Pad", "Relu", "Resize", "Sigmoid",
 )  # fmt: skip
-# Of a matrix product's three sizes: a tensor core's 8-bit tile is no smaller, and with less in it
-# Q/DQ costs more than it gives. ModelOpt 0.47 leaves the same ones out.
+# Minimum of a matrix product's three sizes: a tensor core's 8-bit tile is no smaller, and Q/DQ
+# costs more than it gains below. ModelOpt 0.47 omits the same products.
 _SMALLEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class QdqPlacement:
-    """The nodes that take Q/DQ on their inputs, by name.
+    """The nodes with Q/DQ on their inputs, by name.
 
-    `chained` are the tensors that stay in integers between convolutions: whoever reads them reads
-    them quantized. `sums` are those of the nodes that add a residual to a convolution's output.
+    `chained` are the tensors that stay in integers between convolutions: all readers read them
+    quantized. `sums` are the nodes that add a residual to a convolution's output.
     """
 
     nodes: frozenset[str]
@@ -38,15 +38,15 @@ class QdqPlacement:
 def place_for_cpu(
     graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], products: Collection[str]
 ) -> QdqPlacement:
-    """For CPUs: products, and all that lies in integers between convolutions.
+    """Place for CPUs: products, and all that stays in integers between convolutions.
 
-    ONNX Runtime computes a convolution in integers only where its output is quantized too.
+    ONNX Runtime computes a convolution in integers only if its output is quantized too.
 
     Args:
         graph: of the float model.
         wiring: of that graph.
         keep: nodes that stay in floating point.
-        products: the operators that have integer kernels.
+        products: the operators with integer kernels.
     """
     chosen = {node.name for node in graph.node if node.op_type in products} - set(keep)
     chained = _chain_tensors(graph.node, wiring, chosen, keep)
@@ -57,9 +57,9 @@ def place_for_cpu(
 def place_for_tensorrt(
     graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], sizes: Mapping[str, int]
 ) -> QdqPlacement:
-    """For TensorRT: the inputs of products, and of a sum the input that is not the product's own.
+    """Place for TensorRT: the inputs of products, and of sums the input from elsewhere.
 
-    It fuses a convolution with the sum and the activation behind it, where the convolution's output
+    TensorRT fuses a convolution with the following sum and activation if the convolution's output
     reaches the sum unquantized and the residual quantized.
 
     Args:
@@ -88,9 +88,9 @@ def place_for_tensorrt(
 def _chain_tensors(
     nodes: Iterable[onnx.NodeProto], wiring: GraphWiring, chosen: set[str], keep: Collection[str]
 ) -> frozenset[str]:
-    """The tensors that come from convolutions alone, through nothing but links of the chain.
+    """Return the tensors that come from convolutions through links of the chain only.
 
-    Nodes come in topological order: ONNX demands it.
+    Relies on ONNX's topological order of nodes.
     """
     chained: set[str] = set()
     for node in nodes:
@@ -110,7 +110,7 @@ def _is_too_small(node: onnx.NodeProto, wiring: GraphWiring, rows: Mapping[str, 
 
 
 def _tensor_rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, int]:
-    """How many rows each tensor has at its largest, as a matrix; those not known are left out."""
+    """Return the largest number of rows of each tensor, as a matrix, without unknown ones."""
     found: dict[str, int] = {}
     for value in (*graph.value_info, *graph.input):
         dims = value.type.tensor_type.shape.dim[:-1]
@@ -121,10 +121,10 @@ def _tensor_rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, 
 
 
 def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> int:
-    """Let nodes that stay in floats read floats, and sums the product's own output.
+    """Let float nodes read floats, and sums the product's own output; drop unused pairs.
 
-    The library replaces a tensor by its quantized self for all who read it. Pairs that
-    nobody reads any more go. Returns how many readings were changed.
+    The library replaces a tensor by its quantized version for all its readers. Returns the number
+    of changed inputs.
     """
     wiring = GraphWiring(model.graph)
     depths = _tensor_depths(model.graph.node)
@@ -142,7 +142,7 @@ def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> int:
 
 
 def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
-    """How many nodes lie between a tensor and the inputs, along the longest way."""
+    """Return the length of the longest path from the inputs to each tensor."""
     depths: dict[str, int] = {}
     for node in nodes:
         depth = 1 + max((depths.get(name, 0) for name in node.input), default=0)
@@ -151,7 +151,7 @@ def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
 
 
 def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement) -> int:
-    """Read before the pair, where the tensor is not one that only lives quantized."""
+    """Read before the pair, unless the tensor exists quantized only."""
     changed = 0
     for index, name in enumerate(node.input):
         source = wiring.before(name)
@@ -162,7 +162,7 @@ def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement
 
 
 def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int]) -> int:
-    """Read the deepest of the convolutions that nobody else reads, unquantized."""
+    """Read the deepest convolution with a single reader unquantized."""
     own = [
         (depths[source], index)
         for index, name in enumerate(node.input)
@@ -178,7 +178,7 @@ def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int])
 
 
 def _drop_unread(graph: onnx.GraphProto) -> int:
-    """Remove Q and DQ nodes whose output nobody reads; how many there were."""
+    """Remove Q and DQ nodes with unused outputs; return their number."""
     read = {name for node in graph.node for name in node.input}
     read.update(value.name for value in graph.output)
     dead = [

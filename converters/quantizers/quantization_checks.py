@@ -1,4 +1,4 @@
-"""Check that a Q/DQ model is quantized and that its scales keep observed activations."""
+"""Check that a Q/DQ model is quantized and that its scales preserve the observed activations."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class NothingQuantizedError(ConversionError):
-    """The model has nothing that computes in 8 bits, or nothing that may."""
+    """Nothing in the model computes in 8 bits, or nothing may."""
 
     lasting = True
 
     def __init__(
-        self, told: str = "it quantized no convolution and no matrix product of the model"
+        self, message: str = "it quantized no convolution and no matrix product of the model"
     ) -> None:
-        super().__init__(told, hint="build it without --int8, or keep less in floating point")
+        super().__init__(message, hint="export without --int8, or keep less in floating point")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LostTensor:
-    """A tensor whose useful values all fall within one step of its scale; and who reads it."""
+    """A tensor whose useful values all lie within one step of its scale; and its readers."""
 
     tensor: str
     step: float
@@ -46,14 +46,14 @@ class LostTensor:
 
 
 def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
-    """How many products compute in 8 bits.
+    """Count the products that compute in 8 bits.
 
     Args:
         model: with its small constants in memory.
-        useful: the size of a tensor's useful values, by name (`activations.Activations`).
+        useful: the magnitude of a tensor's useful values, by name (`ActivationStats`).
 
     Raises:
-        NothingQuantizedError: none does.
+        NothingQuantizedError: there is none.
         ConversionError: a scale is not finite, not positive, or so large that the useful values
             vanish.
     """
@@ -75,7 +75,7 @@ def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
 
 
 def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[LostTensor]:
-    """Each activation that its scale would wipe out: a mask's fill sets the range, not the data."""
+    """Find each activation that its scale would destroy: a mask's fill sets its range."""
     wiring = GraphWiring(model.graph)
     for node in model.graph.node:
         scale = wiring.constants.get(node.input[1]) if node.op_type == QUANTIZE else None
@@ -93,14 +93,14 @@ def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> It
 
 
 def is_lost(step: float, useful: float) -> bool:
-    """Whether values of the size `useful` are lost at this step: most become 0 or one step."""
+    """Return whether values of magnitude `useful` mostly round to 0 or one step."""
     return not isfinite(step) or step > useful
 
 
 def _quantizer_readers(node: onnx.NodeProto, wiring: GraphWiring) -> tuple[str, ...]:
-    """Who reads what a quantizer gives, through its dequantizer."""
-    taken = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
-    names = [reader.name for name in taken for reader in wiring.readers.get(name, ())]
+    """Return the readers of a quantizer through its dequantizer."""
+    tensors = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
+    names = [reader.name for name in tensors for reader in wiring.readers.get(name, ())]
     return tuple(dict.fromkeys(names)) or (node.name,)
 
 
@@ -125,25 +125,25 @@ def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
 
 
 def _is_quantized(node: onnx.NodeProto, wiring: GraphWiring) -> bool:
-    """Whether a product reads both its factors from dequantizers."""
+    """Return whether a product reads both factors from dequantizers."""
     return node.op_type in PRODUCTS and all(
         wiring.producer_if(name, DEQUANTIZE) is not None for name in node.input[:2]
     )
 
 
-# A mean over 16 images or sentences moves by a quarter of one's spread; more cost more than they
-# give.
+# the mean over 16 images or sentences varies by a quarter of one's spread; more samples cost more
+# than they gain
 OBSERVED_SAMPLES = 16
-_ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
+_ENOUGH = 1 << 18  # elements of a tensor that are examined; of a larger one, every n-th
 _NAME = "observed.onnx"
 _Read: TypeAlias = tuple[str, int]  # a tensor and its channel axis
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelMeans:
-    """The mean of what a product multiplies, by input channel: before and after quantization.
+    """The mean of a product's input by input channel: before and after quantization.
 
-    `spatial` are the sizes of the last sample's other dims: of an image, height and width.
+    `spatial` are the other sizes of the last sample: of an image, height and width.
     """
 
     exact: Array
@@ -153,11 +153,11 @@ class ChannelMeans:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationStats:
-    """`useful` is by tensor, `means` by node.
+    """Statistics of activations: `useful` by tensor, `means` by node.
 
-    `useful` is the root mean square of the values that are neither zero nor within half of the
-    largest magnitude: what is left of a tensor when its fills and outliers are taken away; 0 where
-    nothing is left. `means` are by product with constant weights, of what it multiplies.
+    `useful` is the root mean square of the values that are neither zero nor above half of the
+    largest magnitude, which leaves out fills and outliers; 0 if nothing is left. `means` are by
+    product with constant weights, of its input.
     """
 
     useful: Mapping[str, float]
@@ -166,7 +166,7 @@ class ActivationStats:
 
 @dataclass(frozen=True, kw_only=True)
 class _TensorScale:
-    """How one tensor is quantized: one scale, one zero point, and the integers it may use."""
+    """How one tensor is quantized: one scale, one zero point, and the range of its integers."""
 
     step: float
     zero: int
@@ -184,12 +184,12 @@ class _TensorScale:
 def observe_activations(
     place: QuantizerWorkspace, quantized: onnx.ModelProto, samples: CalibrationSamples
 ) -> ActivationStats:
-    """Run the float model on the first samples; look at all that `quantized` quantizes.
+    """Run the float model on the first samples, and observe all that `quantized` quantizes.
 
     Args:
-        place: the float model, and where one with more outputs is written.
-        quantized: the Q/DQ model made of it, tensors and nodes under the same names.
-        samples: only the first are read, and they are not told as progress.
+        place: the float model, and the folder of one with more outputs.
+        quantized: the Q/DQ model made of it, with the same names of tensors and nodes.
+        samples: only the first are read, without progress events.
     """
     import onnx
 
@@ -204,7 +204,7 @@ def observe_activations(
         return ActivationStats(useful={}, means={})
     axes = _channel_axes(model.graph.node, wiring)
     known = {value.name for value in (*model.graph.input, *model.graph.output)}
-    # an output may go without a type: ONNX Runtime infers it
+    # an output may lack a type: ONNX Runtime infers it
     model.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in scales if name not in known
     )
@@ -217,7 +217,7 @@ def observe_activations(
 
 
 def _read_scales(quantized: onnx.ModelProto) -> dict[str, _TensorScale]:
-    """How each activation is quantized; those with a scale that is not one number are left out."""
+    """Return how each activation is quantized, except those without a single scale."""
     import numpy as np
 
     wiring = GraphWiring(quantized.graph)
@@ -243,7 +243,7 @@ def _read_scales(quantized: onnx.ModelProto) -> dict[str, _TensorScale]:
 
 
 def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: GraphWiring) -> dict[str, _Read]:
-    """What each product with constant weights multiplies, by node: the tensor, its channel axis."""
+    """Return the input tensor and channel axis of each product with constant weights, by node."""
     return {
         node.name: (node.input[0], 1 if node.op_type in {"Conv", "ConvTranspose"} else -1)
         for node in nodes
@@ -264,15 +264,15 @@ def _collect_stats(
 
     options = onnxruntime.SessionOptions()
     limit_threads(options)
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     fed = {value.name for value in session.get_inputs()}
-    asked = [name for name in scales if name not in fed]
+    names = [name for name in scales if name not in fed]
     useful: dict[str, float] = {}
     means: dict[str, list[tuple[Array, Array]]] = {}
     spatial: dict[str, tuple[int, ...]] = {}
-    for feed in islice(samples.unheard(), OBSERVED_SAMPLES):
-        found = _run_outputs(session, asked, feed) | feed
+    for feed in islice(samples.without_progress(), OBSERVED_SAMPLES):
+        found = _run_outputs(session, names, feed) | feed
         for name in scales:
             useful[name] = max(useful.get(name, 0.0), _useful_magnitude(found[name]))
         for node, (name, axis) in axes.items():
@@ -295,7 +295,7 @@ def _collect_stats(
 def _run_outputs(
     session: onnxruntime.InferenceSession, names: list[str], feed: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The named tensors alone: asked for none, a session gives all its outputs."""
+    """Return the named tensors; a session that is asked for none would return all."""
     return dict(zip(names, session.run(names, feed), strict=True)) if names else {}
 
 

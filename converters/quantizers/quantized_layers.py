@@ -1,4 +1,4 @@
-"""Where a Q/DQ model differs from the float model that it was made of, and by which layers."""
+"""Find where a Q/DQ model differs from its float model, grouped by layer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PASSING = (
     "AveragePool", "Clip", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Pad", "Relu",
     "Reshape", "Resize", "Sigmoid",
 )  # fmt: skip
-_SMALL = 1 << 16  # elements of a constant that is compared: biases; weights are quantized or not
+_SMALL = 1 << 16  # elements of a compared constant: biases; weights are either quantized or not
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedSite:
-    """One place that reads 8 bits, or a constant that the quantizer changed.
+    """A place that reads 8 bits, or a constant that the quantizer changed.
 
-    `node` and `index` are the reader and which of its inputs; an output of the graph is read by
-    nobody (""), and `index` counts the outputs. `tensor` is what the float model has there,
-    `source` what the quantized model has.
+    `node` and `index` are the reader and its input; an output of the graph has no reader (""), and
+    `index` counts the outputs. `tensor` is the float model's tensor there, `source` the quantized
+    model's.
     """
 
     node: str
@@ -37,10 +37,10 @@ class QuantizedSite:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedLayer:
-    """What is returned to floating point as one: a product or a join, and what only follows it.
+    """A product or a join with its followers, which return to floating point together.
 
-    `nodes` are names in the float model, the first is the layer's own; `title` says it in eager
-    terms where the debug sidecar knows the module.
+    `nodes` are names in the float model, the layer's own first; `title` describes it in eager terms
+    if the debug sidecar knows the module.
     """
 
     nodes: tuple[str, ...]
@@ -49,11 +49,11 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedSites:
-    """All sites, the layers in the order of the graph, and the sites of each by index.
+    """All sites, the layers in graph order, and the sites of each by index.
 
-    The sites of a layer are all that it reads in 8 bits, and all that others read of it: a tensor
-    between two convolutions belongs to both, as some quantizers free it only with both.
-    `unknown` are nodes that read 8 bits and are not in the float model by name.
+    A layer's sites are all that it reads in 8 bits, and all that others read of it: a tensor
+    between two convolutions belongs to both, as some quantizers free it only with both. `unknown`
+    are nodes that read 8 bits and that the float model lacks by name.
     """
 
     sites: tuple[QuantizedSite, ...]
@@ -65,7 +65,7 @@ class QuantizedSites:
 def find_sites(
     parent: onnx.GraphProto, quantized: onnx.GraphProto, origins: Mapping[str, NodeOrigin]
 ) -> QuantizedSites:
-    """Compare the two graphs node by node, by name; nodes inside other nodes are left out."""
+    """Compare the two graphs by node name, without the graphs inside nodes."""
     before, after = GraphWiring(parent), GraphWiring(quantized)
     twins = {node.name: node for node in quantized.node}
     sites = [
@@ -104,7 +104,7 @@ def find_sites(
 
 
 def _layer_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
-    """By the module that owns the weights: a normalisation is folded into its convolution."""
+    """Name the layer after the weights' owner: a normalization is folded into its convolution."""
     origin = origins.get(node.name)
     if origin is None or not origin.weights:
         return node_title(node, origins)
@@ -117,7 +117,7 @@ def _input_sites(
     before: GraphWiring,
     after: GraphWiring,
 ) -> Iterator[QuantizedSite]:
-    """The sites among the inputs of a node of the float model."""
+    """Yield the sites among the inputs of a node of the float model."""
     twin = twins.get(node.name)
     if twin is None or twin.op_type != node.op_type:
         return
@@ -131,24 +131,24 @@ def _input_sites(
 def _output_sites(
     parent: onnx.GraphProto, before: GraphWiring, after: GraphWiring
 ) -> Iterator[QuantizedSite]:
-    """The outputs of the graph that leave a dequantizer."""
+    """Yield the outputs of the graph that come from a dequantizer."""
     for index, value in enumerate(parent.output):
         if value.name in before.producers and _is_quantized(value.name, value.name, before, after):
             yield QuantizedSite(node="", index=index, tensor=value.name, source=value.name)
 
 
 def _is_quantized(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
-    """Whether `source` is 8 bits of `tensor`, by constant scales."""
-    taken = after.producer_if(source, DEQUANTIZE)
-    if taken is None or before.producer_if(tensor, DEQUANTIZE) is not None:
+    """Return whether `source` is 8 bits of `tensor`, by constant scales."""
+    dequantize = after.producer_if(source, DEQUANTIZE)
+    if dequantize is None or before.producer_if(tensor, DEQUANTIZE) is not None:
         return False
-    given = after.producer_if(taken.input[0], QUANTIZE)
-    pair = [node for node in (taken, given) if node is not None]
+    given = after.producer_if(dequantize.input[0], QUANTIZE)
+    pair = [node for node in (dequantize, given) if node is not None]
     if not all(name in after.constants for node in pair for name in node.input[1:]):
         return False
     if given is not None and given.input[0] not in after.constants:
         return tensor not in before.constants
-    held = given.input[0] if given is not None else taken.input[0]
+    held = given.input[0] if given is not None else dequantize.input[0]
     return (
         held in after.constants
         and tensor in before.constants
@@ -157,7 +157,7 @@ def _is_quantized(tensor: str, source: str, before: GraphWiring, after: GraphWir
 
 
 def _is_changed(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
-    """Whether a small float constant has other values, as a bias that was corrected."""
+    """Return whether a small float constant has other values, such as a corrected bias."""
     old, new = before.constants.get(tensor), after.constants.get(source)
     if old is None or new is None or old.data_type != new.data_type or old.dims != new.dims:
         return False
@@ -167,7 +167,7 @@ def _is_changed(tensor: str, source: str, before: GraphWiring, after: GraphWirin
 
 @dataclass(kw_only=True)
 class _LayerGroup:
-    """A layer being put together: nodes with sites, and tensors that it may give in 8 bits."""
+    """A layer under construction: nodes with sites, and tensors that it may produce in 8 bits."""
 
     nodes: list[str]
     made: list[str] = field(default_factory=list)
@@ -176,10 +176,10 @@ class _LayerGroup:
 def _group_layers(
     parent: onnx.GraphProto, wiring: GraphWiring, by_node: Mapping[str, list[int]]
 ) -> list[_LayerGroup]:
-    """Nodes with sites by layer: one that passes a single tensor on joins the layer before it.
+    """Group nodes with sites by layer: one that passes a single tensor on joins its predecessor.
 
-    Tensors count as made in 8 bits behind a convolution or a join, through what passes them on:
-    matrix products give floats, whoever quantizes.
+    Tensors after a convolution or a join, also through what passes them on, count as produced in 8
+    bits; matrix products return floats with any quantizer.
     """
     groups: list[_LayerGroup] = []
     place: dict[str, _LayerGroup] = {}
@@ -204,7 +204,7 @@ def _group_layers(
 def _unknown_nodes(
     quantized: onnx.GraphProto, after: GraphWiring, known: Collection[str]
 ) -> Iterator[str]:
-    """Nodes that read 8 bits and have no twin."""
+    """Return nodes that read 8 bits and have no counterpart."""
     for node in quantized.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE} or node.name in known:
             continue

@@ -1,4 +1,4 @@
-"""The table of quantizers. A new one is its name in the import line and in the tuple."""
+"""The table of quantizers. To add one, add its name to the import line and to the tuple."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)
 
 
 def find_quantizer(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) -> Quantizer:
-    """The quantizer called `name`.
+    """Return the quantizer called `name`.
 
     Raises:
         UsageError: there is none.
@@ -24,5 +24,5 @@ def find_quantizer(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) ->
 def quantizers_for(
     consumer: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS
 ) -> tuple[Quantizer, ...]:
-    """The quantizers that suit what runs the result, best first; none for a target without INT8."""
+    """Return the quantizers for a consumer, best first; none for a target without INT8."""
     return tuple(quantizer for quantizer in quantizers if consumer in quantizer.METHODS)

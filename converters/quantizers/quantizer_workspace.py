@@ -1,4 +1,4 @@
-"""What a quantizer works with: a copy of the parent, samples, method, quiet calls."""
+"""The workspace of a quantizer: a copy of the parent, samples, method, quiet calls."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ...core.errors import (
     UsageError,
     unknown_name_error,
 )
+from ..onnx_compatibility import opset_of
 from ..onnx_guard import copy_external_weights
 
 if TYPE_CHECKING:
@@ -35,28 +36,28 @@ _GEMM_INPUTS = 3  # with a bias
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerWorkspace:
-    """The copy: its folder, its model file, and whether its weights lie in a file of their own."""
+    """A copy of the model: its folder, its file, and whether its weights are external."""
 
     folder: Path
     model: Path
     external: bool
 
     def load(self) -> onnx.ModelProto:
-        """The copy with its weights in memory."""
+        """Load the copy with its weights in memory."""
         import onnx
 
         return onnx.load(str(self.model))
 
     def clear(self) -> None:
-        """Delete it all."""
+        """Delete the folder."""
         shutil.rmtree(self.folder)
 
 
 def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
-    """Copy the parent into the job's folder, every node named, at `opset` or later.
+    """Copy the parent into the job's folder with every node named, at `opset` or later.
 
     Raises:
-        ConversionError: the parent cannot be read, or cannot be raised to the opset.
+        ConversionError: the parent cannot be read, or not converted to the opset.
     """
     import onnx
 
@@ -65,7 +66,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
     external = copy_external_weights(model, job.parent, folder)
     path = folder / _NAME
-    found = _model_opset(model)
+    found = opset_of(model)
     if found < opset:
         model = _raise_opset(model, found, opset, external=bool(external))
     changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
@@ -76,24 +77,18 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
 
 
-def _model_opset(model: onnx.ModelProto) -> int:
-    return max(
-        (int(o.version) for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=1
-    )
-
-
 def _raise_opset(
     model: onnx.ModelProto, found: int, opset: int, *, external: bool
 ) -> onnx.ModelProto:
-    """The model at a later opset.
+    """Convert the model to a later opset.
 
-    The converter works on one protobuf in memory, so weights in files of their own stay behind.
+    The version converter works on one protobuf in memory, so external weights are not supported.
     """
     from onnx import version_converter
 
     if external:
         raise ConversionError(
-            f"the model has opset {found}, {opset} is needed, and its weights lie in another file",
+            f"the model has opset {found}, {opset} is required, and its weights are external",
             hint=Hint("export it with ", Option("opset", "21")),
             option="opset",
         )
@@ -101,14 +96,14 @@ def _raise_opset(
         return version_converter.convert_version(model, opset)
     except Exception as error:
         raise ConversionError(
-            f"the model has opset {found} and could not be raised to {opset}",
+            f"the model has opset {found} and cannot be converted to {opset}",
             hint=Hint("export it with ", Option("opset", "21")),
             option="opset",
         ) from error
 
 
 def _lift_constants(graph: onnx.GraphProto) -> int:
-    """Turn `Constant` nodes into initializers, which is where libraries look for weights."""
+    """Turn `Constant` nodes into initializers, where libraries look for weights."""
     lifted = [
         (node, attribute.t)
         for node in graph.node
@@ -124,7 +119,7 @@ def _lift_constants(graph: onnx.GraphProto) -> int:
 
 
 def _fold_beta(graph: onnx.GraphProto, folder: Path) -> int:
-    """Multiply each Gemm's bias by its `beta`, which ONNX Runtime's quantizer drops; how many."""
+    """Multiply Gemm biases by `beta`, which ONNX Runtime's quantizer drops; return the count."""
     import numpy as np
     from onnx import helper, numpy_helper
 
@@ -153,36 +148,36 @@ def _fold_beta(graph: onnx.GraphProto, folder: Path) -> int:
 
 
 def _name_nodes(model: onnx.ModelProto) -> int:
-    """Give every node without a name one of its own; how many there were."""
+    """Name every node that has no name; return their number."""
     nameless = [node for node in model.graph.node if not node.name]
-    taken = {node.name for node in model.graph.node}
+    used = {node.name for node in model.graph.node}
     for index, node in enumerate(nameless):
         name = f"{node.op_type}_{index}"
-        node.name = name if name not in taken else f"unnamed_{name}"
+        node.name = name if name not in used else f"unnamed_{name}"
     return len(nameless) + make_names_unique(model.graph)
 
 
 def make_names_unique(graph: onnx.GraphProto) -> int:
-    """Give nodes of one name a number behind it, but for the first; how many there were.
+    """Number nodes of one name, except the first; return the count.
 
-    ONNX Runtime loads no model with two nodes of one name, and a choice by name would mean both.
+    ONNX Runtime rejects a model with two nodes of one name, and selection by name would mean both.
     """
-    taken = {node.name for node in graph.node}
+    used = {node.name for node in graph.node}
     seen: set[str] = set()
     changed = 0
     for node in graph.node:
         if node.name and node.name in seen:
-            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in taken)
-            taken.add(node.name)
+            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in used)
+            used.add(node.name)
             changed += 1
         seen.add(node.name)
     return changed
 
 
 class CalibrationSamples:
-    """The calibration feeds with only what the model takes, told as they are read.
+    """The calibration feeds reduced to the model's inputs; reading them reports progress.
 
-    Every iteration reads them anew; nothing is kept, so memory does not grow with the set.
+    Every iteration reads them again; nothing is kept, so memory does not grow with the set.
     """
 
     def __init__(self, feeds: CalibrationFeeds, inputs: Collection[str], advance: Advance) -> None:
@@ -195,27 +190,27 @@ class CalibrationSamples:
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         total = len(self._feeds)
-        for done, feed in enumerate(self.unheard(), start=1):
-            self._advance(done, total)  # before: a library that counts does not come back
+        for done, feed in enumerate(self.without_progress(), start=1):
+            self._advance(done, total)  # before the yield: a library that counts does not return
             yield feed
 
-    def unheard(self) -> Iterator[dict[str, Array]]:
-        """The same, not told: for a look at the first few."""
+    def without_progress(self) -> Iterator[dict[str, Array]]:
+        """Iterate without progress events, for a look at the first few."""
         for number, feed in enumerate(self._feeds, start=1):
             missing = [name for name in self._inputs if name not in feed]
             if missing:
                 raise ConversionError(
-                    f"calibration sample {number} has no {missing[0]!r}, which the model takes",
+                    f"calibration sample {number} has no {missing[0]!r}, which the model requires",
                     hint=f"name the arrays as the model does: {', '.join(self._inputs)}",
                 )
             yield {name: feed[name] for name in self._inputs}
 
 
 class CalibrationReader:
-    """Samples in the form that ONNX Runtime and ModelOpt ask for.
+    """Samples as a data reader of ONNX Runtime and ModelOpt.
 
-    They are read in the folder that was the current one when the reader was made: paths of samples
-    may be relative to it, and a library may be made to run elsewhere.
+    Reads in the folder that was current when the reader was created: paths of samples may be
+    relative to it, and a library may run elsewhere.
     """
 
     def __init__(self, samples: CalibrationSamples) -> None:
@@ -224,29 +219,29 @@ class CalibrationReader:
         self._home = Path.cwd()
 
     def get_next(self) -> dict[str, Array] | None:
-        """The next sample; None after the last."""
+        """Return the next sample; None after the last."""
         with chdir(self._home):
             return next(self._next, None)
 
     def get_first(self) -> dict[str, Array]:
-        """The first sample; where the reading stands does not change."""
+        """Return the first sample without advancing."""
         with chdir(self._home):
             return next(iter(self._samples))
 
     def rewind(self) -> None:
-        """Start anew."""
+        """Start from the first sample."""
         self._next = iter(self._samples)
 
 
 def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> CalibrationSamples:
-    """The job's samples, for a model with these inputs.
+    """Return the job's samples for a model with these inputs.
 
     Raises:
         ConversionError: there is none.
     """
     if len(job.calibration) == 0:
         raise ConversionError(
-            "there is no calibration sample to quantize with",
+            "there are no calibration samples",
             hint=Hint("give ", Option("calib"), " a folder of samples"),
             option="calib",
         )
@@ -254,11 +249,11 @@ def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> Calibratio
 
 
 Made = TypeVar("Made")
-_LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
+_LOG = logging.getLogger(__name__)  # its output goes to the step's log
 
 
 def call_quietly(what: str, make: Callable[[], Made]) -> Made:
-    """Run one call of a library, `what` by name; our own errors, as of a sample, pass as they are.
+    """Run a call of the library `what`; modelc's own errors, such as of a sample, pass unchanged.
 
     Raises:
         ConversionError: the library raised.
@@ -274,7 +269,7 @@ def call_quietly(what: str, make: Callable[[], Made]) -> Made:
 
 @contextlib.contextmanager
 def _capture_output() -> Iterator[None]:
-    """Take Python's own stdout and stderr for the block; tell each line at debug level."""
+    """Redirect Python's stdout and stderr for the block to the log at debug level."""
     text = io.StringIO()
     try:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
@@ -285,15 +280,15 @@ def _capture_output() -> Iterator[None]:
 
 
 def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
-    """The job's method, or the first for its consumer.
+    """Return the job's method, or the consumer's first.
 
     Raises:
-        UsageError: the quantizer is not for this consumer, or has no such method for it.
+        UsageError: the quantizer does not support this consumer, or the method for it.
     """
     offered = methods.get(job.consumer)
     if offered is None:
         raise UsageError(
-            f"the quantizer makes nothing for {job.consumer!r}",
+            f"the quantizer does not support {job.consumer!r}",
             hint=Hint(
                 f"it is for {', '.join(methods)}: choose another, or ", Option("quantizer", "auto")
             ),

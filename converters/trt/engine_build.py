@@ -24,12 +24,12 @@ _LAYERS = '"Layers"'  # the field of the inspector's JSON that is asked for
 
 
 class CancelledBuildError(Exception):
-    """The build was told to stop, and did."""
+    """The build was cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildWatch:
-    """Who is told how far a build is, and who may stop it."""
+    """The progress callback and the cancellation of a build."""
 
     advance: Advance = no_progress
     stopped: Callable[[], bool] = lambda: False
@@ -44,8 +44,8 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
         watch: progress and cancellation.
 
     Raises:
-        ConversionError: TensorRT refused the model or did not build it.
-        CancelledBuildError: `watch` stopped it.
+        ConversionError: TensorRT rejected the model or failed to build it.
+        CancelledBuildError: `watch` cancelled it.
     """
     log = make_error_log(trt)
     options = request.options
@@ -58,7 +58,7 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
     cache = Path(request.timing_cache) if request.timing_cache else None
     notes = timing_cache.load_timing_cache(config, cache) if cache else ()
     blob: tensorrt.IHostMemory | None = builder.build_serialized_network(network, config)
-    if cache:  # of a build that was stopped as well: the next one is so much quicker
+    if cache:  # after a cancelled build too: it speeds up the next one
         notes = (*notes, *timing_cache.save_timing_cache(config, cache))
     if blob is None:
         raise _build_error(watch, log)
@@ -84,13 +84,13 @@ def load_plugin_libraries(
     log: ErrorLog,
     load: Callable[[str], object] = ctypes.CDLL,
 ) -> None:
-    """Load the libraries that were named, and no other: loading one runs its code.
+    """Load the named libraries and no others: loading one runs its code.
 
     Args:
         trt: the tensorrt package.
-        libraries: paths; they register their plugins as they are loaded.
-        log: where TensorRT's own plugins say what they have to say.
-        load: opens a library; raises OSError where it cannot.
+        libraries: paths; loading registers their plugins.
+        log: collects the errors of TensorRT's own plugins.
+        load: opens a library, or raises OSError.
 
     Raises:
         ConversionError: a library cannot be loaded.
@@ -113,7 +113,7 @@ def load_plugin_libraries(
 def _inspect_layers(
     trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: ErrorLog
 ) -> str:
-    """The layers of the engine as JSON, at the opt sizes: without shapes it knows no types."""
+    """Return the layers as JSON, at the opt sizes: without shapes there are no types."""
     runtime: tensorrt.Runtime = trt.Runtime(log)
     runtime.engine_host_code_allowed = request.options.trust_engine
     engine: tensorrt.ICudaEngine | None = runtime.deserialize_cuda_engine(blob)
@@ -124,7 +124,7 @@ def _inspect_layers(
         )
     inspector: tensorrt.EngineInspector = engine.create_engine_inspector()
     plain = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    if request.options.strip_weights:  # without weights there is nothing to make a context with
+    if request.options.strip_weights:  # a context needs the weights
         return plain
     context: tensorrt.IExecutionContext | None = engine.create_execution_context()
     if context is None or not _set_opt_shapes(engine, context, request):
@@ -137,14 +137,14 @@ def _inspect_layers(
 def _set_opt_shapes(
     engine: tensorrt.ICudaEngine, context: tensorrt.IExecutionContext, request: BuildRequest
 ) -> bool:
-    """Give the context the opt shapes of the first profile; whether it took them."""
+    """Set the opt shapes of the first profile; return whether all were accepted."""
     known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
     ranges = request.profiles[0] if request.profiles else ()
     return all(context.set_input_shape(one.name, one.opt) for one in ranges if one.name in known)
 
 
 def _write_engine(blob: tensorrt.IHostMemory, path: Path) -> None:
-    """The engine's bytes, under its name only once they are all there."""
+    """Write the engine atomically."""
     draft = path.with_name(f".{path.name}.partial")
     with draft.open("wb") as stream:
         stream.write(blob)
@@ -158,16 +158,16 @@ def make_config(
     options: EngineOptions,
     profiles: tuple[Profile, ...],
 ) -> tensorrt.IBuilderConfig:
-    """The config for one build.
+    """Make the builder config.
 
     Raises:
-        ConversionError: TensorRT refused a profile.
+        ConversionError: TensorRT rejected a profile.
     """
     config: tensorrt.IBuilderConfig = builder.create_builder_config()
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     config.builder_optimization_level = options.optimization_level
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # or the inspector knows no types
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector has no types
     config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
     _set_flags(trt, config, options)
     if _is_dynamic(network):
@@ -212,7 +212,7 @@ def _add_profile(
     config: tensorrt.IBuilderConfig,
     profile: Profile,
 ) -> None:
-    made: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
+    added: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
     ranges = {one.name: one for one in profile}
     for index in range(network.num_inputs):
         tensor: tensorrt.ITensor = network.get_input(index)
@@ -224,18 +224,18 @@ def _add_profile(
             )
         if one is None:
             raise ConversionError(
-                f"the ONNX has an input {tensor.name!r} that the signature has not",
+                f"the ONNX has an input {tensor.name!r} that is not in the signature",
                 hint=f"the profile is {profile_text(profile)}",
             )
         try:
-            made.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
+            added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
         except RuntimeError as error:
             raise ConversionError(
                 f"TensorRT refused the profile {one}: {error}",
                 hint=Hint("see ", Option("profile"), " and ", Option("input")),
                 option="profile",
             ) from error
-    if not made or config.add_optimization_profile(made) < 0:
+    if not added or config.add_optimization_profile(added) < 0:
         raise ConversionError(
             f"TensorRT refused the profile {profile_text(profile)}",
             hint=Hint("see ", Option("profile"), " and ", Option("input")),
@@ -253,21 +253,21 @@ TRT_DTYPES = {
     "INT64": "int64",
     "UINT8": "uint8",
     "BOOL": "bool",
-}  # trt.DataType -> the name that torch and numpy have for it
+}  # trt.DataType -> the name in torch and numpy
 
 
 def parse_network(
     trt: ModuleType, builder: tensorrt.Builder, path: Path, log: ErrorLog
 ) -> tuple[tensorrt.INetworkDefinition, tensorrt.OnnxParser]:
-    """Parse an ONNX file; its types are the precision of the engine, on TensorRT 10 and 11.
+    """Parse an ONNX file; its types set the engine's precision, on TensorRT 10 and 11.
 
     Returns:
-        the network, and the parser that owns the memory of its weights: keep both.
+        the network, and the parser, which owns the memory of its weights and must stay alive.
 
     Raises:
-        ConversionError: the parser refused it; the message names node, operator and module.
+        ConversionError: the parser rejected it; the message names node, operator and module.
     """
-    # On 10 this is asked for; on 11 it is always so and the flag is ignored.
+    # TensorRT 10 needs the flag; 11 is always strongly typed and ignores it.
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
@@ -278,7 +278,7 @@ def parse_network(
 
 def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> ConversionError:
     origins = read_origins(path)
-    told: list[str] = []
+    lines: list[str] = []
     for index in range(parser.num_errors):
         error: tensorrt.ParserError = parser.get_error(index)
         name, operator = error.node_name(), error.node_operator()
@@ -286,11 +286,11 @@ def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> Con
         node = " ".join(part for part in (operator, name) if part) or "the model"
         where = f"{origin.module} ({node})" if origin.module else node
         source = f" at {origin.source}" if origin.source else ""
-        told.append(f"{where}{source}: {error.desc()} [{error.code().name}]")
-    for line in told:
+        lines.append(f"{where}{source}: {error.desc()} [{error.code().name}]")
+    for line in lines:
         log.errors.append(line)
-    shown = "; ".join(told[:_MAX_ERRORS]) or log.reason
-    more = f" (and {len(told) - _MAX_ERRORS} more)" if len(told) > _MAX_ERRORS else ""
+    shown = "; ".join(lines[:_MAX_ERRORS]) or log.reason
+    more = f" (and {len(lines) - _MAX_ERRORS} more)" if len(lines) > _MAX_ERRORS else ""
     return ConversionError(
         f"TensorRT's ONNX parser refused {path.name}: {shown}{more}",
         hint=Hint(
@@ -304,7 +304,7 @@ def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> Con
 def network_tensors(
     network: tensorrt.INetworkDefinition,
 ) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Inputs and outputs as the network declares them; a dim that varies is `?`."""
+    """Return inputs and outputs as the network declares them; a dynamic dim is `?`."""
     inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
     outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
     return inputs, outputs

@@ -35,7 +35,7 @@ KEYS = (
 
 
 class HardwareLevel(StrEnum):
-    """On which other GPUs an engine is to run as well."""
+    """Other GPUs that an engine must run on."""
 
     NONE = "none"
     AMPERE_PLUS = "ampere-plus"
@@ -43,7 +43,7 @@ class HardwareLevel(StrEnum):
 
 
 class BuilderChoice(StrEnum):
-    """What builds: the Python package, the trtexec program, or whichever of them is here."""
+    """The builder: the Python package, the trtexec program, or whichever is installed."""
 
     AUTO = "auto"
     PYTHON = "python"
@@ -52,12 +52,12 @@ class BuilderChoice(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """How an engine is built and opened.
+    """Options to build and to open an engine.
 
-    `workspace` is in bytes, None is TensorRT's own limit: all of the device's memory. `profiles`
-    come after the one that the signature gives. `timing_cache` is a file, `off`, or empty for one
-    that is named after GPU and version in `cache_folder`. `weights` is
-    the ONNX that a stripped engine takes its weights from when it is opened.
+    `workspace` is in bytes; None leaves TensorRT's limit, all of the device's memory. `profiles`
+    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in
+    `cache_folder` named after GPU and TensorRT version. `weights` is the ONNX with the weights of
+    a stripped engine.
     """
 
     workspace: int | None = None
@@ -78,10 +78,10 @@ class EngineOptions:
 
 
 def parse_options(settings: Mapping[str, str]) -> EngineOptions:
-    """Read the text options of a job.
+    """Parse the text options of a job.
 
     Raises:
-        UsageError: an option that there is not, or a value that it cannot have.
+        UsageError: an unknown option or an invalid value.
     """
     for key in settings:
         if key not in KEYS:
@@ -110,7 +110,6 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
 
 
 def _check_options(options: EngineOptions) -> None:
-    """What cannot be wanted together."""
     if options.version_compatible and not options.trust_engine:
         raise UsageError(
             "a version-compatible engine carries its own runtime: loading it runs that code",
@@ -124,7 +123,7 @@ def _check_options(options: EngineOptions) -> None:
 
 
 def _read_size(settings: Mapping[str, str], key: str) -> int | None:
-    """`4G` as bytes; a number without a unit is bytes."""
+    """Parse a size such as `4G` to bytes; without a unit it is in bytes."""
     text = settings.get(key, "")
     if not text:
         return None
@@ -152,7 +151,7 @@ def _read_bool(settings: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def _read_choice(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
-    """The text, which is a value of `kind`; the first of them where nothing was said."""
+    """Return a value of `kind`; the first is the default."""
     values = [str(one) for one in kind]
     text = settings.get(key, values[0])
     if text not in values:
@@ -161,7 +160,7 @@ def _read_choice(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> 
 
 
 def _positive_number(text: str) -> float | None:
-    """The number, where the text is one that is finite and more than 0."""
+    """Parse a finite number above 0; None for anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -185,15 +184,15 @@ _PARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRange:
-    """The shapes that one input may have, and the one (`opt`) that kernels are chosen for."""
+    """The least, best and greatest shape of one input; kernels are tuned for `opt`."""
 
     name: str
     low: Shape
     opt: Shape
     high: Shape
 
-    def holds(self, shape: Sequence[int]) -> bool:
-        """Whether an input of this shape may be fed."""
+    def contains(self, shape: Sequence[int]) -> bool:
+        """Return whether the shape is in the range."""
         return len(shape) == len(self.low) and all(
             low <= size <= high for low, size, high in zip(self.low, shape, self.high, strict=True)
         )
@@ -203,7 +202,7 @@ class ShapeRange:
 
     @property
     def shapes(self) -> tuple[Shape, Shape, Shape]:
-        """Least, best, greatest."""
+        """The three shapes: low, opt, high."""
         return self.low, self.opt, self.high
 
 
@@ -211,15 +210,15 @@ Profile: TypeAlias = tuple[ShapeRange, ...]
 
 
 def profile_text(profile: Profile) -> str:
-    """The profile as a user would write it."""
+    """Format a profile as `--profile` takes it."""
     return ",".join(map(str, profile))
 
 
 def read_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
-    """Read each `x=1x8:4x8:8x8,mask=1x8:4x8:8x8`.
+    """Parse profiles such as `x=1x8:4x8:8x8,mask=1x8:4x8:8x8`.
 
     Raises:
-        UsageError: a text is not of that form, or its shapes do not grow.
+        UsageError: a text has another form, or its shapes are not min <= opt <= max.
     """
     return tuple(_parse_profile(text) for text in texts)
 
@@ -250,18 +249,17 @@ def _parse_range(part: str, text: str) -> ShapeRange:
 
 
 def _parse_shape(text: str) -> Shape | None:
-    """`1x3x8` as sizes, nothing as a scalar's shape; None where it is neither."""
+    """Parse `1x3x8` to sizes, and an empty text to a scalar's shape; None for anything else."""
     parts = text.split("x") if text else []
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def profiles_for(signature: Signature, extra: Sequence[Profile]) -> tuple[Profile, ...]:
-    """The signature's own profile, then one for each of `extra`.
-
-    An input that an extra profile leaves out has the signature's shapes there.
+    """Return the signature's profile, then each of `extra`, completed from it.
 
     Raises:
-        UsageError: an extra profile names no input, or has another rank, or a fixed dim changed.
+        UsageError: an extra profile names an unknown input, has another rank, or varies a fixed
+            dim.
     """
     own = {spec.name: _spec_range(spec) for spec in signature.inputs}
     return (tuple(own.values()), *(_complete_profile(profile, own, signature) for profile in extra))
@@ -284,7 +282,7 @@ def _complete_profile(
     for name, one in given.items():
         if name not in specs:
             raise UsageError(
-                f"--profile {profile_text(profile)} names {name!r}, which is no input",
+                f"--profile {profile_text(profile)} names {name!r}, which is not an input",
                 hint=f"the inputs are {', '.join(specs)}",
                 option="profile",
             )
@@ -311,12 +309,32 @@ def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
             )
 
 
-def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str, ...]:
-    """One line for each dim without bounds: an engine takes no size that no profile holds.
+@dataclass(frozen=True, kw_only=True)
+class UnboundedDim:
+    """A dynamic dim of input `owner` without bounds, which an optimization profile needs."""
+
+    name: str
+    owner: str
+
+    @property
+    def problem(self) -> str:
+        """The fault, in one line."""
+        return (
+            f"dim {self.name!r} of {self.owner} has no bounds, which an optimization profile needs"
+        )
+
+    @property
+    def fix(self) -> str:
+        """The change that bounds it."""
+        return f"say {self.name}=min..max in --input, or give --profile"
+
+
+def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UnboundedDim, ...]:
+    """Return the dynamic dims without bounds: an engine only runs sizes within a profile.
 
     Args:
-        signature: whose sizes the first profile has.
-        given: the user's own profiles; an input that one of them names is theirs to bound.
+        signature: gives the sizes of the first profile.
+        given: the user's profiles; the inputs that they name count as bounded.
     """
     profiled = {one.name for profile in given for one in profile}
     owners: dict[str, str] = {}
@@ -324,16 +342,12 @@ def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str,
         for dim in spec.dims:
             if not dim.bounded and dim.name is not None and spec.name not in profiled:
                 owners.setdefault(dim.name, spec.name)
-    return tuple(
-        f"dim {name!r} of {owner} has no bounds, which an optimization profile needs: "
-        f"say {name}=min..max in --input, or give --profile"
-        for name, owner in owners.items()
-    )
+    return tuple(UnboundedDim(name=name, owner=owner) for name, owner in owners.items())
 
 
 def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """The first profile that holds every shape; None where none does."""
+    """Return the index of the first profile that contains every shape; None without one."""
     for index, profile in enumerate(profiles):
-        if all(one.holds(shapes[one.name]) for one in profile):
+        if all(one.contains(shapes[one.name]) for one in profile):
             return index
     return None

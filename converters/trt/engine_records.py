@@ -23,7 +23,7 @@ Read = TypeVar("Read")
 class BuildRequest:
     """One engine to build.
 
-    `engine` is written whole or not at all. `timing_cache` is the file to use, empty for none.
+    `engine` is written atomically. `timing_cache` is a file, empty for none.
     """
 
     onnx: str
@@ -35,7 +35,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """An engine that was built. `layers` is the inspector's JSON as TensorRT gave it."""
+    """A finished build. `layers` is the JSON of TensorRT's inspector."""
 
     tensorrt: str
     layers: str = ""
@@ -45,7 +45,7 @@ class BuildResult:
 
 
 def write_record(record: object, path: Path) -> None:
-    """Write a record as JSON; the file is there whole or not at all."""
+    """Write a record as JSON, atomically."""
     import msgspec
 
     atomic_write(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
@@ -56,7 +56,7 @@ def read_record(path: Path, kind: type[Read]) -> Read:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not such a record.
+        ValueError: the file holds another kind of record.
     """
     import msgspec
 
@@ -72,8 +72,9 @@ class EngineSidecar:
     """The record of one engine.
 
     `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
-    its driver runs. `onnx` is what it was built from, and where a stripped engine finds its
-    weights. `options` are those that were set, as text. `origin` is the metadata of the job.
+    its driver runs. `onnx` is the source model, which holds the weights of a stripped
+    engine. `options` are those that differ from the defaults, as text. `origin` is the metadata of
+    the job.
     """
 
     engine: FileRecord
@@ -96,22 +97,22 @@ class EngineSidecar:
 
 
 def engine_sidecar_path(engine: Path) -> Path:
-    """`model.fp16.engine.json` for `model.fp16.engine`."""
+    """Return `model.fp16.engine.json` for `model.fp16.engine`."""
     return engine.with_name(engine.name + SIDECAR_SUFFIX)
 
 
 def write_sidecar(sidecar: EngineSidecar, engine: Path) -> Path:
-    """Write it beside the engine."""
+    """Write the sidecar beside the engine; return its path."""
     path = engine_sidecar_path(engine)
     write_record(sidecar, path)
     return path
 
 
 def read_sidecar(engine: Path) -> EngineSidecar:
-    """Read what lies beside the engine, and check that it is of this very engine.
+    """Read the sidecar of an engine and check the engine's digest.
 
     Raises:
-        RunnerError: there is none, it cannot be read, or it is of another engine.
+        RunnerError: the sidecar is missing, unreadable or of another engine.
     """
     path = engine_sidecar_path(engine)
     try:
@@ -141,7 +142,7 @@ _COMPUTE = re.compile(
     re.IGNORECASE,
 )
 _MOVES = re.compile(r"reformat|constant|shape|noop|no-op|identity|copy|signal|wait", re.IGNORECASE)
-# What the kernel's own name says that it multiplies, as in `sm80_xmma_fprop_implicit_gemm_i8i8_`.
+# Operand types in a kernel's name, as in `sm80_xmma_fprop_implicit_gemm_i8i8_`.
 _KERNEL = {
     "int8": re.compile(r"(?<![a-z0-9])(i8i8|s8s8|int8x4|imma)|_i8i8_|i8816|i16832"),
     "fp8": re.compile(r"e4m3|e5m2|qmma"),
@@ -150,7 +151,7 @@ _KERNEL = {
     "fp16": re.compile(r"f16f16|h884|h1688|h16816|s16816|s1688f16|(?<![a-z0-9])hgemm|hmma"),
     "fp32": re.compile(r"f32f32|(?<![a-z0-9])sgemm|ffma|scudnn"),
 }
-# What a tensor's type is called: short without an execution context, a sentence with one.
+# Names of a tensor's type: short without an execution context, a sentence with one.
 _TYPES = {
     "fp8": re.compile(r"fp8|e4m3|e5m2", re.IGNORECASE),
     "bf16": re.compile(r"bf16|bfloat16", re.IGNORECASE),
@@ -170,10 +171,10 @@ _TENSOR_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLayer:
-    """One layer of an engine. `dtype` is what it computes in: fp32, tf32, fp16, bf16, int8...
+    """One layer of an engine. `dtype` is its compute dtype: fp32, tf32, fp16, bf16, int8...
 
-    `computes` tells convolutions and matrix products, in which the work is, from the rest.
-    `nodes` are the ONNX nodes that were fused into it.
+    `computes` is true for convolutions and matrix products, which do most of the work.
+    `nodes` are the ONNX nodes fused into the layer.
     """
 
     name: str
@@ -186,7 +187,7 @@ class EngineLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLayers:
-    """An engine as its inspector tells it; 10.x gives only the names of inputs and outputs."""
+    """The inspector's view of an engine; 10.x gives only the names of inputs and outputs."""
 
     layers: tuple[EngineLayer, ...]
     tensors: tuple[str, ...]
@@ -198,7 +199,7 @@ def read_layers(text: str) -> EngineLayers:
     """Read the JSON of `get_engine_information`, or of trtexec's `--exportLayerInfo`.
 
     Raises:
-        ConversionError: it is neither of the two forms.
+        ConversionError: the text has neither form.
     """
     try:
         document = json.loads(text)
@@ -220,7 +221,7 @@ def read_layers(text: str) -> EngineLayers:
 
 
 def parse_layers(text: str) -> tuple[EngineLayers, str]:
-    """The layers, and why there are none: an engine is not lost because its inspector is odd."""
+    """Return the layers and, if unreadable, the reason: the engine is good without them."""
     nothing = EngineLayers(layers=(), tensors=())
     if not text:
         return nothing, "TensorRT told nothing of the engine's layers"
@@ -233,7 +234,7 @@ def parse_layers(text: str) -> tuple[EngineLayers, str]:
 def engine_coverage(
     layers: Iterable[EngineLayer], times: Mapping[str, float] | None = None
 ) -> Coverage:
-    """What an engine computes in: by layers, or by time where `times` has one for each layer.
+    """Return the compute dtypes by layers, or by time if `times` covers each layer.
 
     Args:
         layers: the engine's.
@@ -258,7 +259,7 @@ def engine_coverage(
 
 
 def _parse_layer(row: object) -> EngineLayer:
-    """One entry; a bare name where the engine was built without details."""
+    """Parse one entry, a bare name if the engine was built without details."""
     if isinstance(row, str):
         work = _COMPUTE.search(row) and not _MOVES.search(row)
         return EngineLayer(name=row, kind="", dtype=UNKNOWN, computes=bool(work))
@@ -277,14 +278,14 @@ def _parse_layer(row: object) -> EngineLayer:
 
 
 def _is_compute_layer(row: Json, kind: str, tactic: str) -> bool:
-    """By its type, by its parameters' type, by its kernel; a layer that only moves data never."""
+    """Return whether type, parameter type or kernel name a product, and not a data movement."""
     if _MOVES.search(kind):
         return False
     return any(_COMPUTE.search(text) for text in (kind, str(row.get("ParameterType", "")), tactic))
 
 
 def _layer_dtype(row: Json, tactic: str) -> str:
-    """From the kernel's name where it says so, else from the layer's first input."""
+    """Return the dtype in the kernel's name, else that of the first tensor."""
     for dtype, pattern in _KERNEL.items():
         if pattern.search(tactic.lower()):
             return dtype
@@ -296,7 +297,7 @@ def _layer_dtype(row: Json, tactic: str) -> str:
 
 
 def _tensor_type(tensor: Json) -> str:
-    """The type that a tensor says, whatever its field is called; unknown where it says none."""
+    """Return the type of a tensor from whichever field holds it, else `unknown`."""
     for key in ("DataType", "Datatype", "Format/Datatype", "Format/DataType", "Format"):
         text = str(tensor.get(key, ""))
         for dtype, pattern in _TYPES.items():

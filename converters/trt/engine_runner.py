@@ -33,7 +33,7 @@ _PROFILED_RUNS = 10
 
 
 class EngineRunner(RunnerBase):
-    """An engine with one execution context; each run takes the first profile that fits."""
+    """An engine with one execution context; each run uses the first profile that fits."""
 
     def __init__(
         self, trt: ModuleType, loaded: LoadedEngine, signature: Signature, device: torch.device
@@ -43,10 +43,10 @@ class EngineRunner(RunnerBase):
         self._device = device
         engine = loaded.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        taken = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
-        known = [spec.name for spec in signature.inputs if spec.name in taken]
-        self.inputs = (*known, *(name for name in taken if name not in known))
-        self._outputs = tuple(name for name in names if name not in taken)
+        inputs = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
+        known = [spec.name for spec in signature.inputs if spec.name in inputs]
+        self.inputs = (*known, *(name for name in inputs if name not in known))
+        self._outputs = tuple(name for name in names if name not in inputs)
         self._profiles = _engine_profiles(engine, self.inputs)
         self._context: tensorrt.IExecutionContext | None = self._new_context(engine)
 
@@ -61,7 +61,7 @@ class EngineRunner(RunnerBase):
         return RunnerError(f"TensorRT {what}: {reason}", hint="the whole text is in the log")
 
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed on a stream of its own and wait for it; outputs are copies."""
+        """Run one feed on its own stream and wait for it; outputs are copies."""
         if self._context is None or self._loaded is None:
             raise RuntimeError("the engine is closed")
         return self._run(self._context, self._loaded.engine, feed)
@@ -75,24 +75,25 @@ class EngineRunner(RunnerBase):
         stream, within = _cuda_stream(self._device)
         handle = stream.cuda_stream if stream is not None else 0
         with within:
-            self._take_profile(context, handle, feed)
-            held = [torch.tensor(array) for array in given]
+            self._select_profile(context, handle, feed)
+            tensors = [torch.tensor(array) for array in given]
             moved = [
-                self._feed(context, engine, n, t) for n, t in zip(self.inputs, held, strict=True)
+                self._bind_input(context, engine, n, t)
+                for n, t in zip(self.inputs, tensors, strict=True)
             ]
             unknown = context.infer_shapes()
             if unknown:
                 raise self._engine_error(f"cannot tell shapes without {', '.join(unknown)}")
-            made = [self._give(context, engine, name) for name in self._outputs]
+            outputs = [self._bind_output(context, engine, name) for name in self._outputs]
             if not context.execute_async_v3(handle):
-                raise self._engine_error(_allocation_error(made) or "did not run")
+                raise self._engine_error(_allocation_error(outputs) or "did not run")
             if stream is not None:
                 stream.synchronize()
-            results = {one.name: to_array(one.tensor()) for one in made}
-        del held, moved  # their memory was read until now
+            results = {one.name: to_array(one.tensor()) for one in outputs}
+        del tensors, moved  # the run read their memory
         return results
 
-    def _take_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
+    def _select_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
         index = select_profile(self._profiles, shapes)
         if index is None:
@@ -106,14 +107,14 @@ class EngineRunner(RunnerBase):
         ):
             raise self._engine_error(f"did not take optimization profile {index}")
 
-    def _feed(
+    def _bind_input(
         self,
         context: tensorrt.IExecutionContext,
         engine: tensorrt.ICudaEngine,
         name: str,
         tensor: torch.Tensor,
     ) -> torch.Tensor:
-        """Move the input to where the engine reads it and say so; keep it until the run is over."""
+        """Set the input's shape and address; the caller keeps the tensor alive during the run."""
         code = engine.get_tensor_dtype(name).name
         wanted = TRT_DTYPES.get(code, code.lower())
         found = str(tensor.dtype).removeprefix("torch.")
@@ -130,10 +131,10 @@ class EngineRunner(RunnerBase):
             raise self._engine_error(f"refused the memory of {name}")
         return moved
 
-    def _give(
+    def _bind_output(
         self, context: tensorrt.IExecutionContext, engine: tensorrt.ICudaEngine, name: str
     ) -> OutputMemory:
-        """Memory for an output: of its shape, or as it asks where only the data tells its shape."""
+        """Set the memory of an output, or its allocator if its shape depends on data."""
         import torch
 
         code = engine.get_tensor_dtype(name).name
@@ -154,12 +155,14 @@ class EngineRunner(RunnerBase):
         return memory
 
     def layer_times(self, feed: Feed, runs: int = _PROFILED_RUNS) -> Mapping[str, float]:
-        """Milliseconds by layer name, the mean of `runs` runs after one to warm up."""
+        """Return milliseconds by layer name: the mean of `runs` runs after a warm-up run."""
         if self._loaded is None:
             raise RuntimeError("the engine is closed")
         engine = self._loaded.engine
         times = make_layer_profiler(self._trt)
-        context: tensorrt.IExecutionContext = self._new_context(engine)  # of its own: it keeps it
+        context: tensorrt.IExecutionContext = self._new_context(
+            engine
+        )  # a profiler stays in its context
         self._run(context, engine, feed)
         context.profiler = times
         for _ in range(runs):
@@ -167,13 +170,13 @@ class EngineRunner(RunnerBase):
         return {name: total / runs for name, total in times.totals.items()}
 
     def close(self) -> None:
-        """Give back the context before the engine, and the engine before the runtime."""
+        """Free the context before the engine, and the engine before the runtime."""
         self._context = None
         self._loaded = None
 
 
 def _allocation_error(made: list[OutputMemory]) -> str:
-    """What went wrong while an output asked for memory; TensorRT itself swallows it."""
+    """Return the first allocation error of an output; TensorRT swallows the exception."""
     return next((f"got no memory for {one.name}: {one.error}" for one in made if one.error), "")
 
 
@@ -201,7 +204,7 @@ def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRa
 
 
 class LoadedEngine(NamedTuple):
-    """An engine, with what must outlive it."""
+    """An engine, with the objects that must outlive it."""
 
     engine: tensorrt.ICudaEngine
     runtime: tensorrt.Runtime
@@ -212,7 +215,7 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
     """Deserialize an engine file.
 
     Raises:
-        RunnerError: TensorRT would not load it, or a stripped engine did not get its weights.
+        RunnerError: TensorRT cannot load it, or the weights of a stripped engine are missing.
     """
     try:
         load_plugin_libraries(trt, options.plugins, log)
@@ -230,13 +233,13 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
     sidecar = read_sidecar(path) if engine_sidecar_path(path).is_file() else None
     if sidecar is not None and sidecar.stripped:
         _refit_weights(trt, engine, _weights_path(path, sidecar, options), log)
-    if engine.streamable_weights_size > 0:  # else the weights stay on the device all the same
+    if engine.streamable_weights_size > 0:  # without streaming, weights stay on the device
         engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
     return LoadedEngine(engine=engine, runtime=runtime, log=log)
 
 
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
-    """The ONNX that the engine was built from: as it was named, else beside the engine."""
+    """Return the ONNX that the engine was built from: the named file, else the one beside it."""
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
     if not onnx.is_file():
         raise RunnerError(

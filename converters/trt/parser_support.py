@@ -15,7 +15,7 @@ TABLE_SOURCE = (
 )
 LEAST_OPSET, TABLE_OPSET, LAST_OPSET = 9, 24, 25
 
-# Types of tensors that TensorRT has at all, by ONNX's names; DOUBLE becomes FLOAT.
+# Tensor types of TensorRT, by ONNX's names; DOUBLE becomes FLOAT.
 SUPPORTED_TYPES = frozenset({
     "BFLOAT16", "BOOL", "DOUBLE", "FLOAT", "FLOAT16", "FLOAT4E2M1", "FLOAT8E4M3FN", "INT32",
     "INT4", "INT64", "INT8", "UINT8",
@@ -89,9 +89,9 @@ DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
     "STFT": (0,),
     "Where": (1, 2),
 }  # fmt: skip
-# What has bodies: all types go in, and the bodies are looked at by themselves.
+# Operators with bodies: they take all types, and the bodies are checked node by node.
 BODIES = frozenset({"If", "Loop", "Scan"})
-# The size of what they make depends on the data that they get.
+# Operators whose output sizes depend on data.
 DATA_DEPENDENT = frozenset({"NonMaxSuppression", "NonZero"})
 # Domains of NVIDIA's own operators, which the parser knows: TRT_FP8QuantizeLinear and the like.
 OWN_DOMAINS = frozenset({"trt"})
@@ -99,7 +99,7 @@ _STANDARD_PLUGIN = "_TRT"
 
 
 def is_standard_plugin(name: str) -> bool:
-    """Whether an operator is one of the plugins that TensorRT ships, as EfficientNMS_TRT."""
+    """Return whether an operator is a plugin that TensorRT ships, as EfficientNMS_TRT."""
     return name.endswith(_STANDARD_PLUGIN)
 
 
@@ -110,7 +110,7 @@ _IMAGE_RANK = 4  # batch, channels, height, width
 
 @dataclass(frozen=True, kw_only=True)
 class Restriction:
-    """Something that an operator must not be. `sure`: the parser is known to refuse it."""
+    """A restriction of an operator. `sure`: the parser is known to reject a violation."""
 
     violated: IsViolated
     text: str
@@ -118,7 +118,7 @@ class Restriction:
 
 
 def find_violations(node: Node) -> Iterator[Restriction]:
-    """The restrictions that a node is at odds with."""
+    """Return the restrictions that a node violates."""
     return (one for one in _RESTRICTIONS.get(node.op_type, ()) if one.violated(node))
 
 
@@ -135,7 +135,7 @@ def _is_not_ones(name: str) -> IsViolated:
 
 
 def _is_computed(index: int) -> IsViolated:
-    """Whether an input is given and is not a constant."""
+    """Check that an input is present and not a constant."""
     return lambda node: _has_input(node, index) and constant_tensor(node.inputs[index]) is None
 
 
@@ -148,7 +148,7 @@ def _is_input_present(*indices: int) -> IsViolated:
 
 
 def _is_output_present(*indices: int) -> IsViolated:
-    """Whether an output beyond those that TensorRT makes is there."""
+    """Check for an output that TensorRT does not support."""
     return lambda node: any(
         index < len(node.outputs) and bool(node.outputs[index].name) for index in indices
     )
@@ -184,7 +184,7 @@ def _is_training(node: Node) -> bool:
 
 
 def _has_mixed_activations(node: Node) -> bool:
-    """Whether a bidirectional cell has other activations on its way back."""
+    """Return whether a bidirectional cell has different activations per direction."""
     names = [name.lower() for name in node.attributes.get_strings("activations", ())]
     if node.attributes.get_string("direction", "forward") != "bidirectional":
         return False
@@ -192,7 +192,7 @@ def _has_mixed_activations(node: Node) -> bool:
 
 
 def _has_different_ranks(node: Node) -> bool:
-    """Whether the two branches of an If make tensors of other ranks."""
+    """Return whether the branches of an If return tensors of different ranks."""
     then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     pairs = zip(then.outputs, other.outputs, strict=False)
     ranks = [(tensor_shape(a), tensor_shape(b)) for a, b in pairs]
@@ -200,10 +200,10 @@ def _has_different_ranks(node: Node) -> bool:
 
 
 def _is_growing(node: Node) -> bool:
-    """Whether a Loop collects outputs for as many turns as its data says."""
+    """Return whether a Loop collects outputs over a data-dependent number of iterations."""
     body = node.attributes["body"].as_graph()
-    carried = max(len(node.inputs) - 2, 0)  # after the trip count and the condition
-    collects = len(body.outputs) - 1 > carried  # after the body's own condition
+    states = max(len(node.inputs) - 2, 0)  # after the trip count and the condition
+    collects = len(body.outputs) - 1 > states  # after the body's own condition
     stops = _has_input(node, 1) and constant_tensor(node.inputs[1]) is None
     return collects and (stops or _is_computed(0)(node))
 

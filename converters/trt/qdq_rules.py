@@ -28,19 +28,19 @@ from .trt_findings import (
 )
 
 QDQ_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-# Operators with integers inside: a form of quantization that TensorRT's parser does not read.
+# Operators on integers: a form of quantization that TensorRT's parser does not support.
 _INTEGER = frozenset({
     "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearAdd", "QLinearConv",
     "QLinearMatMul",
 })  # fmt: skip
-# TensorRT moves a DQ over what only changes the shape.
+# TensorRT moves a DQ across operators that only change the shape.
 _SHAPE_ONLY = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into the sum before it
 
 
 @dataclass(frozen=True, kw_only=True)
 class _QdqCheck:
-    """The findings as they come."""
+    """The findings so far."""
 
     origins: Mapping[str, NodeOrigin]
     found: list[TrtFinding] = field(default_factory=list)
@@ -59,12 +59,12 @@ class _QdqCheck:
 def check_qdq(
     model: Model, origins: Mapping[str, NodeOrigin], *, required: bool = True
 ) -> tuple[TrtFinding, ...]:
-    """Every fault of a model's Q/DQ.
+    """Find every fault of a model's Q/DQ.
 
     Args:
-        model: loaded from its file, so that constants beside it can be read.
+        model: loaded from its file, so that external constants can be read.
         origins: modules by node name.
-        required: whether it is an error that nothing is quantized.
+        required: whether a model without quantized layers is an error.
     """
     check = _QdqCheck(origins=origins)
     nodes = tuple(model.graph.all_nodes())
@@ -91,23 +91,23 @@ def _check_node(check: _QdqCheck, node: Node) -> None:
 
 
 def _check_layer(check: _QdqCheck, layer: Node) -> bool:
-    """Whether a layer computes in 8 bits: both of its operands come out of a DequantizeLinear."""
+    """Return whether a layer computes in 8 bits: both operands come from a DequantizeLinear."""
     operands = [_find_dequantize(value) for value in layer.inputs[:2]]
-    given = [node for node in operands if node is not None]
+    present = [node for node in operands if node is not None]
     weight = operands[1] if len(operands) > 1 else None
     if weight is not None and is_per_channel(weight) and is_weight(weight):
         _check_axis(check, layer, weight)
-    if len(given) == 1 and len(operands) > 1:
+    if len(present) == 1 and len(operands) > 1:
         side = "data" if operands[0] is not None else "weight"
         check.warn(
             layer, "one operand is quantized and the other is not: it computes in floating point",
             f"its {side} is",
         )  # fmt: skip
-    return len(given) == len(operands)
+    return len(present) == len(operands)
 
 
 def _find_dequantize(value: Value | None) -> Node | None:
-    """The DequantizeLinear that a tensor comes from, behind what only changes its shape."""
+    """Return the DequantizeLinear that a tensor comes from, across shape-only operators."""
     maker = value.producer() if value is not None else None
     while maker is not None and maker.op_type in _SHAPE_ONLY:
         source = maker.inputs[0]
@@ -116,7 +116,7 @@ def _find_dequantize(value: Value | None) -> Node | None:
 
 
 def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
-    """One scale for each channel of the output, on the axis where the layer has those."""
+    """Check that per-channel scales lie on the output channel axis of the weight."""
     shape = tensor_shape(weight.inputs[0])
     if shape is None and (source := weight.inputs[0]) is not None:
         maker = source.producer()
@@ -136,7 +136,7 @@ def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
 
 
 def _weight_permutations(layer: Node, weight: Node) -> list[Sequence[int]] | None:
-    """The permutations from a weight to its layer; None where its shape is changed otherwise."""
+    """Return the permutations from a weight to its layer; None if it is reshaped otherwise."""
     found: list[Sequence[int]] = []
     value = layer.inputs[1]
     maker = value.producer() if value is not None else None
@@ -163,9 +163,9 @@ def _output_axis(layer: Node, rank: int) -> int:
 
 
 def _check_sum(check: _QdqCheck, node: Node) -> None:
-    """A residual sum that is quantized again wants its skip input quantized, and it alone.
+    """Check that a requantized residual sum has Q/DQ on its skip input, and only there.
 
-    Else TensorRT does not fuse layer, sum and Q, and the sum is computed in floating point.
+    Otherwise TensorRT does not fuse layer, sum and Q, and computes the sum in floating point.
     """
     if not _is_requantized(node) or any(
         constant_tensor(value) is not None for value in node.inputs
@@ -188,7 +188,7 @@ def _check_sum(check: _QdqCheck, node: Node) -> None:
 
 
 def _is_requantized(node: Node) -> bool:
-    """Whether a Q reads the sum, at once or behind an activation function."""
+    """Return whether a Q reads the sum, directly or after an activation function."""
     return any(
         is_quantize(reader) or (reader.op_type in _POINTWISE and _is_requantized(reader))
         for reader in direct_readers(node)
@@ -196,7 +196,7 @@ def _is_requantized(node: Node) -> bool:
 
 
 def _is_integer_node(maker: Node | None) -> bool:
-    """Whether a node is a layer with quantized operands, or adds a constant bias to one."""
+    """Return whether a node is a quantized layer, or adds a constant bias to one."""
     if maker is None:
         return False
     if maker.op_type == "Add" and any(constant_tensor(value) is not None for value in maker.inputs):
@@ -207,7 +207,7 @@ def _is_integer_node(maker: Node | None) -> bool:
 
 
 def _is_behind_layer(dequantize: Node | None) -> bool:
-    """Whether a DQ and its Q stand right behind a quantized layer."""
+    """Return whether a DQ and its Q directly follow a quantized layer."""
     source = dequantize.inputs[0] if dequantize is not None else None
     quantize = source.producer() if source is not None else None
     data = quantize.inputs[0] if quantize is not None and is_quantize(quantize) else None
@@ -215,7 +215,7 @@ def _is_behind_layer(dequantize: Node | None) -> bool:
 
 
 def _not_quantized(nodes: Sequence[Node], layers: Sequence[Node]) -> TrtFinding:
-    """That the model is not quantized, and how far it is from it."""
+    """Make the finding that no layer is quantized."""
     pairs = sum(1 for node in nodes if is_quantize(node) or is_dequantize(node))
     if not pairs:
         what = f"nothing is quantized: there is no {QUANTIZE} and no {DEQUANTIZE}"

@@ -1,7 +1,7 @@
-"""Timings of kernels that are kept between builds: one file a GPU and TensorRT version.
+"""Kernel timings between builds: one file for each GPU and TensorRT version.
 
-Several builds may share a file: each reads it, builds, and adds its own timings to what is on
-disk by then, under a lock. A file that does not fit is never an error; it only saves no time.
+Several builds may share a file: each reads it, builds, and merges its timings into the file on disk
+under a lock. A file that does not fit is not an error; it only saves no time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LOCK_SECONDS = 60.0
 
 
 def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
-    """The file to use; empty where there is to be none.
+    """Return the file to use; empty for none.
 
     Args:
         options: `timing_cache` is a file, `off` or empty; `cache_folder` holds the others.
-        device: the GPU that is built for.
+        device: the GPU to build for.
         version: TensorRT's.
     """
     if options.timing_cache:
@@ -40,7 +40,7 @@ def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: s
 
 
 def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
-    """Give the builder the timings of the file, or an empty cache; say where they do not fit."""
+    """Set the builder's cache from the file, else an empty one; return notes."""
     notes: tuple[str, ...] = ()
     data = _read_bytes(path)
     if data:
@@ -55,14 +55,14 @@ def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str,
 
 
 def save_timing_cache(
-    config: tensorrt.IBuilderConfig, path: Path, *, patience: float = LOCK_SECONDS
+    config: tensorrt.IBuilderConfig, path: Path, *, timeout: float = LOCK_SECONDS
 ) -> tuple[str, ...]:
-    """Add the builder's timings to the file as it is now; say why where that cannot be done.
+    """Merge the builder's timings into the file; return notes on failure.
 
     Args:
-        config: after the build.
-        path: the file.
-        patience: seconds to wait for another build that writes it.
+        config: the config after the build.
+        path: the cache file.
+        timeout: seconds to wait for another build that writes it.
     """
     from filelock import FileLock, Timeout
 
@@ -71,7 +71,7 @@ def save_timing_cache(
         return ()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f"{path.name}.lock"), timeout=patience):
+        with FileLock(path.with_name(f"{path.name}.lock"), timeout=timeout):
             return _merge_timings(config, cache, path)
     except Timeout:
         return (f"the timing cache {path.name} is in use by another build: not written",)
@@ -85,8 +85,8 @@ def _merge_timings(
     notes: tuple[str, ...] = ()
     data = _read_bytes(path)
     if data:
-        there = _create_cache(config, data)
-        if there is None or not cache.combine(there, ignore_mismatch=False):
+        on_disk = _create_cache(config, data)
+        if on_disk is None or not cache.combine(on_disk, ignore_mismatch=False):
             notes = (f"the timing cache {path.name} did not fit this GPU and version: replaced",)
     blob: tensorrt.IHostMemory | None = cache.serialize()
     if blob is None:
@@ -100,7 +100,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _create_cache(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:
-    """The cache, or None where TensorRT does not know the bytes for one."""
+    """Create a cache; None if TensorRT does not accept the bytes."""
     try:
         cache: tensorrt.ITimingCache | None = config.create_timing_cache(data)
     except (RuntimeError, TypeError):  # the bindings raise where the library gives a null pointer

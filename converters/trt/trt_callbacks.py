@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     import torch
 
 _LOG = logging.getLogger(__name__)
-_KEPT = 20  # errors; the first names the cause, the last what came of it
+_MAX_ERRORS = 20  # the first names the cause, the last its effect
 
 
 class ErrorLog(Protocol):
-    """An ILogger that keeps what went wrong."""
+    """An ILogger that collects errors."""
 
     errors: list[str]
 
     @property
     def reason(self) -> str:
-        """The errors in one line, or that there were none."""
+        """The first errors in one line."""
         ...
 
 
 def make_error_log(trt: ModuleType) -> ErrorLog:
-    """A logger for TensorRT objects; they must not outlive it."""
+    """Make a logger for TensorRT objects; they must not outlive it."""
 
-    class _KeptLog(trt.ILogger):  # type: ignore[name-defined,misc]  # may not be installed
+    class _ErrorLog(trt.ILogger):  # type: ignore[name-defined,misc]  # may not be installed
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
@@ -47,20 +47,20 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
         def log(self, severity: tensorrt.ILogger.Severity, msg: str) -> None:
             if severity in self._grave:
                 _LOG.error("%s", msg)
-                self.errors = [*self.errors, msg][-_KEPT:]
+                self.errors = [*self.errors, msg][-_MAX_ERRORS:]
             else:
                 _LOG.log(self._levels.get(severity, logging.DEBUG), "%s", msg)
 
         @property
         def reason(self) -> str:
-            told = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
-            return "; ".join(told[:2]) or "TensorRT gave no reason"
+            reasons = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
+            return "; ".join(reasons[:2]) or "TensorRT gave no reason"
 
-    kept: ErrorLog = _KeptLog()
-    return kept
+    log: ErrorLog = _ErrorLog()
+    return log
 
 
-PROGRESS_TOTAL = 1000  # what progress is counted in
+PROGRESS_TOTAL = 1000  # units of progress
 
 
 @dataclass
@@ -71,42 +71,42 @@ class _Phase:
 
 
 class BuildPhases:
-    """Phases that run within steps of others; TensorRT may tell of them from several threads."""
+    """Nested build phases; TensorRT may report them from several threads."""
 
     def __init__(self, advance: Advance) -> None:
         self._advance = advance
         self._running: dict[str, _Phase] = {}
-        self._told = 0
+        self._reported = 0
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        """A phase of so many steps begins, within the running step of `parent`."""
+        """Start a phase of `steps` steps within the current step of `parent`."""
         with self._lock:
             self._running[name] = _Phase(parent=parent, steps=max(steps, 1))
 
     def step(self, name: str, step: int) -> None:
-        """Step number `step`, counted from 0, is done."""
+        """Finish step `step`, counted from 0."""
         with self._lock:
             phase = self._running.get(name)
             if phase is not None:
                 phase.done = min(step + 1, phase.steps)
-            self._tell()
+            self._report()
 
     def finish(self, name: str) -> None:
-        """The phase is over, whether it took all its steps or not."""
+        """Finish the phase, whether or not all its steps ran."""
         with self._lock:
             phase = self._running.pop(name, None)
             if phase is not None and phase.parent is None:
-                self._told = max(self._told, PROGRESS_TOTAL - 1)
+                self._reported = max(self._reported, PROGRESS_TOTAL - 1)
 
-    def _tell(self) -> None:
-        """Tell where the outermost phase is, where that is further than was told."""
+    def _report(self) -> None:
+        """Report the progress of the outermost phase, never backwards."""
         tops = [name for name, phase in self._running.items() if phase.parent is None]
         if not tops:
             return
         done = int(PROGRESS_TOTAL * min(self._share(name) for name in tops))
-        if done > self._told:
-            self._told = done
+        if done > self._reported:
+            self._reported = done
             self._advance(done, PROGRESS_TOTAL)
 
     def _share(self, name: str) -> float:
@@ -119,7 +119,7 @@ class BuildPhases:
 def make_progress_monitor(
     trt: ModuleType, advance: Advance, stopped: Callable[[], bool]
 ) -> tensorrt.IProgressMonitor:
-    """A monitor that tells progress and ends the build at its next step once `stopped` says so."""
+    """Make a monitor that reports progress and stops the build at a step once `stopped()`."""
     phases = BuildPhases(advance)
 
     class _Monitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]  # may not be installed
@@ -140,15 +140,15 @@ def make_progress_monitor(
 
 
 def addressable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as one block of memory with an address; an empty one has none by itself."""
+    """Return the tensor contiguous and with an address, which an empty tensor lacks."""
     block = tensor.contiguous()
     return block if block.numel() else block.new_empty(1)
 
 
 class OutputMemory:
-    """The memory of one output, fixed before the run or grown while it lasts.
+    """The memory of one output, allocated before the run or during it.
 
-    `error` is what went wrong while it grew.
+    `error` is the exception of an allocation during the run.
     """
 
     def __init__(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -161,7 +161,7 @@ class OutputMemory:
         self._shape: tuple[int, ...] = ()
 
     def allocate(self, shape: Sequence[int]) -> int:
-        """Take memory for this shape; its address."""
+        """Allocate memory for this shape; return its address."""
         import torch
 
         self._shape = tuple(shape)
@@ -169,7 +169,7 @@ class OutputMemory:
         return self._block.data_ptr()
 
     def grow(self, size: int) -> int:
-        """Memory of at least `size` bytes; its address, 0 where there is none."""
+        """Allocate at least `size` bytes; return the address, 0 on failure."""
         import torch
 
         try:
@@ -181,11 +181,11 @@ class OutputMemory:
         return self._block.data_ptr()
 
     def notify(self, shape: Sequence[int]) -> None:
-        """The shape that the output turned out to have."""
+        """Set the actual shape of the output."""
         self._shape = tuple(shape)
 
     def tensor(self) -> torch.Tensor:
-        """What was written, in its shape."""
+        """Return the output in its shape."""
         import torch
 
         if self._block is None:  # an output of no elements asks for no memory
@@ -200,7 +200,7 @@ class OutputMemory:
 def make_output_memory(
     trt: ModuleType, name: str, dtype: torch.dtype, device: torch.device
 ) -> OutputMemory:
-    """Memory for an output, with the allocator that asks for it where its shape is not known."""
+    """Make the memory of an output, with an allocator for a shape that depends on data."""
     memory = OutputMemory(name, dtype, device)
 
     class _Allocator(trt.IOutputAllocator):  # type: ignore[name-defined,misc]  # may not be installed
@@ -240,7 +240,7 @@ class LayerTimes(Protocol):
 
 
 def make_layer_profiler(trt: ModuleType) -> LayerTimes:
-    """A profiler for one execution context."""
+    """Make a profiler for one execution context."""
 
     class _LayerTimes(trt.IProfiler):  # type: ignore[name-defined,misc]  # may not be installed
         def __init__(self) -> None:

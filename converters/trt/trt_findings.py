@@ -14,24 +14,18 @@ if TYPE_CHECKING:
 
     from ...core.contract import Array
 
-else:
-    Model = Node = Value = Any  # onnx_ir's own, which is only imported where it is used
-
-if TYPE_CHECKING:
-    import onnx_ir
-
     Model: TypeAlias = onnx_ir.Model
     Node: TypeAlias = onnx_ir.Node
     Value: TypeAlias = onnx_ir.Value
 else:
-    Model = Node = Value = Any  # onnx_ir's own, which is only imported where it is used
+    Model = Node = Value = Any  # onnx_ir is only imported on use
 
 _SHOWN = 8  # lines of an error message; all are in the log
-_FAR = 3  # nodes to walk from a Q or DQ to the layer that it serves
+_MAX_DISTANCE = 3  # nodes from a Q or DQ to its layer
 
 
 class TrtSeverity(StrEnum):
-    """Whether TensorRT will refuse it (or compute something else), or only may."""
+    """ERROR: TensorRT rejects it or computes something else; WARNING: it may."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -39,7 +33,7 @@ class TrtSeverity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TrtFinding:
-    """One thing found. `what` is the same for all of its kind; `detail` is of this one alone."""
+    """One finding. `what` is the same for its kind; `detail` is about this one."""
 
     severity: TrtSeverity
     what: str
@@ -52,7 +46,7 @@ class TrtFinding:
 
 
 def describe_findings(findings: Iterable[TrtFinding], severity: TrtSeverity) -> tuple[str, ...]:
-    """A line for each kind of finding: the one that there is, or how many and which is first."""
+    """Return a line for each kind of finding: the only one, or the count and the first."""
     kinds: dict[str, list[TrtFinding]] = {}
     for finding in findings:
         if finding.severity is severity:
@@ -70,20 +64,20 @@ def _describe_kind(found: list[TrtFinding]) -> str:
 
 
 def join_lines(lines: tuple[str, ...]) -> str:
-    """The lines as one message, cut where there are many."""
+    """Join the lines to one message of at most eight."""
     more = f" (and {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
     return "; ".join(lines[:_SHOWN]) + more
 
 
 def node_place(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
-    """`layers.3.fc1 (QuantizeLinear fc1_q)`: the module that a node is of, or serves."""
+    """Return `layers.3.fc1 (QuantizeLinear fc1_q)`: the node and its module, or its readers'."""
     module = nearest_module(node, origins)
     title = " ".join(part for part in (node.op_type, node.name) if part)
     return f"{module} ({title})" if module else title
 
 
 def nearest_module(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
-    """The module of a node; that of the next one along where a tool put the node in."""
+    """Return the module of a node, or of the first reader with one if a tool inserted it."""
     near = (node, *walk_readers(node))
     return next(
         (m for one in near if (m := origins.get(one.name or "", UNKNOWN_ORIGIN).module)), ""
@@ -91,61 +85,61 @@ def nearest_module(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
 
 
 def walk_readers(node: Node) -> Iterator[Node]:
-    """The readers of what a node makes, and theirs, as far as a Q and a DQ lie from a layer."""
-    edge = [node]
-    for _ in range(_FAR):
-        edge = [reader for one in edge for reader in direct_readers(one)]
-        yield from edge
+    """Yield the readers of a node, and theirs, over the distance of a Q or DQ to its layer."""
+    front = [node]
+    for _ in range(_MAX_DISTANCE):
+        front = [reader for one in front for reader in direct_readers(one)]
+        yield from front
 
 
 def direct_readers(node: Node) -> tuple[Node, ...]:
-    """The nodes that read what a node makes."""
+    """Return the nodes that read the outputs of a node."""
     return tuple(use.node for value in node.outputs for use in value.uses())
 
 
 def domain_of(node: Node) -> str:
-    """The domain of a node's operator; empty for ONNX's own."""
+    """Return the domain of a node's operator; empty for ONNX's own."""
     return "" if node.domain == "ai.onnx" else node.domain
 
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 QdqProblem = tuple[str, str]  # what is wrong, and with which value
 _DEFAULT_AXIS = 1  # of both operators, from opset 13 on
-_TAKEN = ("INT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1")
+_SUPPORTED = ("INT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1")
 _DATA, _SCALE, _ZERO = range(3)
 
 
 def is_quantize(node: Node | None) -> bool:
-    """Whether a node is ONNX's QuantizeLinear."""
+    """Return whether a node is ONNX's QuantizeLinear."""
     return node is not None and node.op_type == QUANTIZE and domain_of(node) == ""
 
 
 def is_dequantize(node: Node | None) -> bool:
-    """Whether a node is ONNX's DequantizeLinear."""
+    """Return whether a node is ONNX's DequantizeLinear."""
     return node is not None and node.op_type == DEQUANTIZE and domain_of(node) == ""
 
 
 def constant_tensor(value: Value | None) -> onnx_ir.TensorProtocol | None:
-    """The tensor behind an initializer or a Constant node; None for what is computed."""
+    """Return the tensor of an initializer or a Constant node; None for computed values."""
     import onnx_ir
 
     return None if value is None else onnx_ir.convenience.get_const_tensor(value)
 
 
 def channel_axis(node: Node, rank: int) -> int:
-    """The channel axis, counted from the front."""
+    """Return the channel axis, not negative."""
     axis = node.attributes.get_int("axis", _DEFAULT_AXIS)
     return axis + rank if axis < 0 else axis
 
 
 def is_per_channel(node: Node) -> bool:
-    """Whether a node has one scale a channel."""
+    """Return whether a node has one scale per channel."""
     scale = constant_tensor(_node_input(node, _SCALE))
     return scale is not None and scale.size > 1
 
 
 def tensor_shape(value: Value | None) -> tuple[int | None, ...] | None:
-    """The sizes of a tensor, None for those that vary; None where nothing is known."""
+    """Return the sizes of a tensor, None for a dynamic one; None if the shape is unknown."""
     tensor = constant_tensor(value)
     if tensor is not None:
         return tuple(int(size) for size in tensor.shape.numpy())
@@ -155,15 +149,15 @@ def tensor_shape(value: Value | None) -> tuple[int | None, ...] | None:
 
 
 def qdq_problems(node: Node) -> Iterator[QdqProblem]:
-    """What TensorRT will not take in one Q or DQ, or will take for something else."""
+    """Yield what TensorRT rejects or reads differently in one Q or DQ."""
     dtype = integer_type(node)
     if is_dequantize(node) and dtype == "INT32":
         yield (
             "a bias in int32 behind a DequantizeLinear; TensorRT takes biases in floating point",
             "",
         )
-        return  # its scale and zero point are of no account
-    if dtype not in _TAKEN:
+        return  # its scale and zero point do not matter
+    if dtype not in _SUPPORTED:
         yield "a quantized type that is not int8", dtype.lower()
     yield from _scale_problems(node)
     yield from _zero_problems(node)
@@ -172,9 +166,9 @@ def qdq_problems(node: Node) -> Iterator[QdqProblem]:
 
 
 def integer_type(node: Node) -> str:
-    """The name of the integer type that a node makes or takes.
+    """Return the name of the quantized type of a Q's output or a DQ's input.
 
-    Without zero point and `output_dtype` ONNX says uint8, and TensorRT computes int8.
+    Without zero point and `output_dtype` it is uint8 in ONNX, while TensorRT computes int8.
     """
     import onnx_ir
 
@@ -226,7 +220,7 @@ def _zero_problems(node: Node) -> Iterator[QdqProblem]:
 
 
 def _channel_problems(node: Node) -> Iterator[QdqProblem]:
-    """One scale a channel is for weights alone, and there are as many as channels."""
+    """Per-channel scales are for weights only, one for each channel."""
     if not is_per_channel(node):
         return
     if not is_weight(node):
@@ -247,7 +241,7 @@ def _channel_problems(node: Node) -> Iterator[QdqProblem]:
 
 
 def _link_problems(node: Node) -> Iterator[QdqProblem]:
-    """A Q is read by DQs alone; a DQ reads a Q, a constant, or an input of the model."""
+    """Only DQs read a Q; a DQ reads a Q, a constant or a model input."""
     readers = direct_readers(node)
     if is_quantize(node):
         others = [reader.op_type for reader in readers if not is_dequantize(reader)]
@@ -266,7 +260,7 @@ def _link_problems(node: Node) -> Iterator[QdqProblem]:
 
 
 def is_weight(node: Node) -> bool:
-    """Whether a Q or DQ is of a constant, through its own Q where it has one."""
+    """Return whether a Q or DQ quantizes a constant, directly or through its Q."""
     source = _node_input(node, _DATA)
     if source is None or constant_tensor(source) is not None:
         return source is not None
@@ -279,7 +273,7 @@ def _node_input(node: Node, index: int) -> Value | None:
 
 
 def _float_values(tensor: onnx_ir.TensorProtocol) -> Array:
-    """The values in one dimension, in a type that numpy computes in."""
+    """Return the values as a 1-D float64 array."""
     import numpy as np
 
     found: Array = np.asarray(tensor.numpy()).astype(np.float64).reshape(-1)

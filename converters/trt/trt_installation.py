@@ -1,4 +1,4 @@
-"""What of TensorRT is installed: driver, devices, Python package and trtexec."""
+"""Find the TensorRT installation: driver, devices, Python package and trtexec."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME_BYTES = 256
 
 
 class CudaLibrary(Protocol):
-    """The functions of the driver that are called here; each returns a CUresult, 0 for success."""
+    """The driver functions that modelc calls; each returns a CUresult, 0 for success."""
 
     @property
     def cuInit(self) -> Callable[..., int]: ...  # noqa: N802, D102 - the driver's own names
@@ -70,7 +70,7 @@ class CudaDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaDriver:
-    """What the driver says. `version` is cuDriverGetVersion's: 13010 for CUDA 13.1.
+    """The driver and its devices. `version` is cuDriverGetVersion's: 13010 for CUDA 13.1.
 
     `reason` says why there are no devices; it is empty where there are some.
     """
@@ -81,7 +81,7 @@ class CudaDriver:
 
     @property
     def cuda(self) -> str:
-        """The newest CUDA that the driver runs, as `13.1`; empty without a driver."""
+        """The newest CUDA that the driver supports, as `13.1`; empty without a driver."""
         if self.version is None:
             return ""
         return f"{self.version // 1000}.{self.version % 1000 // 10}"
@@ -137,7 +137,7 @@ def _read_device(library: CudaLibrary, index: int) -> CudaDevice:
 
 
 def _read_integer(library: CudaLibrary, function: str, *arguments: int) -> int:
-    """The int that a call writes to its first parameter."""
+    """Return the int that a call writes to its first parameter."""
     value = ctypes.c_int()
     _call_driver(library, function, ctypes.byref(value), *arguments)
     return value.value
@@ -155,7 +155,7 @@ def _call_driver(library: CudaLibrary, function: str, *arguments: object) -> Non
 
 
 def _error_name(library: CudaLibrary, code: int) -> str:
-    """`CUDA_ERROR_NO_DEVICE` for 100."""
+    """Return the name of a CUresult: `CUDA_ERROR_NO_DEVICE` for 100."""
     text = ctypes.c_char_p()
     known = library.cuGetErrorName(code, ctypes.byref(text)) == 0 and text.value is not None
     return (text.value or b"").decode() if known else f"error {code}"
@@ -180,7 +180,7 @@ Which: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorrtInstallation:
-    """What of TensorRT is here. `package` is the Python package's version, `program` a path.
+    """The installed parts of TensorRT. `package` is the Python package's version, `program` a path.
 
     The version is empty for a package that was installed without its metadata.
     """
@@ -191,12 +191,12 @@ class TensorrtInstallation:
 
     @property
     def too_old(self) -> bool:
-        """Whether the package's version is known and below the floor."""
+        """Whether the package's version is known and below the minimum."""
         return bool(self.package) and _version_numbers(self.package) < MIN_TENSORRT
 
 
 def find_tensorrt(which: Which = shutil.which) -> TensorrtInstallation:
-    """Look, without importing anything."""
+    """Find the package and the program without importing anything."""
     known = package_versions(*DISTRIBUTIONS)
     importable = util.find_spec("tensorrt") is not None
     package = (
@@ -210,7 +210,7 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> Readiness:
-    """Whether engines can be built here: a device first, then something that builds."""
+    """Return whether engines can be built here: with a device and a builder."""
     if not driver.devices:
         return Readiness(ready=False, reason=driver.reason, mend=DRIVER_FIX)
     if installed.too_old:
@@ -230,7 +230,7 @@ def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> R
 
 
 def load_tensorrt(asked: Callable[[], CudaDriver] = query_driver) -> ModuleType:
-    """Import the package, once the driver has said that there is a device.
+    """Import the package if the driver reports a device.
 
     Raises:
         MissingError: no device, no package, a shared library that it needs is missing, or it is

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import onnx_ir
 
 _BITS = 8
-# What makes no tensor of its own: the reader gets the same memory under another shape.
+# Views: the output is the input's memory under another shape.
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-# Computed by whatever made their input, where nobody else reads that.
+# Fused into the producer of their input if nothing else reads it.
 _FUSED = frozenset({
     "Abs", "Cast", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
     "Log", "Mish", "Neg", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh",
@@ -25,9 +25,9 @@ _FUSED = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes by what they are for; `largest` is the greatest count of elements in one tensor.
+    """Bytes by use; `largest` is the greatest number of elements in one tensor.
 
-    `unknown` tensors have a size that depends on data, and are not in the sum.
+    `unknown` counts tensors whose size depends on data; they are left out of the sum.
     """
 
     weights: int
@@ -39,7 +39,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum in bytes."""
         return self.weights + self.activations + self.workspace
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def estimate_memory(
     """Estimate for the largest shapes of any profile.
 
     Args:
-        model: it is not changed.
+        model: left unchanged.
         profiles: the largest shapes of the inputs.
         options: `workspace` in bytes; None limits nothing and adds nothing.
     """
@@ -73,7 +73,7 @@ def estimate_memory(
 
 
 def _weight_bytes(model: Model) -> int:
-    """Bytes of the weights as an engine keeps them: one byte where a Q is on the constant."""
+    """Return the bytes of the weights in an engine; a quantized element takes one byte."""
     total = 0
     for value in model.graph.initializers.values():
         tensor = value.const_value
@@ -88,7 +88,7 @@ def _weight_bytes(model: Model) -> int:
 
 
 def _element_bits(dtype: str) -> int:
-    """The width of an element on the device: double is computed in float32, bool is a byte."""
+    """Return the bits of an element on the device: double becomes float32, bool is a byte."""
     import onnx_ir
 
     if dtype == "DOUBLE":
@@ -98,7 +98,7 @@ def _element_bits(dtype: str) -> int:
 
 
 class _LifetimeWalk:
-    """Counts what lives while a graph is walked in its order, bodies of its nodes included."""
+    """Tracks live tensors over a walk of the graph in order, including node bodies."""
 
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}  # tensor -> the tensor whose memory it has
@@ -107,7 +107,7 @@ class _LifetimeWalk:
         self.unknown: set[str] = set()
 
     def peak(self, model: Model) -> int:
-        """The most bytes that live at one time; inputs and outputs live throughout."""
+        """Return the peak of live bytes; inputs and outputs live throughout."""
         nodes = list(model.graph)
         for value in model.graph.inputs:
             self._allot(value)
@@ -125,7 +125,7 @@ class _LifetimeWalk:
         return most
 
     def _place(self, node: Node) -> None:
-        """Say whose memory each output has: its own, its input's, or none, as a constant."""
+        """Assign memory to each output: its own, its input's, or none for a constant."""
         read = [value for value in node.inputs if value is not None]
         if read and all(self._is_constant(value) for value in read):
             self._folded |= {value.name for value in node.outputs if value.name}
@@ -151,7 +151,7 @@ class _LifetimeWalk:
         return value.name in self._folded or constant_tensor(value) is not None
 
     def _last_reads(self, nodes: Sequence[Node]) -> dict[str, int]:
-        """By owner, the index of the node that is the last to read it, itself or in its body."""
+        """Return by owner the index of the last node that reads it, directly or in a body."""
         last: dict[str, int] = {}
         for index, node in enumerate(nodes):
             inner = [one for graph in _node_bodies(node) for one in graph.all_nodes()]
@@ -160,14 +160,14 @@ class _LifetimeWalk:
         return last
 
     def _inside(self, node: Node) -> int:
-        """The bytes of the largest body of a node, all of its tensors at one time."""
+        """Return the bytes of all tensors of the largest body of a node."""
         bodies = [
             [v for one in graph.all_nodes() for v in one.outputs] for graph in _node_bodies(node)
         ]
         return max((sum(map(self._bytes, values)) for values in bodies), default=0)
 
     def _bytes(self, value: Value) -> int:
-        """The size of an activation; 0 for a constant, and where it is not known."""
+        """Return the bytes of an activation; 0 for a constant or an unknown size."""
         if not value.name or constant_tensor(value) is not None:
             return 0
         sizes = static_sizes(value)
@@ -178,19 +178,19 @@ class _LifetimeWalk:
 
 
 def _is_view(node: Node) -> bool:
-    """Whether an output is its input under another shape, or before it is made float again."""
+    """Return whether a node reshapes or dequantizes its input without a copy."""
     return node.op_type in _VIEWS or is_dequantize(node)
 
 
 def _is_fused(node: Node, source: Value) -> bool:
-    """Whether a node is computed by whatever makes its input, which nobody else reads."""
+    """Return whether a node is fused into the producer of its input, its only reader."""
     alone = len(source.uses()) == 1 and not source.is_graph_output()
     made = source.producer() is not None
     return made and alone and (node.op_type in _FUSED or is_quantize(node))
 
 
 def _node_bodies(node: Node) -> list[onnx_ir.Graph]:
-    """The graphs inside a node."""
+    """Return the graphs inside a node."""
     import onnx_ir
 
     found: list[onnx_ir.Graph] = []
@@ -206,7 +206,7 @@ TensorSizes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 def largest_inputs(profiles: Sequence[Profile]) -> TensorSizes:
-    """For each input, dim by dim, the greatest size of any profile."""
+    """Return for each input, dim by dim, the greatest size of any profile."""
     found: dict[str, tuple[int, ...]] = {}
     for one in (one for profile in profiles for one in profile):
         known = found.get(one.name, one.high)
@@ -215,10 +215,10 @@ def largest_inputs(profiles: Sequence[Profile]) -> TensorSizes:
 
 
 def infer_sizes(model: Model, inputs: TensorSizes) -> Model:
-    """A copy in which all tensors have the sizes that they have at these inputs, where it is known.
+    """Return a copy with the sizes of all tensors at these inputs, as far as known.
 
-    By ONNX's shape inference from the inputs alone; where that knows nothing, by what the exporter
-    wrote of the tensor, with the inputs' names for dims.
+    Sizes come from ONNX's shape inference on the inputs, else from the exporter's shape of the
+    tensor with the sizes of its named dims.
     """
     import onnx_ir
     from onnx_ir.passes.common import ShapeInferencePass
@@ -241,14 +241,14 @@ def infer_sizes(model: Model, inputs: TensorSizes) -> Model:
 
 
 def largest_tensor(fixed: Model) -> tuple[str, int]:
-    """The tensor of most elements, and how many."""
+    """Return the name of the largest tensor and its number of elements."""
     values = [*fixed.graph.inputs, *(v for node in fixed.graph.all_nodes() for v in node.outputs)]
     counts = {v.name or "": prod(sizes) for v in values if (sizes := static_sizes(v)) is not None}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
 def _greatest_dims(values: Iterable[Value], inputs: TensorSizes) -> dict[str, int]:
-    """The greatest size of each dim that the model's inputs name."""
+    """Return the greatest size of each named dim of the model's inputs."""
     return {
         dim.value: size
         for value in values
@@ -259,7 +259,7 @@ def _greatest_dims(values: Iterable[Value], inputs: TensorSizes) -> dict[str, in
 
 
 def _sizes_of_shape(shape: onnx_ir.Shape | None, dims: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The shape as sizes; None where a dim is neither a size nor one of `dims`."""
+    """Return the sizes of a shape; None if a dim is neither a size nor in `dims`."""
     if shape is None:
         return None
     sizes = [dim if isinstance(dim, int) else dims.get(dim.value or "", -1) for dim in shape]
@@ -267,5 +267,5 @@ def _sizes_of_shape(shape: onnx_ir.Shape | None, dims: Mapping[str, int]) -> tup
 
 
 def static_sizes(value: Value) -> tuple[int, ...] | None:
-    """The sizes of a tensor; None where any is not known."""
+    """Return the sizes of a tensor; None if any is unknown."""
     return _sizes_of_shape(value.shape, {})

@@ -1,4 +1,4 @@
-"""The preflight: find what TensorRT will not take of an ONNX model, without TensorRT."""
+"""The preflight: find what TensorRT rejects in an ONNX model, without TensorRT."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ _VOLUME = 2**31 - 1  # elements of a tensor that kernels index with 32 bits
 
 
 def run_preflight(job: Job) -> Preflight:
-    """Look at the job's parent: operators, types, Q/DQ, dims, control flow, opset, memory.
+    """Check the job's parent: operators, types, Q/DQ, dims, control flow, opset, memory.
 
-    Everything found goes to the log; findings of one kind are one line of the result.
+    Every finding is logged; the result has one line for each kind of finding.
 
     Raises:
         ConversionError: the parent cannot be read.
     """
     if job.parent is None:
-        raise RuntimeError("a pre-flight for TensorRT came without its ONNX parent")
+        raise RuntimeError("the TensorRT preflight needs an ONNX parent")
     options = parse_options(job.settings)
     model = load_model(job.parent)
     memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
@@ -83,12 +83,12 @@ def run_preflight(job: Job) -> Preflight:
 
 
 def load_model(path: Path) -> Model:
-    """The model with the types and shapes of its tensors; weights are read when they are used."""
+    """Load the model and infer types and shapes; weights are read on use."""
     import onnx_ir
     from onnx_ir.passes.common import ShapeInferencePass
 
     model = call_framework("onnx_ir", lambda: onnx_ir.load(path))
-    # The types of what quantizers put in are not in their files. Nothing is lost where it fails.
+    # Quantizers leave out the types of the nodes that they insert. Inference may fail harmlessly.
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     return model
 
@@ -97,7 +97,7 @@ def _all_findings(
     model: Model, path: Path, job: Job, options: EngineOptions
 ) -> Iterator[TrtFinding]:
     origins = read_origins(path)
-    yield from _absent_files(model, path)
+    yield from _find_missing_files(model, path)
     yield from _opset_findings(model)
     yield from _dim_findings(model, job.signature, options)
     yield from node_findings(model, RuleContext(origins=origins, plugins=bool(options.plugins)))
@@ -105,15 +105,15 @@ def _all_findings(
     yield from double_findings(model)
 
 
-def _absent_files(model: Model, path: Path) -> Iterator[TrtFinding]:
-    """Weights that lie in files which are not there."""
+def _find_missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
+    """Report external weight files that do not exist."""
     for place in dict.fromkeys(
         _external_file(value) for value in model.graph.initializers.values()
     ):
         if place is not None and not place.is_file():
             yield TrtFinding(
                 severity=TrtSeverity.ERROR,
-                what=f"the weights of {path.name} are in {place.name}, which is not beside it",
+                what=f"the weights of {path.name} are in {place.name}, which does not exist",
             )
 
 
@@ -146,7 +146,7 @@ def _opset_findings(model: Model) -> Iterator[TrtFinding]:
 def _dim_findings(
     model: Model, signature: Signature, options: EngineOptions
 ) -> Iterator[TrtFinding]:
-    """Dims that vary need bounds, and must vary in the model too."""
+    """Dynamic dims need bounds, and must be dynamic in the model too."""
     shapes = {value.name: value.shape for value in model.graph.inputs}
     for spec in signature.inputs:
         shape = shapes.get(spec.name)
@@ -157,12 +157,12 @@ def _dim_findings(
                     severity=TrtSeverity.ERROR,
                     what=f"dim {index} of {spec.name} is {size} in the model, not {dim}",
                 )
-    for line in find_unbounded(signature, options.profiles):
-        yield TrtFinding(severity=TrtSeverity.ERROR, what=line)
+    for unbounded in find_unbounded(signature, options.profiles):
+        yield TrtFinding(severity=TrtSeverity.ERROR, what=f"{unbounded.problem}: {unbounded.fix}")
 
 
 def _fits_dim(size: int, dim: Dim) -> bool:
-    """Whether a fixed dim of the model is what the signature says."""
+    """Return whether a fixed dim of the model agrees with the signature."""
     return dim.opt == size and not dim.dynamic
 
 
@@ -182,13 +182,13 @@ def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
 
 
 _CASTS = frozenset({"Cast", "CastLike"})
-_PAIR = frozenset({DEQUANTIZE, QUANTIZE})  # whose types `qdq.py` looks at
+_PAIR = frozenset({DEQUANTIZE, QUANTIZE})  # `qdq_rules.py` checks their types
 _FLOAT_MAX = 3.4028234663852886e38  # of float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleContext:
-    """What the rules need to know beside the node. `plugins`: the user names plugin libraries."""
+    """Input of the rules besides the node; `plugins`: the user names plugin libraries."""
 
     origins: Mapping[str, NodeOrigin]
     plugins: bool = False
@@ -196,7 +196,7 @@ class RuleContext:
     def make_finding(
         self, node: Node, what: str, detail: str = "", *, sure: bool = True
     ) -> TrtFinding:
-        """A blocker where the parser is sure to refuse the node, else a warning."""
+        """Make an error where the parser certainly rejects the node, else a warning."""
         return TrtFinding(
             severity=TrtSeverity.ERROR if sure else TrtSeverity.WARNING,
             what=what,
@@ -205,62 +205,66 @@ class RuleContext:
         )
 
 
-def node_findings(model: Model, look: RuleContext) -> Iterator[TrtFinding]:
-    """Every fault of every node, bodies and the model's own functions included."""
-    own = {(function.domain, function.name) for function in model.functions.values()}
+def node_findings(model: Model, context: RuleContext) -> Iterator[TrtFinding]:
+    """Find every fault of every node, including those in bodies and model functions."""
+    functions = {(function.domain, function.name) for function in model.functions.values()}
     nodes = [*model.graph.all_nodes()]
     for function in model.functions.values():
         nodes.extend(function.all_nodes())
     for node in nodes:
-        if (node.domain, node.op_type) in own:
+        if (node.domain, node.op_type) in functions:
             continue
         known = domain_of(node) == "" and node.op_type in SUPPORTED
-        yield from _check_operator(node, look) if known else _unknown_operator(node, look)
+        yield from _check_operator(node, context) if known else _unknown_operator(node, context)
 
 
-def _unknown_operator(node: Node, look: RuleContext) -> Iterator[TrtFinding]:
-    """What the table does not have: TensorRT looks for a plugin of that name."""
+def _unknown_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
+    """An operator outside the table: TensorRT looks for a plugin of that name."""
     name, domain = node.op_type, domain_of(node)
     if domain in OWN_DOMAINS:
         return
     if is_standard_plugin(name):
-        yield look.make_finding(
+        yield context.make_finding(
             node, f"{name} is one of TensorRT's plugins; not checked here", sure=False
         )
-    elif look.plugins:
-        yield look.make_finding(
+    elif context.plugins:
+        yield context.make_finding(
             node, f"{name} must be in one of the plugin libraries; not checked here", sure=False
         )
     elif domain:
-        yield look.make_finding(
+        yield context.make_finding(
             node, f"{name} of {domain} needs a plugin: name its library with --plugins"
         )
     else:
-        said = "is not supported" if name in REFUSED else f"is not in the table of {TABLE_VERSION}"
-        yield look.make_finding(node, f"{name} {said}")
+        problem = (
+            "is not supported" if name in REFUSED else f"is not in the table of {TABLE_VERSION}"
+        )
+        yield context.make_finding(node, f"{name} {problem}")
 
 
-def _check_operator(node: Node, look: RuleContext) -> Iterator[TrtFinding]:
+def _check_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
     for restriction in find_violations(node):
-        yield look.make_finding(node, f"{node.op_type}: {restriction.text}", sure=restriction.sure)
+        yield context.make_finding(
+            node, f"{node.op_type}: {restriction.text}", sure=restriction.sure
+        )
     if node.op_type in DATA_DEPENDENT:
-        yield look.make_finding(
+        yield context.make_finding(
             node,
             f"{node.op_type} makes a tensor whose size depends on the data; an output that is of "
             "that size needs an output allocator",
             sure=False,
         )  # fmt: skip
     if node.op_type not in _PAIR:
-        yield from _check_types(node, look)
+        yield from _check_types(node, context)
 
 
-def _check_types(node: Node, look: RuleContext) -> Iterator[TrtFinding]:
-    """A type that TensorRT does not have, or that the table does not list for the operator."""
+def _check_types(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
+    """Report types that TensorRT lacks or that the table does not list for the operator."""
     names = {name for value in (*node.inputs, *node.outputs) if (name := element_type(value))}
     for name in sorted(names - SUPPORTED_TYPES):
-        yield look.make_finding(node, f"TensorRT has no type {name.lower()}")
+        yield context.make_finding(node, f"TensorRT has no type {name.lower()}")
     if "UINT8" in names and node.op_type not in _CASTS:
-        yield look.make_finding(
+        yield context.make_finding(
             node, "uint8 inside the model: TensorRT has it for inputs, outputs and casts alone"
         )
         return
@@ -271,7 +275,7 @@ def _check_types(node: Node, look: RuleContext) -> Iterator[TrtFinding]:
     data = {"FLOAT" if name == "DOUBLE" else name for name in data if name in SUPPORTED_TYPES}
     unlisted = data - SUPPORTED[node.op_type]
     for name in sorted(unlisted):
-        yield look.make_finding(
+        yield context.make_finding(
             node,
             f"{node.op_type} of {name.lower()} is not in the table of {TABLE_VERSION}",
             sure=False,
@@ -279,7 +283,7 @@ def _check_types(node: Node, look: RuleContext) -> Iterator[TrtFinding]:
 
 
 def element_type(value: Value | None) -> str:
-    """The name of a tensor's element type; empty where it is not known."""
+    """Return the name of a tensor's element type; empty if unknown."""
     if value is None:
         return ""
     dtype = value.dtype
@@ -289,7 +293,7 @@ def element_type(value: Value | None) -> str:
 
 
 def double_findings(model: Model) -> Iterator[TrtFinding]:
-    """Doubles become float32, and what is beyond its range is clamped.
+    """Report doubles: they become float32, clamped to its range.
 
     INT64 is TensorRT's own type from 9.0 on and is not narrowed, so it needs no rule.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import ErrorCode, UsageError
 from .process_tree import is_stopped, memory_of
 
 MIB = 1 << 20
@@ -57,6 +57,7 @@ class ProcessLimits:
                 f"--timeout must be positive and finite, not {self.timeout:g}",
                 hint="give seconds: 600",
                 option="timeout",
+                code=ErrorCode.INVALID_VALUE,
             )
         if self.memory is not None and self.memory < MIB:
             raise UsageError(

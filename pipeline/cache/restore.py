@@ -180,12 +180,15 @@ def _is_same_model(one: Manifest, other: Manifest) -> bool:
 def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) -> Verdict:
     """The verdict with its worst feed in this folder, and the command that replays it here."""
     verdict = hit.manifest.verdicts[0]
-    if verdict.worst is not None:
-        draft = (hit.place / verdict.worst.file).resolve()
-        verdict = replace(verdict, worst=replace(verdict.worst, file=str(draft)))
+    worst = verdict.worst
+    if worst is not None:
+        draft = (hit.place / worst.file).resolve()
+        verdict = verdict.file_under(verdict.artifact, replace(worst, file=str(draft)))
     other = artifact.step if artifact.rejected else f"{REJECTED_FOLDER}/{artifact.name}"
     was = "" if artifact.rejected else other
-    return place_worst_feed(verdict, folder, artifact.files[0].name, was=was)
+    return place_worst_feed(
+        verdict, folder, artifact.files[0].name, artifact=verdict.artifact, was=was
+    )
 
 
 def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:

@@ -20,22 +20,24 @@ from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.kinds import Precision
 from ...core.nested_values import is_loader_spec
+from ..option_spec import specs_of
+from ..option_table import ConversionOptions
 from ..order import Order
 from ..plan import Step
 from .dependencies import check_declared_entries
 from .environment import describe_gpus, describe_machine, packages
 from .file_digests import FileDigests, digest_of_code
 
-# Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
+# Every field of an Order is in one of these, which a test checks; options are there by the table.
 FIELDS_OF_EVERY_STEP = (
-    "source", "capture", "opset", "external_data", "narrow", "guard", "capture_timeout",
-    "signature", "parent_precision", "settings", "measuring", "patches", "depends", "custom_ops",
-    "runtimes", "timed",
+    "source", "signature", "parent_precision", "settings", "measuring", "timed",
+    *(one.field for one in specs_of(ConversionOptions) if one.rebuilds),
 )  # fmt: skip
 FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
 FIELDS_OF_NO_STEP = (
-    "out", "overwrite", "discards", "cache", "cache_limit", "resume",
-    "parent",  # what starts from one has no keys
+    "out", "discards", "cache", "cache_limit", "resume",
+    "parent",  # an order that starts from a converted model has no keys
+    *(one.field for one in specs_of(ConversionOptions) if not one.rebuilds),
 )  # fmt: skip
 _ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
 

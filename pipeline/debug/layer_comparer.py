@@ -10,7 +10,7 @@ from ...checkpoints.activation_tape import (
     TracedTensor,
     paths_of,
     record_activations,
-    record_off,
+    record_perturbed,
 )
 from ...checkpoints.eager_model import Eager
 from ...core.contract import Array, Feed
@@ -228,7 +228,9 @@ class LayerComparer:
             for sign in (1, -1):
                 self.eager_runs += 1
                 try:
-                    tape = record_off(self.eager, self.feed, sign * self.scale.off, seed, missing)
+                    tape = record_perturbed(
+                        self.eager, self.feed, sign * self.scale.off, seed, missing
+                    )
                 except CheckpointError:
                     continue  # a model that checks the range of its inputs
                 if len(tape.values) != len(self.values):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...converters.registry import TARGETS, target_for
 from ...core.contract import EAGER, Target
-from ...core.errors import Hint, Option, UsageError, unknown_name_error
+from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.events import Tell, ignore_events
 from ...core.findings import Localisation, WorstFeed
 from ...core.kinds import Precision
@@ -305,6 +305,7 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
                 Option("input", "…"),
             ),
             option="model",
+            code=ErrorCode.NO_MANIFEST,
         )
     run = find_recorded_run(record.manifest, record.folder, moved, asked.judging)
     checkpoint = run.read_checkpoint(progress)

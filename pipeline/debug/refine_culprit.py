@@ -24,6 +24,7 @@ from .layer_comparer import LayerComparer, finite_sqnr, is_below
 NEARLY = 0.9  # the end is rounded more often than one operation is
 _MAX_TRIALS = 96  # runs of a part of a part
 _MAX_TENSORS = 400  # of a part that are looked at
+_FOLDING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators that take a BatchNorm in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ class Culprit:
         if self.body is not None:
             inside = self.value.module in (self.body.inside or ())
             return self.value.module if inside else self.body.module
+        if is_folded(self.node):
+            return self.node.owner
         modules = {node.module for node in self.nodes if node.module or node.source}
         one = next(iter(modules)) if len(modules) == 1 else self.value.module
         return self.value.module if self.inner else one
@@ -79,6 +82,15 @@ class Culprit:
     def local(self) -> float | None:
         """The fault's own SQNR in dB."""
         return finite_sqnr(self.expected, self.made)
+
+
+def is_folded(node: ProbeNode) -> bool:
+    """Whether a node is a layer that an exporter folded the BatchNorm behind it into.
+
+    The exporter names the BatchNorm, whose output it gives; the weights are the layer's own.
+    """
+    is_batch_norm = "BatchNorm" in node.kind.rpartition(".")[2]
+    return is_batch_norm and node.operator in _FOLDING and node.owner not in ("", node.module)
 
 
 def refine_anchor(layers: LayerComparer, anchor: Anchor) -> Culprit:

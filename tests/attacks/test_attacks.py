@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "nets"))
+NETS = Path(__file__).resolve().parent.parent / "nets"
+sys.path.insert(0, str(NETS / "attacks"))
 
 from attack_case import attacks  # noqa: E402 - it stands where users' nets do
 
 TABLE = attacks()
-RANDOM = sorted((HERE / "random_nets").glob("net_*.py"))
+RANDOM = sorted((NETS / "random").glob("net_*.py"))
 BAD = ("WRONG", "RAISES", "crashed", "hung")
 NOT_THERE = ("refused", "rejected", "crashed", "hung")
 Records = Mapping[str, Mapping[str, Any]]
@@ -53,7 +53,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Records:
 def found_random(tmp_path_factory: pytest.TempPathFactory) -> Records:
     """What came of each random net."""
     out = tmp_path_factory.mktemp("random")
-    run("nnsmith_fuzz", out, str(HERE / "random_nets"))
+    run("nnsmith_fuzz", out, str(NETS / "random"))
     lines = (out / "results.jsonl").read_text().splitlines()
     return {one["name"]: one for one in map(json.loads, lines)}
 

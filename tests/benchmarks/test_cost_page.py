@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from modelc.benchmarks.cost import cost_of
-from modelc.benchmarks.cost_page import missed, page
+from modelc.benchmarks.cost_page import find_misses, page
 from modelc.benchmarks.cost_steps import Disk
+from modelc.benchmarks.process_cost import cost_of
 
 
 def _cost(seconds: float) -> dict[str, float]:
@@ -37,20 +37,20 @@ def results(*, whole: float = 2.0, together: float = 6.0, deep: float = 80.0) ->
 
 
 def test_what_is_within_its_limits_is_not_told() -> None:
-    assert missed(results()) == []
+    assert find_misses(results()) == []
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "record"),
     [
         ({"whole": 2.3}, "with validation, in weights is 2.30, the limit 2.20"),
         ({"together": 9.0}, "three runs is 0.75, the limit 0.70"),
         ({"deep": 200.0}, "exponent is 1.44, the limit 1.00"),
     ],
 )
-def test_what_is_beyond_is_told(changed: dict[str, float], told: str) -> None:
-    (line,) = missed(results(**changed))
-    assert told in line
+def test_what_is_beyond_is_told(changed: dict[str, float], record: str) -> None:
+    (line,) = find_misses(results(**changed))
+    assert record in line
 
 
 def test_the_page_has_every_figure() -> None:

@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.benchmarks.coverage import Results, carried_out
-from modelc.benchmarks.coverage_against import taken
-from modelc.benchmarks.coverage_case import FAMILIES, Case, case_named, cases
+from modelc.benchmarks.coverage import Results, run_case
+from modelc.benchmarks.coverage_against import capture_raw
 from modelc.benchmarks.coverage_run import (
     RAW,
     TARGETS,
     Result,
-    checked,
+    check_artifact,
     command,
-    judged,
+    judge_targets,
     read_part,
     reference,
     save,
     unmade,
 )
 from modelc.benchmarks.coverage_table import beaten, page, plain
+from modelc.tests.nets.cases import FAMILIES, Case, case_named, cases
 
 CASE = Case(
     name="net", family="hard", build=lambda: nn.Linear(3, 2), inputs=("x:float32[batch=1..4,3]",)
@@ -71,27 +71,27 @@ def manifest(state: str, **more: object) -> dict[str, Any]:
 
 def test_what_is_proven_and_is_eagers_equal_is_right(tmp_path: Path) -> None:
     traced(linear(1), tmp_path / "model.pt")
-    found = dict(judged(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
+    found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "right"
     assert found["torchscript"].capture == "trace"
 
 
 def test_what_is_said_to_be_proven_with_other_weights_is_wrong(tmp_path: Path) -> None:
     traced(linear(2), tmp_path / "model.pt")
-    found = dict(judged(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
+    found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "WRONG"
     assert "output: off by" in found["torchscript"].reason
 
 
 def test_what_is_said_to_be_proven_and_does_not_open_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"nothing")
-    found = dict(judged(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
+    found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "WRONG"
     assert "does not open" in found["torchscript"].reason
 
 
 def test_what_modelc_rejected_is_refused_with_its_reason(tmp_path: Path) -> None:
-    found = dict(judged(manifest("failed"), tmp_path, reference(CASE, linear(1)), CASE))
+    found = dict(judge_targets(manifest("failed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert (found["torchscript"].result, found["torchscript"].reason) == ("refused", "too far")
 
 
@@ -101,7 +101,7 @@ def test_a_failed_step_is_refused_with_its_hint_and_a_bug_has_crashed(tmp_path: 
         {"step": "pt2", "message": "a bug of modelc", "hint": "report it", "exit_code": 70},
     ]
     said = {**manifest("failed"), "failures": failures}
-    found = dict(judged(said, tmp_path, reference(CASE, linear(1)), CASE))
+    found = dict(judge_targets(said, tmp_path, reference(CASE, linear(1)), CASE))
     assert found["onnx"].result == "refused"
     assert found["onnx"].hint == "use another"
     assert found["pt2"].result == "crashed"
@@ -145,10 +145,10 @@ def test_half_weights_are_compared_in_float32() -> None:
 
 def raw(name: str, case: Case, folder: Path) -> tuple[str, bool]:
     """What is said of a raw path, and whether it is silently wrong."""
-    made = taken(name, case, case.build().eval(), folder)
+    made = capture_raw(name, case, case.build().eval(), folder)
     if made.refused:
         return made.refused, False
-    wrong = checked(made.target, made.path, reference(case, case.build().eval()), case)
+    wrong = check_artifact(made.target, made.path, reference(case, case.build().eval()), case)
     return wrong.said, wrong.silent
 
 
@@ -174,11 +174,11 @@ def test_every_raw_path_takes_a_plain_net(name: str, tmp_path: Path) -> None:
 
 def test_a_process_that_dies_or_hangs_is_a_result_of_its_case(tmp_path: Path) -> None:
     lost = Case(name="no such case", family="hard", build=nn.Identity, inputs=())
-    died = carried_out(lost, ["modelc", "raw"], tmp_path / "died", 60)
+    died = run_case(lost, ["modelc", "raw"], tmp_path / "died", 60)
     assert {one["result"] for one in died["modelc"]["results"].values()} == {"crashed"}
     assert "KeyError" in died["modelc"]["results"]["onnx"]["reason"]
     assert {one["result"] for one in died["raw"]["results"].values()} == {"crashed"}
-    hung = carried_out(lost, ["modelc"], tmp_path / "hung", 0.05)
+    hung = run_case(lost, ["modelc"], tmp_path / "hung", 0.05)
     assert "no end after" in hung["modelc"]["results"]["onnx"]["reason"]
 
 
@@ -234,8 +234,8 @@ def test_the_page_names_what_a_raw_path_gets_right_alone() -> None:
 
 
 def test_a_reason_is_one_line_that_markdown_leaves_alone_and_names_no_ones_folders() -> None:
-    told = plain("off\n  (at /home/me/lib/site-packages/torch/nn.py:3) a|b <x> *y*")
-    assert told == "off (at torch/nn.py:3) a\\|b &lt;x> \\*y\\*"
+    shown = plain("off\n  (at /home/me/lib/site-packages/torch/nn.py:3) a|b <x> *y*")
+    assert shown == "off (at torch/nn.py:3) a\\|b &lt;x> \\*y\\*"
 
 
 def test_every_case_has_a_name_of_its_own_a_known_family_and_an_input() -> None:

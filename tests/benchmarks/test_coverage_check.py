@@ -20,7 +20,7 @@ from modelc.benchmarks.coverage_check import (
     truth,
 )
 from modelc.benchmarks.coverage_feeds import Arrays
-from modelc.benchmarks.coverage_open import torchscript
+from modelc.benchmarks.open_artifacts import open_by_structure
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -216,6 +216,6 @@ def test_a_flat_artifact_is_held_to_the_states_of_a_cache(
 
     feed: Arrays = {"x": np.ones(1, np.float32)}
     torch.jit.trace(Fixed(), torch.ones(1)).save(str(tmp_path / "m.pt"))  # type: ignore[no-untyped-call]
-    found = torchscript(tmp_path / "m.pt", ["x"], list(wanted))(feed)
+    found = open_by_structure("torchscript", tmp_path / "m.pt", ["x"], list(wanted))(feed)
     assert differs(wanted, found).startswith(said)
     assert bool(differs(wanted, found)) == bool(said)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from modelc.benchmarks.coverage_case import Case
 from modelc.benchmarks.coverage_feeds import example, fresh_feeds
+from modelc.tests.nets.cases import Case
 
 CASE = Case(
     name="two",

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.benchmarks.coverage_case import FAMILIES, Case, build, cases
 from modelc.checkpoints.module_outputs import flatten_outputs
 from modelc.core.call import Binding, bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
+from modelc.tests.nets.cases import FAMILIES, Case, build, cases
 from modelc.validators.feeds import draw_feeds
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 MODULES = (
-    "coverage_nets", "coverage_nets_vision", "coverage_nets_graph", "coverage_hard_branches",
-    "coverage_hard_forms", "coverage_hard_index", "coverage_hard_loops", "coverage_hard_parts",
-    "coverage_hard_shapes", "coverage_hard_signal", "coverage_hard_state",
-    "coverage_hard_switches", "coverage_hard_weights",
+    "plain_sequence", "plain_vision", "plain_graph", "hard_branches",
+    "hard_forms", "hard_index", "hard_loops", "hard_parts",
+    "hard_shapes", "hard_signal", "hard_state",
+    "hard_switches", "hard_weights",
 )  # fmt: skip
 # What the feeds of these differ in is no way through Python, but the size of a result.
 SIZED = {
@@ -51,7 +51,7 @@ Way: TypeAlias = Counter[tuple[CodeType, int]]
 
 @cache
 def plain_cases() -> Mapping[str, Case]:
-    found = [case for name in MODULES for case in import_module(f"modelc.benchmarks.{name}").CASES]
+    found = [case for name in MODULES for case in import_module(f"modelc.tests.nets.{name}").CASES]
     return {case.name: case for case in found}
 
 
@@ -96,7 +96,7 @@ def _same(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -
 
 
 def _way(name: str, feed: Mapping[str, np.ndarray]) -> Way:
-    """Which instructions of the benchmarks' code ran, and how often."""
+    """Which instructions of the nets' code ran, and how often."""
     steps: Way = Counter()
 
     def local(frame: FrameType, event: str, _argument: object) -> TraceFunction:
@@ -105,7 +105,7 @@ def _way(name: str, feed: Mapping[str, np.ndarray]) -> Way:
         return local
 
     def enter(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
-        if "coverage_" not in frame.f_code.co_filename:
+        if "nets/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         return local

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.benchmarks.coverage_case import Case, build, cases
 from modelc.benchmarks.coverage_check import truth
 from modelc.benchmarks.coverage_feeds import fresh_feeds
+from modelc.tests.nets.cases import Case, build, cases
 
 ZOO: tuple[Case, ...] = sum(
     (
-        import_module(f"modelc.benchmarks.coverage_zoo_{name}").CASES
-        for name in ("text", "vision", "more")
+        import_module(f"modelc.tests.nets.transformers_{name}").CASES
+        for name in ("text", "vision", "other")
     ),
     (),
 )
@@ -42,7 +42,7 @@ def test_every_case_has_a_dynamic_dim() -> None:
 
 def test_cases_are_listed_without_transformers() -> None:
     code = (
-        "import sys; from modelc.benchmarks.coverage_case import cases; assert list(cases());"
+        "import sys; from modelc.tests.nets.cases import cases; assert list(cases());"
         "assert 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

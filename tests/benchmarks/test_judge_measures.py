@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.benchmarks import zoo
 from modelc.benchmarks.judge import Results
 from modelc.benchmarks.judge_exact import distance, exactly
 from modelc.benchmarks.judge_measures import PEERS, Case, shows
 from modelc.benchmarks.judge_table import tables
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
+from modelc.tests.nets import zoo
 
 SIGNATURE = replace(merge_inputs([parse_input("x:float32[4]")], {}), outputs=("output",))
 CASE = Case(
@@ -123,7 +123,7 @@ def test_a_fault_that_shows_and_passed_is_told() -> None:
 
 def test_a_fault_that_a_converter_took_out_is_none() -> None:
     fault = replace(CASE, group="fault", kind="cast", visible=12.0, undone=True)
-    assert not fault.seen
+    assert not fault.is_visible
     assert "false pass" not in tables([CASE, fault]).partition("what modelc got wrong")[2]
 
 

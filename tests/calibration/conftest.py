@@ -42,37 +42,37 @@ class Asked:
     def _both(
         self,
         source: object,
-        lent: LoaderHooks | None,
+        hooks: LoaderHooks | None,
         preprocess: str | None,
         options: dict[str, Any],
     ) -> tuple[CalibrationOptions, Signature, LoaderHooks]:
         steps = None if preprocess is None else Preprocess.parse(preprocess)
         options = {"selection": FIRST, **options}  # in the order of their names
         asked = CalibrationOptions(source=str(source), preprocess=steps, **options)
-        return asked, self.signature, lent or LoaderHooks(load=no_load, draw=no_draw)
+        return asked, self.signature, hooks or LoaderHooks(load=no_load, draw=no_draw)
 
     def look(
         self,
         source: object,
         *,
-        lent: LoaderHooks | None = None,
+        hooks: LoaderHooks | None = None,
         preprocess: str | None = None,
         **options: Any,
     ) -> CalibrationReport:
         """A report, whatever is wrong."""
-        return survey_samples(*self._both(source, lent, preprocess, options))
+        return survey_samples(*self._both(source, hooks, preprocess, options))
 
     def open(
         self,
         source: object,
         *,
-        lent: LoaderHooks | None = None,
+        hooks: LoaderHooks | None = None,
         preprocess: str | None = None,
         root: Path | None = None,
         **options: Any,
     ) -> CalibrationSet:
         """The set, or the refusal."""
-        return open_calibration(*self._both(source, lent, preprocess, options), root=root)
+        return open_calibration(*self._both(source, hooks, preprocess, options), root=root)
 
 
 def loading(found: object) -> LoaderHooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from modelc.calibration.calibration_report import CalibrationReport, FindingKind, SampleSeverity
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 
 from .conftest import Asked, found, judged_on, mask, needed, normal, normals, photo
 
@@ -31,24 +32,24 @@ def normalised(folder: Path) -> np.ndarray:
 
 
 def test_clean_photos_have_no_problem(photos: Path) -> None:
-    lent = judged_on({"x": normalised(photos)})
-    report = Asked(IMAGE).look(photos, preprocess=SMALL, lent=lent)
+    hooks = judged_on({"x": normalised(photos)})
+    report = Asked(IMAGE).look(photos, preprocess=SMALL, hooks=hooks)
     assert (problems(report), report.exit_code, report.read) == ([], 0, 40)
 
 
 def test_images_that_are_not_scaled_are_refused_beside_the_users_own_samples(photos: Path) -> None:
-    lent = judged_on({"x": normalised(photos)})
+    hooks = judged_on({"x": normalised(photos)})
     raw = "raw,resize=32x32"
-    finding = needed(Asked(IMAGE).look(photos, preprocess=raw, lent=lent), FindingKind.FAR)
-    assert "calibration values lie in 0..255" in finding.detail
-    assert "mean or std" in finding.detail
-    with pytest.raises(UsageError, match=r"lie in 0\.\.255"):
-        Asked(IMAGE).open(photos, preprocess=raw, lent=lent)
+    finding = needed(Asked(IMAGE).look(photos, preprocess=raw, hooks=hooks), FindingKind.FAR)
+    assert "0..255" in finding.detail
+    with pytest.raises(UsageError, match=r"0\.\.255") as caught:
+        Asked(IMAGE).open(photos, preprocess=raw, hooks=hooks)
+    assert caught.value.code is ErrorCode.SAMPLES_UNFIT
 
 
 def test_images_without_mean_and_std_are_warned_of(photos: Path) -> None:
-    lent = judged_on({"x": normalised(photos)})
-    report = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", lent=lent)
+    hooks = judged_on({"x": normalised(photos)})
+    report = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", hooks=hooks)
     finding = needed(report, FindingKind.RANGE)
     assert finding.severity is SampleSeverity.WARNING
     assert "0..1" in finding.detail
@@ -59,10 +60,10 @@ def test_images_that_are_not_scaled_are_warned_of_without_samples_of_the_users(
     photos: Path,
 ) -> None:
     drawn = judged_on({"x": normal(4, 3, 32, 32)})
-    lent = type(drawn)(load=drawn.load, draw=drawn.draw, validation=drawn.validation, own=False)
-    report = Asked(IMAGE).look(photos, preprocess="raw,resize=32x32", lent=lent)
+    hooks = type(drawn)(load=drawn.load, draw=drawn.draw, validation=drawn.validation, own=False)
+    report = Asked(IMAGE).look(photos, preprocess="raw,resize=32x32", hooks=hooks)
     assert needed(report, FindingKind.RANGE).severity is SampleSeverity.WARNING
-    clean = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", lent=lent)
+    clean = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", hooks=hooks)
     assert found(clean, FindingKind.RANGE) is None
 
 
@@ -79,7 +80,8 @@ def test_ids_outside_the_declared_vocabulary_are_warned_of(save_arrays: Save) ->
     ids = [np.full((1, 4), value, dtype=np.int64) for value in range(40)]
     folder = save_arrays(ids)
     finding = needed(Asked("ids:int64[batch,4]{0..30}").look(folder), FindingKind.RANGE)
-    assert finding.detail == "ids: calibration values lie in 0..39, --input says 0..30"
+    assert "0..39" in finding.detail
+    assert "0..30" in finding.detail
     assert not problems(Asked("ids:int64[batch,4]{0..39}").look(folder))
 
 
@@ -88,7 +90,6 @@ def test_label_masks_among_photos_are_named(photos: Path) -> None:
     mask(2).save(photos / "21_label.png")
     finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
     assert finding.files == ("07_label.png", "21_label.png")
-    assert "a P image with 4 distinct values" in finding.detail
 
 
 def test_gray_label_masks_among_photos_are_named(photos: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_folder_of_nothing_but_label_masks_is_warned_of(tmp_path: Path) -> Non
     for index in range(40):
         mask(index).save(tmp_path / f"{index:02}.png")
     finding = needed(Asked(IMAGE).look(tmp_path, preprocess=SMALL), FindingKind.ODD_IMAGE)
-    assert "are they label masks?" in finding.detail
+    assert "P image" in finding.detail
 
 
 def test_paletted_photos_are_no_label_masks(photos: Path) -> None:
@@ -127,9 +128,10 @@ def test_one_sample_that_is_not_finite_is_named_and_refused(
     asked = Asked("x:float32[batch,6]")
     report = asked.look(folder)
     finding = needed(report, FindingKind.NON_FINITE)
-    assert str(finding) == f"17.npy: x holds {told} among 6 values"
+    assert finding.files == ("17.npy",)
+    assert told in finding.detail
     assert (report.exit_code, report.read, report.used + report.held_out) == (1, 40, 39)
-    with pytest.raises(UsageError, match=r"17\.npy: x holds"):
+    with pytest.raises(UsageError, match=r"17\.npy"):
         asked.open(folder)
 
 
@@ -146,30 +148,30 @@ def test_many_bad_files_are_one_finding_that_counts_them(save_arrays: Save) -> N
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "shown"),
     [
-        (normal(1, 7), "has size 7 where x:float32[batch,6] says 6"),
-        (normal(1, 6, 1), "is 1x6x1, of 3 dims"),
-        (normal(0, 6), "holds no sample"),
+        (normal(1, 7), "7"),
+        (normal(1, 6, 1), "1x6x1"),
+        (normal(0, 6), "0x6"),
     ],
 )
-def test_wrong_shapes_are_errors(save_arrays: Save, array: np.ndarray, told: str) -> None:
+def test_wrong_shapes_are_errors(save_arrays: Save, array: np.ndarray, shown: str) -> None:
     report = Asked("x:float32[batch,6]").look(save_arrays([*normals(40, 1, 6), array]))
     finding = needed(report, FindingKind.SHAPE)
     assert finding.files == ("40.npy",)
-    assert told in finding.detail
+    assert shown in finding.detail
 
 
 def test_a_size_outside_its_range_is_an_error(save_arrays: Save) -> None:
     asked = Asked("ids:float32[batch,seq=2..16]")
     folder = save_arrays([*normals(40, 1, 16), normal(1, 17)])
-    assert "seq=17, outside 2..16" in needed(asked.look(folder), FindingKind.SHAPE).detail
+    assert "seq=17" in needed(asked.look(folder), FindingKind.SHAPE).detail
 
 
 def test_inputs_that_disagree_on_a_shared_dim_are_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.ones((1, 5), np.int64), mask=np.ones((1, 4), np.int64))
     report = Asked("ids:int64[batch,seq]", "mask:int64[batch,seq]").look(tmp_path)
-    assert "seq is 5 in one input and 4 in mask" in needed(report, FindingKind.SHAPE).detail
+    assert "mask" in needed(report, FindingKind.SHAPE).detail
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,8 @@ def test_a_dtype_is_cast_only_where_no_value_changes(
 def test_wrong_names_are_an_error_that_says_what_the_file_holds(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", image=normal(1, 6))
     finding = needed(Asked("x:float32[batch,6]").look(tmp_path), FindingKind.NAMES)
-    assert str(finding) == "a.npz: lacks x; it holds image"
+    assert finding.files == ("a.npz",)
+    assert "image" in finding.detail
 
 
 def test_constant_samples_and_copies_are_warned_of(save_arrays: Save) -> None:
@@ -205,8 +208,10 @@ def test_constant_samples_and_copies_are_warned_of(save_arrays: Save) -> None:
     arrays[3] = np.full((1, 6), 2.0, np.float32)
     arrays[9] = arrays[8]
     report = Asked("x:float32[batch,6]").look(save_arrays(arrays))
-    assert str(needed(report, FindingKind.CONSTANT)) == "03.npy: is 2 everywhere"
-    assert str(needed(report, FindingKind.DUPLICATE)) == "09.npy: is the same as 08.npy"
+    assert needed(report, FindingKind.CONSTANT).files == ("03.npy",)
+    duplicate = needed(report, FindingKind.DUPLICATE)
+    assert duplicate.files == ("09.npy",)
+    assert "08.npy" in duplicate.detail
     assert report.exit_code == 0
 
 
@@ -230,8 +235,9 @@ def test_a_channel_that_never_changes_is_warned_of(save_arrays: Save, still: boo
     for array in arrays if still else []:
         array[:, 2] = 0.5
     report = Asked("x:float32[batch,3,4,4]").look(save_arrays(arrays))
-    told = [one.detail for one in report.findings if one.kind is FindingKind.CHANNEL]
-    assert told == (["x: channel 2 is 0.5 in every sample"] if still else [])
+    details = [one.detail for one in report.findings if one.kind is FindingKind.CHANNEL]
+    assert len(details) == still
+    assert all("channel 2" in detail for detail in details)
 
 
 def test_the_first_samples_of_one_class_are_warned_of(tmp_path: Path) -> None:
@@ -243,6 +249,6 @@ def test_the_first_samples_of_one_class_are_warned_of(tmp_path: Path) -> None:
             )
     asked = Asked("x:float32[batch,6]")
     finding = needed(asked.look(tmp_path, samples=16, hold_out=4), FindingKind.ONE_FOLDER)
-    assert finding.detail == "the first 16 of 80 samples come from 1 of 4 folders"
+    assert re.findall(r"\d+", finding.detail) == ["16", "80", "1", "4"]
     chosen = asked.look(tmp_path, samples=16, hold_out=4, selection="random")
     assert found(chosen, FindingKind.ONE_FOLDER) is None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from modelc.calibration.calibration_report import FindingKind
 from modelc.calibration.preprocess import PRESETS, Preprocess
 from modelc.calibration.sample_content import ImageReader, SampleError
 from modelc.core.errors import UsageError
@@ -49,30 +50,30 @@ def test_pairs_change_their_preset_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
-        ("imagenett", "unknown --preprocess preset 'imagenett'"),
-        ("imagenet,size=3", "unknown --preprocess key 'size'"),
+        ("imagenett", "preset 'imagenett'"),
+        ("imagenet,size=3", "key 'size'"),
         ("imagenet,resize=big", "resize=big"),
         ("imagenet,resize=1x2x3", "resize=1x2x3"),
-        ("imagenet,crop=0", "a size below 1"),
-        ("imagenet,crop", "'crop' in 'imagenet,crop', which is no key=value"),
+        ("imagenet,crop=0", "below 1"),
+        ("imagenet,crop", "'crop'"),
         ("imagenet,crop=1,crop=2", "crop twice"),
         ("scale=0", "scale=0"),
         ("scale=1/0", "scale=1/0"),
         ("scale=nan", "scale=nan"),
-        ("std=0", "a std of 0"),
-        ("mean=1,2", "mean with 2 values"),
-        ("imagenet,channels=gray", "mean with 3 values"),
-        ("layout=CHWN", "unknown --preprocess layout 'CHWN'"),
+        ("std=0", "of 0"),
+        ("mean=1,2", "2 values"),
+        ("imagenet,channels=gray", "3 values"),
+        ("layout=CHWN", "layout 'CHWN'"),
         ("interpolation=", "interpolation="),
-        ("", "unknown --preprocess preset ''"),
+        ("", "preset ''"),
     ],
 )
-def test_what_is_wrong_is_named_with_a_mend(text: str, told: str) -> None:
+def test_errors_name_the_value_and_have_a_hint(text: str, shown: str) -> None:
     with pytest.raises(UsageError) as refusal:
         Preprocess.parse(text)
-    assert told in refusal.value.message
+    assert shown in refusal.value.message
     assert refusal.value.hint
 
 
@@ -133,7 +134,7 @@ def test_every_format_is_read(form: str) -> None:
 
 
 def test_an_image_smaller_than_its_crop_is_refused_with_both_sizes() -> None:
-    with pytest.raises(SampleError, match=r"40x48 pixels .* crop of 64x64"):
+    with pytest.raises(SampleError, match=r"40x48.*64x64"):
         pixels(photo(1), "crop=64")
 
 
@@ -141,7 +142,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
     bomb = tmp_path / "bomb.png"
     Image.new("1", (10_000, 9_000)).save(bomb)
     assert bomb.stat().st_size < 100_000
-    with pytest.raises(SampleError, match="10000x9000 pixels are more than"):
+    with pytest.raises(SampleError, match="10000x9000"):
         ImageReader(preprocess=Preprocess())(bomb)
 
 
@@ -152,4 +153,4 @@ def test_a_damaged_image_is_refused_in_one_line(kept: int) -> None:
     with pytest.raises(SampleError) as refusal:
         ImageReader(preprocess=Preprocess())(io.BytesIO(blob.getvalue()[:kept]))
     assert "\n" not in refusal.value.reason
-    assert refusal.value.reason.startswith("cannot be read: ")
+    assert refusal.value.kind is FindingKind.UNREADABLE

@@ -35,9 +35,9 @@ def test_mean_std_and_extremes_are_numpys() -> None:
     arrays = skewed(50)
     report = report_of("x:float32[batch,3,5,7]", arrays)
     whole = np.concatenate(arrays).astype(np.float64)
-    told = report.total
-    assert (told.low, told.high) == (whole.min(), whole.max())
-    np.testing.assert_allclose([told.mean, told.std], [whole.mean(), whole.std()], rtol=1e-12)
+    total = report.total
+    assert (total.low, total.high) == (whole.min(), whole.max())
+    np.testing.assert_allclose([total.mean, total.std], [whole.mean(), whole.std()], rtol=1e-12)
     for index, channel in enumerate(report.channels):
         part = whole[:, index]
         np.testing.assert_allclose(
@@ -90,7 +90,7 @@ def test_the_axis_of_channels(text: str, axis: int | None) -> None:
     assert channel_axis(signature_of(text).inputs[0]) == axis
 
 
-def test_each_input_is_told_with_its_shapes(tmp_path: Path) -> None:
+def test_each_input_is_total_with_its_shapes(tmp_path: Path) -> None:
     for index, size in enumerate([5, 7, 5]):
         ids = np.arange(index, index + size)[None]
         np.savez(tmp_path / f"{index}.npz", ids=ids, mask=np.ones_like(ids))

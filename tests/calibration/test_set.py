@@ -14,7 +14,7 @@ from modelc.calibration.calibration_report import FindingKind
 from modelc.calibration.calibration_set import CalibrationSet
 from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import CalibrationFeeds, Feed
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 
 from .conftest import Asked, needed, no_draw, no_load, normal
 
@@ -117,16 +117,18 @@ def test_a_file_that_changes_in_use_is_refused_by_name(save_arrays: Save) -> Non
     folder = save_arrays(numbered(20))
     opened = ONE.open(folder, hold_out=0)
     np.save(folder / "11.npy", normal(1, 6))
-    with pytest.raises(UsageError, match=r"11\.npy changed while it was in use"):
+    with pytest.raises(UsageError, match=r"11\.npy") as caught:
         list(opened)
+    assert caught.value.code is ErrorCode.SAMPLES_CHANGED
 
 
 def test_a_file_that_goes_in_use_is_refused_by_name(save_arrays: Save) -> None:
     folder = save_arrays(numbered(20))
     opened = ONE.open(folder, hold_out=0)
     (folder / "11.npy").unlink()
-    with pytest.raises(UsageError, match=r"11\.npy changed while it was in use"):
+    with pytest.raises(UsageError, match=r"11\.npy") as caught:
         list(opened)
+    assert caught.value.code is ErrorCode.SAMPLES_CHANGED
 
 
 def test_samples_are_stacked_where_the_batch_is_fixed(save_arrays: Save) -> None:
@@ -135,21 +137,22 @@ def test_samples_are_stacked_where_the_batch_is_fixed(save_arrays: Save) -> None
     assert {feed["x"].shape for feed in opened} == {(8, 6)}
     assert (len(opened), len(opened.held_out)) == (9, 1)
     assert (opened.record.used, opened.record.held_out) == (72, 8)
-    assert "3 samples are left over" in needed(opened.report, FindingKind.LEFT_OVER).detail
+    assert needed(opened.report, FindingKind.LEFT_OVER).detail.startswith("3 ")
     assert numbers(opened)[:8] == list(range(8))
 
 
 def test_fewer_samples_than_one_feed_takes_are_an_error(save_arrays: Save) -> None:
     asked = Asked("x:float32[8,6]")
-    with pytest.raises(UsageError, match="5 samples make no feed: one takes 8"):
+    with pytest.raises(UsageError, match=r"5.*8") as caught:
         asked.open(save_arrays([array[0] for array in numbered(5)]))
+    assert caught.value.code is ErrorCode.SAMPLES_UNFIT
 
 
 def test_drawn_samples_are_marked() -> None:
-    lent = LoaderHooks(load=no_load, draw=lambda index: {"x": normal(1, 6, seed=index)})
-    opened = ONE.open("random", lent=lent, samples=40, hold_out=10)
+    hooks = LoaderHooks(load=no_load, draw=lambda index: {"x": normal(1, 6, seed=index)})
+    opened = ONE.open("random", hooks=hooks, samples=40, hold_out=10)
     assert (opened.record.kind, opened.record.source, len(opened)) == ("random", "random", 40)
-    assert "drawn, not real" in needed(opened.report, FindingKind.DRAWN).detail
+    assert needed(opened.report, FindingKind.DRAWN).hint
     first, second = ([feed["x"] for feed in opened] for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
@@ -163,30 +166,30 @@ def test_bad_samples_are_never_fed(save_arrays: Save) -> None:
     assert "modelc calibrate" in refusal.value.hint
 
 
-def test_progress_is_told(save_arrays: Save) -> None:
+def test_progress_is_reported(save_arrays: Save) -> None:
     from modelc.calibration.calibration_set import survey_samples
 
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     survey_samples(
         CalibrationOptions(source=str(save_arrays(numbered(12)))),
         ONE.signature,
         LoaderHooks(load=no_load, draw=no_draw),
-        advance=lambda done, total: told.append((done, total)),
+        advance=lambda done, total: calls.append((done, total)),
     )
-    assert told == [(done, 12) for done in range(1, 13)]
+    assert calls == [(done, 12) for done in range(1, 13)]
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "shown"),
     [
-        ({"source": " "}, "source is empty"),
-        ({"samples": 0}, "0 calibration samples are none"),
-        ({"selection": "frist"}, "unknown calibration selection 'frist'"),
-        ({"hold_out": -1}, "-1 samples cannot be held out"),
-        ({"seed": -1}, "seed -1 is below 0"),
+        ({"source": " "}, "source"),
+        ({"samples": 0}, "calib-samples.* 0"),
+        ({"selection": "frist"}, "frist"),
+        ({"hold_out": -1}, "hold_out.* -1"),
+        ({"seed": -1}, "seed.* -1"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as refusal:
+def test_invalid_options_are_refused(options: dict[str, Any], shown: str) -> None:
+    with pytest.raises(UsageError, match=shown) as refusal:
         CalibrationOptions(**{"source": "calib", **options})
     assert refusal.value.hint

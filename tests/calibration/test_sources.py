@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from modelc.calibration.calibration_report import FindingKind
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 
 from .conftest import Asked, found, needed, normal, normals, photo
 
@@ -113,7 +113,8 @@ def test_nested_inputs_go_by_dotted_names(tmp_path: Path) -> None:
 def test_npy_is_refused_where_there_are_two_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((1, 5), np.int64))
     finding = needed(Asked(*TWO).look(tmp_path), FindingKind.NAMES)
-    assert str(finding) == "a.npy: holds one array; the inputs are ids, mask"
+    assert finding.files == ("a.npy",)
+    assert "ids, mask" in finding.detail
 
 
 def test_pickles_are_not_run(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_garbage_is_unreadable_in_one_line(tmp_path: Path, name: str, content: b
     assert "\n" not in finding.detail
 
 
-def test_image_folders_are_read_in_sorted_order_with_labels_passed_over(tmp_path: Path) -> None:
+def test_image_folders_are_read_in_sorted_order_and_labels_ignored(tmp_path: Path) -> None:
     for index, place in enumerate(["b/1.png", "a/2.JPG", "a/10.png", ".cache/3.png"]):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         photo(index).save(tmp_path / place)
@@ -158,7 +159,7 @@ def test_image_folders_are_read_in_sorted_order_with_labels_passed_over(tmp_path
     (tmp_path / "loop").symlink_to(tmp_path)
     report = Asked("x:float32[batch,3,40,48]").look(tmp_path)
     assert (report.read, report.exit_code) == (3, 0)
-    assert needed(report, FindingKind.SKIPPED).detail == "passed over: 1 hidden, 1 .txt, 1 .json"
+    assert needed(report, FindingKind.SKIPPED).detail.endswith("1 hidden, 1 .txt, 1 .json")
 
 
 def test_images_without_preprocessing_follow_the_signature_and_it_is_said(tmp_path: Path) -> None:
@@ -190,27 +191,29 @@ def test_the_kind_with_the_most_files_is_used_and_the_rest_is_said(tmp_path: Pat
         np.save(tmp_path / f"{index}.npy", array)
     report = Asked(*ONE).look(tmp_path)
     assert report.read == 3
-    assert needed(report, FindingKind.MIXED).detail == "1 images beside 3 .npy are not used"
+    assert needed(report, FindingKind.MIXED).detail.startswith("1 images")
 
 
 def test_preprocessing_of_arrays_is_said_to_have_no_effect(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", normal(1, 6))
     report = Asked(*ONE).look(tmp_path, preprocess="imagenet")
-    assert "no effect" in needed(report, FindingKind.ASSUMED).detail
+    assert "--preprocess" in needed(report, FindingKind.ASSUMED).detail
 
 
 def test_a_folder_without_samples_is_an_error_that_counts_what_is_there(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "c.csv"):
         (tmp_path / name).write_text("")
-    with pytest.raises(UsageError, match=r"no samples in .*, but 2 \.txt, 1 \.csv") as refusal:
+    with pytest.raises(UsageError, match=r"2 \.txt, 1 \.csv") as refusal:
         Asked(*ONE).look(tmp_path)
+    assert refusal.value.code is ErrorCode.NO_SAMPLES
     assert ".npz" in refusal.value.hint
 
 
 def test_a_folder_that_is_not_there_is_an_error_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "calib").mkdir()
-    with pytest.raises(UsageError, match="no such calibration data") as refusal:
+    with pytest.raises(UsageError, match="calbi") as refusal:
         Asked(*ONE).look(tmp_path / "calbi")
+    assert refusal.value.code is ErrorCode.NOT_FOUND
     assert "calib" in refusal.value.hint
 
 
@@ -269,7 +272,7 @@ def test_an_image_and_a_named_member_make_one_sample(tmp_path: Path) -> None:
     }
 
 
-def test_a_named_mask_in_a_shard_is_passed_over(tmp_path: Path) -> None:
+def test_a_named_mask_in_a_shard_is_ignored(tmp_path: Path) -> None:
     members = {"7.png": png(photo(1)), "7.seg.png": png(photo(2))}
     report = Asked("x:uint8[batch,3,40,48]").look(shard(tmp_path / "a.tar", members))
     assert (report.exit_code, report.skipped) == (0, {".seg.png": 1})
@@ -278,10 +281,7 @@ def test_a_named_mask_in_a_shard_is_passed_over(tmp_path: Path) -> None:
 def test_two_images_of_one_key_are_an_error(tmp_path: Path) -> None:
     members = {"7.jpg": png(photo(1)), "7.png": png(photo(2))}
     report = Asked("x:uint8[batch,3,40,48]").look(shard(tmp_path / "a.tar", members))
-    assert (
-        "more than one member for an input: 7.jpg, 7.png"
-        in needed(report, FindingKind.NAMES).detail
-    )
+    assert "7.jpg, 7.png" in needed(report, FindingKind.NAMES).detail
 
 
 def test_nothing_is_written_where_a_shard_says(tmp_path: Path) -> None:

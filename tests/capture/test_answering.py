@@ -39,7 +39,8 @@ def test_export_does_not_pass_a_size_that_it_excludes(job_of: JobOf) -> None:
 
 
 def test_a_size_that_makes_no_difference_is_noted(job_of: JobOf) -> None:
-    assert capture_export(job_of(Alike(), X)).notes == ("torch.export took for granted: n != 300",)
+    (note,) = capture_export(job_of(Alike(), X)).notes
+    assert "n != 300" in note
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
@@ -47,7 +48,7 @@ def test_a_trace_after_a_refused_export_is_tried_at_that_size(job_of: JobOf) -> 
     job = job_of(At300(), X)
     with pytest.raises(ConversionError):
         capture_export(job)
-    with pytest.raises(ConversionError, match="froze a branch on sizes: at n=300"):
+    with pytest.raises(ConversionError, match="n=300"):
         capture_trace(job)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.capture.evidence import Symptom
 from modelc.capture.framework_errors import reason_of
 from modelc.capture.refusals import (
     BY_SCRIPT,
@@ -119,7 +120,8 @@ def test_strict_refuses_a_branch_as_export_does_so_it_is_not_tried(job_of: JobOf
     job = job_of(Net(branch), SPEC)
     assert not can_strict_help([refusal(capture_export, job)])
     error = refusal(capture_export_strict, job)
-    assert error.message.startswith("torch.export (strict) refused the model: a branch depends")
+    assert Symptom.DATA_BRANCH in error.evidence.symptoms
+    assert "(strict)" in error.message
     assert f"(at {__file__}:{inspect.getsourcelines(branch)[1] + 1})" in error.message
 
 
@@ -131,7 +133,7 @@ def test_a_graph_break_names_the_call_and_the_users_line(job_of: JobOf) -> None:
             return packed.data
 
     error = refusal(capture_export_strict, job_of(Packed(), "x:float32[batch=1..4,3,2]"))
-    assert "it cannot follow pack_padded_sequence" in error.message
+    assert "pack_padded_sequence" in error.message
     assert f"(at {__file__}:" in error.message
 
 
@@ -185,10 +187,10 @@ def test_what_exporters_say_of_operators_is_read(
 def test_every_row_has_a_way_out_and_a_pattern_that_is_not_always_found() -> None:
     for cause in CAUSES:
         assert cause.hint
-        assert cause.pattern.search("RuntimeError: no such words") is None
+        assert cause.pattern.search("RuntimeError: unknown") is None
 
 
-def test_of_several_refusals_the_cause_is_told_before_a_compilers_complaint(job_of: JobOf) -> None:
+def test_of_several_refusals_a_known_cause_comes_before_a_compiler_error(job_of: JobOf) -> None:
     script = refusal(capture_script, job_of(Starred(), SPEC, capture=Capture.SCRIPT))
     export = refusal(capture_export, job_of(Net(branch), SPEC))
     other = ConversionError("something else", hint="look")
@@ -205,11 +207,12 @@ def test_a_library_beside_torch_is_the_users_own() -> None:
     assert not is_user_file(f"{root}/nn/functional.py")
 
 
-def test_a_guard_in_torchs_symbols_is_told_in_words() -> None:
+def test_a_guard_in_torchs_symbols_names_the_dim() -> None:
     text = (
         "Constraints violated (past)! For more information, run with TORCH_LOGS.\n"
         "  - Not all values of past = L['tensors'][3].size()[2] in the specified range past <= 63 "
         "satisfy the generated guard Min(16 + 16*L['tensors'][3].size()[2], 32) == 16."
     )
-    told = reason_of(ValueError(text))
-    assert told == "what it made holds for some sizes of dim 'past' alone, not for its range"
+    reason = reason_of(ValueError(text))
+    assert "'past'" in reason
+    assert "size()" not in reason

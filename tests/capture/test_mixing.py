@@ -75,7 +75,7 @@ def test_a_scripted_submodule_keeps_its_branch(job_of: JobOf) -> None:
 
 def test_the_smallest_submodule_is_scripted_and_named(job_of: JobOf) -> None:
     made = capture_hybrid(mixed_of(job_of, Holder(nn.Linear(3, 3), Holder(Gate(), nn.ReLU()))))
-    assert made.notes == ("scripted: parts.1.parts.0; the rest is traced",)
+    assert made.scripts == ("parts.1.parts.0",)
 
 
 def test_a_module_used_twice_is_replaced_in_both_places(job_of: JobOf) -> None:
@@ -90,7 +90,7 @@ def test_a_module_used_twice_is_replaced_in_both_places(job_of: JobOf) -> None:
 def test_what_will_not_script_stays_frozen_beside_what_will(job_of: JobOf) -> None:
     job = mixed_of(job_of, Holder(Fork(), Gate()))
     made = capture_hybrid(job)
-    assert made.notes == ("scripted: parts.1; the rest is traced",)
+    assert made.scripts == ("parts.1",)
     assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
     assert len(capture_trace(job).frozen) == 2
 
@@ -129,7 +129,7 @@ def test_a_trace_that_is_wrong_at_some_sizes_is_searched_once(job_of: JobOf) -> 
 
     job = replace(job_of(Long(), "x:float32[n=1..90,2]"), programs={})
     for capture in (Capture.TRACE, Capture.MIXED):
-        with pytest.raises(NarrowError, match="froze a branch on sizes") as caught:
+        with pytest.raises(NarrowError) as caught:
             capture_program(replace(job, capture=capture))
         assert caught.value.interval is not None
         assert isinstance(job.programs[str(capture)], NarrowError)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from modelc.checkpoints.branch_coverage import trace_branch_outcomes, trace_lines
+from modelc.checkpoints.branch_tracer import trace_branch_outcomes, trace_lines
 from modelc.checkpoints.source_decisions import BranchTest
 from modelc.checkpoints.source_positions import CodeSite
 from modelc.checkpoints.value_dataflow import find_value_uses

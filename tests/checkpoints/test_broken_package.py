@@ -47,11 +47,9 @@ def test_a_broken_torchvision_is_named_and_not_the_folder(broken: Path) -> None:
         check=False,
     )
     assert ran.returncode == 4, ran.stderr
-    assert "transformers needs torchvision 0.20.0, which cannot be imported: RuntimeError" in (
-        ran.stderr
-    )
-    assert "operator torchvision::nms does not exist" in ran.stderr
-    assert "pip uninstall -y torchvision && pip install torchvision torch==" in ran.stderr
+    assert "torchvision 0.20.0" in (ran.stderr)
+    assert "torchvision::nms" in ran.stderr
+    assert " torch==" in ran.stderr
 
 
 def test_an_error_of_the_model_alone_passes_through() -> None:

@@ -89,6 +89,6 @@ def test_it_is_bit_for_bit_what_a_copy_gives(build: Callable[[], nn.Module]) -> 
 @pytest.mark.parametrize("way", ["in place", "data", "view"])
 def test_a_model_that_writes_to_its_weights_has_none(way: str) -> None:
     module = Writing(way)
-    with pytest.raises(Float64Error, match="may write to a weight"):
+    with pytest.raises(Float64Error, match="write"):
         reference(module, 0)
     assert torch.equal(module.weight, torch.ones(8))

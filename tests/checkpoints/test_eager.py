@@ -17,7 +17,7 @@ from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed, Runner
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 
@@ -103,12 +103,14 @@ def test_outputs_of_any_shape_have_stable_names(
 def test_an_output_that_is_no_tensor_is_left_out_and_noted() -> None:
     eager = does(lambda x: Result(x, "cat"))
     eager.run(X)
-    assert eager.notes == ("output label is a str and left out",)
+    assert len(eager.notes) == 1
+    assert "label" in eager.notes[0]
 
 
 def test_a_model_that_returns_no_tensor_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="returns no tensor but int"):
+    with pytest.raises(CheckpointError, match="int") as caught:
         does(lambda x: x.shape[0]).run(X)
+    assert caught.value.code is ErrorCode.NO_TENSOR
 
 
 def test_bfloat16_outputs_become_float32_and_float16_stays() -> None:
@@ -143,8 +145,9 @@ def test_read_only_and_reversed_feeds_are_taken() -> None:
 
 
 def test_a_rejected_feed_is_told_with_its_form() -> None:
-    with pytest.raises(CheckpointError, match=r"eager rejects x:float32\[2,3\]: mat1") as caught:
+    with pytest.raises(CheckpointError, match=r"x:float32\[2,3\]") as caught:
         opened(nn.Linear(4, 2), "x:float32[2,3]").run(X)
+    assert caught.value.code is ErrorCode.FEED_REJECTED
     assert "--input" in caught.value.hint
 
 
@@ -167,7 +170,7 @@ def test_nested_inputs_are_put_together() -> None:
 
 
 def test_a_missing_input_is_told_when_opening() -> None:
-    with pytest.raises(UsageError, match="forward requires pair"):
+    with pytest.raises(UsageError, match="pair"):
         opened(Meta(), "meta.a:float32[1]")
 
 
@@ -179,21 +182,24 @@ def test_a_stable_model_is_stable_even_with_nan() -> None:
 
 def test_functional_dropout_is_unstable() -> None:
     eager = does(lambda x: {"a": x, "b": nn.functional.dropout(x, 0.5)})
-    with pytest.raises(CheckpointError, match=r"same feed: b \(functional dropout"):
+    with pytest.raises(CheckpointError, match=" b ") as caught:
         eager.check_stable({"x": np.ones((64, 3), np.float32)})
+    assert caught.value.code is ErrorCode.UNSTABLE_OUTPUTS
 
 
 def test_an_unstable_module_in_training_mode_is_named() -> None:
     module = Waking()
     module.inner.p = 0.5
-    with pytest.raises(CheckpointError, match="in training mode: inner"):
+    with pytest.raises(CheckpointError, match="inner") as caught:
         opened(module).check_stable({"x": np.ones((64, 3), np.float32)})
+    assert caught.value.code is ErrorCode.UNSTABLE_OUTPUTS
 
 
 def test_a_module_that_turns_training_on_is_noted() -> None:
     eager = opened(Waking())
     eager.check_stable(X)
-    assert eager.notes == ("in training mode during forward: inner",)
+    assert len(eager.notes) == 1
+    assert "inner" in eager.notes[0]
 
 
 def test_outputs_that_come_and_go_are_unstable() -> None:
@@ -282,7 +288,8 @@ def test_flat_gives_shared_outputs_and_inputs_as_copies() -> None:
 def test_flat_leaves_inputs_alone_once_a_write_was_seen() -> None:
     eager = does(lambda x: x.mul_(2))
     eager.check_stable(X)
-    assert eager.notes == ("the model writes into its inputs: x; artifacts work on copies",)
+    assert len(eager.notes) == 1
+    assert "(x)" in eager.notes[0]
     x = torch.ones(2, 3)
     eager.flat(x)
     assert torch.equal(x, torch.ones(2, 3))
@@ -383,7 +390,7 @@ def test_kept_answers_are_computed_once_for_each_feed_and_variant() -> None:
 
     eager = does(doubled)
     eager.names(X)
-    with eager.cache_answers():
+    with eager.cache_variants():
         runs.clear()
         first = list(eager.draw_perturbed(X, 2**-24, pairs=2))
         again = list(eager.draw_perturbed(X, 2**-24, pairs=2))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modelc.checkpoints.factory import build_module
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
 Write = Callable[[str], str]
 
@@ -51,7 +51,7 @@ def test_a_value_of_the_wrong_type_is_refused(write_module: Write, key: str, tex
 def test_a_wrong_keyword_lists_the_parameters(write_module: Write) -> None:
     with pytest.raises(UsageError, match="takes size, rate, deep, name, widths") as caught:
         build_module(f"{write_module(TYPED)}:Net", {"sise": "1"})
-    assert caught.value.hint == "did you mean size?"
+    assert "size?" in caught.value.hint
 
 
 def test_a_missing_argument_is_a_usage_error() -> None:
@@ -83,24 +83,25 @@ def test_a_file_name_is_turned_into_the_right_form() -> None:
 
 def test_a_missing_module_is_told_with_the_closest(write_module: Write) -> None:
     name = write_module(TYPED)
-    with pytest.raises(UsageError, match="there is no module") as caught:
+    with pytest.raises(UsageError) as caught:
         build_module(f"{name[:-1]}:Net", {})
+    assert caught.value.code is ErrorCode.NOT_FOUND
     assert name in caught.value.hint
 
 
 def test_a_missing_factory_is_told_with_close_names(write_module: Write) -> None:
     with pytest.raises(UsageError, match="has no 'numbr'") as caught:
         build_module(f"{write_module(TYPED)}:numbr", {})
-    assert caught.value.hint == "did you mean number?"
+    assert "number?" in caught.value.hint
 
 
 def test_a_factory_that_gives_no_module_is_refused(write_module: Write) -> None:
-    with pytest.raises(CheckpointError, match=r"returned int, not a torch\.nn\.Module"):
+    with pytest.raises(CheckpointError, match=" int"):
         build_module(f"{write_module(TYPED)}:number", {})
 
 
 def test_what_cannot_be_called_is_refused(write_module: Write) -> None:
-    with pytest.raises(UsageError, match="is a int"):
+    with pytest.raises(UsageError, match=" int"):
         build_module(f"{write_module(TYPED)}:VALUE", {})
 
 

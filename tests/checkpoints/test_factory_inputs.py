@@ -10,7 +10,7 @@ from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.factory import build_module
 from modelc.checkpoints.loaded_module import LoadedModule, merge_known_inputs
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 
 Write = Callable[[str], str]
@@ -85,10 +85,8 @@ def test_a_config_without_a_whole_size_says_nothing(tmp_path: Path, zoo: str) ->
 
 def test_weights_are_never_fetched(tmp_path: Path, zoo: str) -> None:
     loaded = opened(tmp_path, f"{zoo}:fetching", in_chans="1")
-    assert f"{zoo}:fetching was given pretrained=False: the weights are the checkpoint's" in (
-        loaded.notes
-    )
-    with pytest.raises(UsageError, match="pretrained=true would fetch weights"):
+    assert any("pretrained=False" in note for note in loaded.notes)
+    with pytest.raises(UsageError, match="pretrained=true"):
         opened(tmp_path, f"{zoo}:create_model", model_name="tiny", pretrained="true")
 
 
@@ -103,5 +101,6 @@ def test_a_parameter_by_position_only_is_given(tmp_path: Path, zoo: str) -> None
 
 def test_an_argument_that_nothing_takes_is_refused(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "net.ts")
-    with pytest.raises(UsageError, match="--model-arg depth has no effect"):
+    with pytest.raises(UsageError, match="depth") as caught:
         load_checkpoint(identify(tmp_path / "net.ts", factory=None, factory_args={"depth": "3"}))
+    assert caught.value.code is ErrorCode.NO_EFFECT

@@ -13,7 +13,7 @@ from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.eager_model import open_eager
 from modelc.checkpoints.huggingface_inputs import infer_inputs
 from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.errors import CheckpointError
+from modelc.core.errors import CheckpointError, ErrorCode
 from modelc.core.signature import Signature
 
 pytest.importorskip("transformers")
@@ -72,7 +72,7 @@ def test_a_folder_brings_module_and_inputs(folder: Path, capfd: pytest.CaptureFi
 def test_half_weights_are_brought_to_float32_and_noted(folder: Path) -> None:
     loaded = opened(folder)
     assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
-    assert "float16; they were brought to float32" in loaded.notes[0]
+    assert {"float16;", "float32"} <= set(loaded.notes[0].split())
 
 
 def test_what_a_folder_knows_runs_eager(folder: Path) -> None:
@@ -90,8 +90,9 @@ def test_missing_weights_are_refused_rather_than_random(folder: Path) -> None:
     del tensors["classifier.weight"]
     tensors["classifier.bias"] = torch.ones(7)
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"1 missing: classifier\.weight; 1 of another shape"):
+    with pytest.raises(CheckpointError, match=r"classifier\.weight") as caught:
         opened(folder)
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
     assert "1 missing: classifier.weight" in opened(folder, strict=False).notes
 
 
@@ -115,8 +116,9 @@ def test_a_config_of_something_else_is_refused(folder: Path) -> None:
 
 def test_an_unknown_model_type_is_an_error_of_the_checkpoint(folder: Path) -> None:
     reconfigure(folder, model_type="home_made", architectures=["AutoModel"])
-    with pytest.raises(CheckpointError, match="transformers cannot load"):
+    with pytest.raises(CheckpointError) as caught:
         opened(folder)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def test_images_are_known_by_size_and_channels() -> None:
@@ -167,4 +169,4 @@ def test_weights_that_are_missing_are_drawn_the_same_each_time(folder: Path) -> 
     first, second = (opened(folder, strict=False) for _ in range(2))
     drawn = [one.module.state_dict()["classifier.weight"] for one in (first, second)]
     assert torch.equal(*drawn)
-    assert "kept as the class drew them from seed 0: 1 tensors" in first.notes
+    assert any(note.startswith("1 tensors") for note in first.notes)

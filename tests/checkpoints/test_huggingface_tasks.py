@@ -15,7 +15,7 @@ from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.module_outputs import split_outputs
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.domain_search import choose_dims
@@ -70,8 +70,9 @@ def test_a_head_that_has_no_weights_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, "BertForMaskedLM", "BertConfig")
     with pytest.raises(CheckpointError, match=r"missing: .*classifier\.weight") as caught:
         opened(tmp_path, task="text-classification")
-    assert "has no weights for the head of task text-classification" in caught.value.message
-    assert "it was saved as BertForMaskedLM: give a task" in caught.value.hint
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
+    assert "text-classification" in caught.value.message
+    assert "BertForMaskedLM" in caught.value.hint
     assert "architectures" not in caught.value.hint
 
 
@@ -80,8 +81,9 @@ def test_a_body_without_weights_is_no_missing_head(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     kept = {n: t for n, t in load_file(path).items() if "layer.1.output.dense.weight" not in n}
     save_file(kept, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match="does not fit BertForMaskedLM, the class of task"):
+    with pytest.raises(CheckpointError, match="BertForMaskedLM") as caught:
         opened(tmp_path, task="fill-mask")
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
 
 
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "decoder_start_token_id": 0}
@@ -90,12 +92,12 @@ SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "decoder_star
 @pytest.mark.parametrize("task", ["text2text-generation-with-past", "text-generation-with-past"])
 def test_a_past_of_an_encoder_decoder_is_told_to_be_missing(tmp_path: Path, task: str) -> None:
     saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
-    with pytest.raises(UsageError, match="decoder with a past is not here yet") as caught:
+    with pytest.raises(UsageError) as caught:
         opened(tmp_path, task=task)
+    assert caught.value.code is ErrorCode.UNSUPPORTED
     whole = "--model-arg task=text2text-generation"
-    assert f"convert the whole: {whole}, or its encoder alone: {whole} --method encoder" in (
-        caught.value.hint
-    )
+    assert f"{whole}," in caught.value.hint
+    assert f"{whole} --method encoder" in caught.value.hint
 
 
 SMALL_WHISPER = {
@@ -121,9 +123,10 @@ def test_the_way_to_whispers_encoder_works_when_typed(tmp_path: Path, task: str)
 
 def test_a_part_that_lies_deeper_is_suggested_by_its_path(tmp_path: Path) -> None:
     saved(tmp_path, "WhisperForConditionalGeneration", "WhisperConfig", **SMALL_WHISPER)
-    with pytest.raises(UsageError, match="has no method 'encoder'") as caught:
+    with pytest.raises(UsageError, match="'encoder'") as caught:
         opened(tmp_path, method="encoder")
-    assert caught.value.hint == "did you mean model.encoder?"
+    assert caught.value.code is ErrorCode.NOT_FOUND
+    assert "model.encoder?" in caught.value.hint
 
 
 def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: Path) -> None:
@@ -183,16 +186,16 @@ def test_a_config_without_architectures_opens_without_a_head(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text(json.dumps(config))
     loaded = opened(tmp_path)
     assert type(loaded.module).__name__ == "BertModel"
-    assert "names no architecture" in loaded.notes[0]
+    assert "feature-extraction" in loaded.notes[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ({"task": "fill-masc"}, "unknown task 'fill-masc'", "did you mean 'fill-mask'?"),
-        ({"task": "object-detection"}, "a bert model has no task", "feature-extraction, fill-mask"),
-        ({"depth": "3"}, "--model-arg depth has no effect", "task=NAME"),
-        ({"length": "many"}, "length=many is no number of tokens", "length=512"),
+        ({"task": "fill-masc"}, "fill-masc", "'fill-mask'?"),
+        ({"task": "object-detection"}, "bert", "feature-extraction, fill-mask"),
+        ({"depth": "3"}, "depth", "task=NAME"),
+        ({"length": "many"}, "length.* many", "length=512"),
     ],
 )
 def test_what_is_no_task_is_told(
@@ -212,8 +215,9 @@ def test_more_tokens_are_taken_where_the_model_has_positions(tmp_path: Path) -> 
 
 def test_a_length_without_tokens_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, "ViTModel", "ViTConfig", image_size=16, patch_size=8)
-    with pytest.raises(UsageError, match="ViTModel takes no tokens"):
+    with pytest.raises(UsageError, match="ViTModel") as caught:
         opened(tmp_path, length="512")
+    assert caught.value.code is ErrorCode.NO_EFFECT
 
 
 DECODERS = {
@@ -290,8 +294,9 @@ def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Pa
 
 def test_states_that_are_no_keys_and_values_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, "MambaForCausalLM", "MambaConfig", state_size=4)
-    with pytest.raises(UsageError, match="MambaForCausalLM has no past keys and values") as caught:
+    with pytest.raises(UsageError, match="MambaForCausalLM") as caught:
         opened(tmp_path, task="text-generation-with-past")
+    assert caught.value.code is ErrorCode.UNSUPPORTED
     assert "task=text-generation" in caught.value.hint
 
 

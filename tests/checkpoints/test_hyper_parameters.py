@@ -64,16 +64,15 @@ def test_the_checkpoints_hyper_parameters_are_the_arguments(tmp_path: Path, nets
     x = torch.ones(1, 4)
     assert torch.equal(loaded.module(x), module(x))
     assert loaded.module.sizes == [1, {"a": None}]
-    assert "the weights were under the key 'state_dict'" in loaded.notes
-    told = "built with the hyper_parameters of the checkpoint: width=6, act='tanh', sizes=[1, "
-    assert any(note.startswith(told) for note in loaded.notes)
+    assert "'state_dict'" in loaded.notes[0]
+    assert any("width=6, act='tanh', sizes=[1, " in note for note in loaded.notes)
 
 
 def test_an_argument_of_the_users_goes_before_the_checkpoints(tmp_path: Path, nets: str) -> None:
     path = saved(tmp_path, build_module(f"{nets}:Lit", {"width": "6"}), {"width": 5, "act": "tanh"})
     loaded = opened(path, f"{nets}:Lit", width="6")
     assert isinstance(loaded.module.get_submodule("model.1"), torch.nn.Tanh)
-    assert "built with the hyper_parameters of the checkpoint: act='tanh'" in loaded.notes
+    assert loaded.notes[-1].endswith(": act='tanh'")
 
 
 def test_all_of_them_as_one_argument_go_by_its_name(tmp_path: Path, nets: str) -> None:
@@ -91,21 +90,21 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
     loaded = opened(saved(tmp_path, module, {"width": 5}), f"{nets}:{inner}")
     own = list(loaded.module.state_dict().values())
     assert all(torch.equal(a, b) for a, b in zip(own, module.state_dict().values(), strict=True))
-    assert any("was cut from the keys" in note for note in loaded.notes)
+    assert any("'model.'" in note or "'net.'" in note for note in loaded.notes)
 
 
 def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str) -> None:
     path = saved(tmp_path, build_module(f"{nets}:Lit", {}), Namespace(width=3))
-    with pytest.raises(CheckpointError, match="a Lightning checkpoint, whose hyper_") as caught:
+    with pytest.raises(CheckpointError, match="hyper_parameters") as caught:
         opened(path, f"{nets}:Lit")
-    assert "'state_dict'] alone" in caught.value.hint
+    assert "'state_dict'" in caught.value.hint
     assert opened(path, f"{nets}:Lit", allow_pickle=True).kind == "pickle"
 
 
 def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str) -> None:
     hyper = {"width": 3, "sizes": [torch.nn.ReLU()]}
     path = saved(tmp_path, build_module(f"{nets}:Lit", {}), hyper)
-    with pytest.raises(UsageError, match="hold sizes, a ReLU: no plain data") as caught:
+    with pytest.raises(UsageError, match=r"sizes.*ReLU") as caught:
         opened(path, f"{nets}:Lit", allow_pickle=True)
     assert "--model-arg sizes=VALUE" in caught.value.hint
     assert opened(path, f"{nets}:Lit", allow_pickle=True, sizes="()").module.sizes == ()

@@ -12,7 +12,7 @@ from torch import nn
 
 from modelc.checkpoints.checkpoint_files import identify, weight_files
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
-from modelc.core.errors import CheckpointError, ConsentError, UsageError
+from modelc.core.errors import CheckpointError, ConsentError, ErrorCode, UsageError
 from modelc.core.records import Checkpoint
 
 FACTORY = "torch.nn:Linear"
@@ -88,8 +88,9 @@ def test_a_shard_outside_the_folder_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors")
     index.write_text(json.dumps({"weight_map": {"a": f"../{tmp_path.name}/a.safetensors"}}))
-    with pytest.raises(CheckpointError, match="not beside it"):
+    with pytest.raises(CheckpointError) as caught:
         seen(index)
+    assert caught.value.code is ErrorCode.NOT_FOUND
 
 
 def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
@@ -113,20 +114,23 @@ def test_a_factory_goes_before_a_folders_config(tmp_path: Path) -> None:
 
 def test_a_folder_with_neither_is_refused_with_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
+    with pytest.raises(CheckpointError, match=r"notes\.txt") as caught:
         seen(tmp_path)
+    assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
 
 
 def test_a_missing_file_is_told_with_close_names(tmp_path: Path) -> None:
     weights(tmp_path / "resnet.pt")
-    with pytest.raises(UsageError, match="no such checkpoint") as caught:
+    with pytest.raises(UsageError) as caught:
         seen(tmp_path / "resnt.pt")
+    assert caught.value.code is ErrorCode.NOT_FOUND
     assert "resnet.pt" in caught.value.hint
 
 
 def test_weights_without_a_factory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--model PKG\.MOD:FACTORY is needed"):
+    with pytest.raises(UsageError) as caught:
         seen(weights(tmp_path / "a.pt"), factory=None)
+    assert caught.value.code is ErrorCode.FACTORY_REQUIRED
 
 
 def test_a_pickled_module_without_a_factory_is_told_as_such(tmp_path: Path) -> None:
@@ -134,7 +138,7 @@ def test_a_pickled_module_without_a_factory_is_told_as_such(tmp_path: Path) -> N
     torch.save(nn.Linear(3, 2), path)
     with pytest.raises(ConsentError, match=r"pickled torch\.nn\.modules\.linear\.Linear") as caught:
         seen(path, factory=None)
-    assert "--allow-pickle, only if you trust its maker" in caught.value.hint
+    assert "--allow-pickle" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
@@ -146,8 +150,9 @@ def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_text_named_pt_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_text("Not Found\n")
-    with pytest.raises(CheckpointError, match=r"it begins with b'Not Found"):
+    with pytest.raises(CheckpointError, match="Not Found") as caught:
         seen(tmp_path / "a.pt")
+    assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
@@ -155,21 +160,23 @@ def test_a_git_lfs_pointer_is_told_as_such(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     with pytest.raises(CheckpointError, match="Git LFS pointer") as caught:
         seen(tmp_path / name)
-    assert caught.value.hint == "run git lfs pull"
+    assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
 
 
 def test_a_truncated_zip_is_refused(tmp_path: Path) -> None:
     path = weights(tmp_path / "a.pt")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="cut short"):
+    with pytest.raises(CheckpointError) as caught:
         seen(path)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("x.npy", b"1")
-    with pytest.raises(CheckpointError, match=r"not PyTorch's: it holds x\.npy"):
+    with pytest.raises(CheckpointError, match=r"x\.npy") as caught:
         seen(tmp_path / "a.pt")
+    assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
 
 
 @pytest.mark.parametrize("size", [4, 20, -4])
@@ -177,8 +184,9 @@ def test_truncated_safetensors_are_refused(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.safetensors"
     save_file({"weight": torch.ones(8)}, path)
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CheckpointError, match="cut short"):
+    with pytest.raises(CheckpointError) as caught:
         seen(path)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def bin_shards(folder: Path, bias: object = None) -> Path:
@@ -205,8 +213,9 @@ def test_shards_that_torch_saved_with_a_config_are_hugging_face(tmp_path: Path) 
 def test_shards_of_another_kind_than_their_index_says_are_refused(tmp_path: Path) -> None:
     index = bin_shards(tmp_path)
     save_file({"bias": torch.ones(2)}, tmp_path / "m-2.bin")
-    with pytest.raises(CheckpointError, match="is safetensors and not state_dict"):
+    with pytest.raises(CheckpointError) as caught:
         seen(index)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def test_shards_that_torch_saved_fill_the_factorys_module(tmp_path: Path) -> None:
@@ -219,5 +228,5 @@ def test_shards_that_torch_saved_fill_the_factorys_module(tmp_path: Path) -> Non
 
 def test_a_shard_with_more_than_weights_is_refused(tmp_path: Path) -> None:
     index = bin_shards(tmp_path, bias=nn.Linear(1, 1))
-    with pytest.raises(CheckpointError, match=r"m-2\.bin holds more than weights"):
+    with pytest.raises(CheckpointError, match=r"m-2\.bin"):
         load_checkpoint(identify(index, factory=FACTORY, factory_args={}))

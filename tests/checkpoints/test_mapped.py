@@ -12,7 +12,7 @@ from torch import nn
 
 from modelc.checkpoints.eager_perturbations import perturb_weights
 from modelc.checkpoints.mapped_weights import FileMappings, preserve_tensor, release_pages
-from modelc.checkpoints.safetensors_checkpoint import read_portions
+from modelc.checkpoints.state_dict_checkpoint import read_portions
 from modelc.checkpoints.weight_loading import KeyRenaming, ModuleFiller
 
 if TYPE_CHECKING:

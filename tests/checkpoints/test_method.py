@@ -11,7 +11,7 @@ from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.signature import Dim, InputSpec, Signature
 
 Write = Callable[[str], str]
@@ -95,7 +95,7 @@ def test_inputs_are_bound_to_the_methods_parameters(tmp_path: Path, spec: str) -
     assert loaded.parameters == ("x", "scale")
     found = eager_of(loaded, "x", "scale").run({"x": X, "scale": X * 0})["output"]
     assert not found.any()
-    with pytest.raises(UsageError, match="encode requires x, which no input gives"):
+    with pytest.raises(UsageError, match=r"encode.* x"):
         eager_of(loaded, "scale")
 
 
@@ -173,8 +173,9 @@ class _Scripted(torch.nn.Module):
 def test_an_exported_program_has_no_other_method(tmp_path: Path) -> None:
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     torch.export.save(program, tmp_path / "net.pt2")
-    with pytest.raises(UsageError, match="an exported program has forward alone"):
+    with pytest.raises(UsageError) as caught:
         opened(tmp_path, None, "encode", "net.pt2")
+    assert caught.value.code is ErrorCode.UNSUPPORTED
 
 
 def test_forward_by_name_is_no_other_method(tmp_path: Path, spec: str) -> None:

@@ -31,16 +31,14 @@ class Root(nn.Module):
 SMALL, HUGE = ({"x": np.full(3, value, np.float32)} for value in (2.0, 3e9))
 
 
-def eager(module: nn.Module, patience: int) -> Eager:
+def eager(module: nn.Module, step_limit: int) -> Eager:
     names = bind_inputs(("x",), parameters_of(Root().forward))
-    return Eager(module.eval(), ("x",), names, patience=patience)
+    return Eager(module.eval(), ("x",), names, step_limit=step_limit)
 
 
 @pytest.mark.parametrize("module", [Root(), torch.jit.script(Root())], ids=["python", "script"])
 def test_a_run_that_never_ends_is_ended_and_said(module: nn.Module) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"eager is not done with x:float32\[3\] after 3,000 steps"
-    ):
+    with pytest.raises(CheckpointError, match=r"3,000 steps.*x:float32\[3\]"):
         eager(module, 3000).run_with_deadline(HUGE)
 
 
@@ -113,14 +111,14 @@ def catching_until(turns: int) -> None:
 
 
 def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
-    with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000, again=0.02)):
+    with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000, repeat_seconds=0.02)):
         catching()
 
 
 def test_a_float64_reference_that_never_ends_is_none() -> None:
     found = eager(Root(), 3000)
     assert found.run_exact({"x": np.linspace(1e30, 9e30, 7, dtype=np.float32)}) is None
-    assert "is not done" in found.no_float64
+    assert "3,000 steps" in found.no_float64
 
 
 def test_a_function_that_is_traced_afterwards_runs() -> None:
@@ -128,7 +126,7 @@ def test_a_function_that_is_traced_afterwards_runs() -> None:
         """Nothing is followed."""
 
     for steps in (100_000, 10):
-        with suppress(DeadlineExceededError), limit_steps(StepCounter(steps, again=0.01)):
+        with suppress(DeadlineExceededError), limit_steps(StepCounter(steps, repeat_seconds=0.01)):
             catching_until(100)
         before = sys.gettrace()
         sys.settrace(follow)

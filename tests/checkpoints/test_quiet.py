@@ -64,7 +64,7 @@ def answered(module: nn.Module) -> tuple[Eager, list[tuple[str, Feed]]]:
     eager.check_stable(rows(1))
     feeds = [(str(count), rows(count)) for count in (1, 2, 5, 2)]
     for name, feed in feeds:
-        outputs = eager.run_reference(feed, far=name == "5")
+        outputs = eager.run_reference(feed, extreme=name == "5")
         factor = 3 if isinstance(module, BranchAtFive) and name == "5" else 2
         assert np.array_equal(outputs["output"], feed["x"] * factor)
     return eager, feeds

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from modelc.checkpoints.sample_inputs import infer_specs, read_samples
 from modelc.core.contract import Array
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
 
 def saved(tmp_path: Path, value: object, *parameters: str) -> dict[str, Array]:
@@ -61,12 +61,12 @@ def test_nested_values_get_dotted_names(tmp_path: Path) -> None:
 
 
 def test_more_positional_inputs_than_parameters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="2 positional inputs; forward takes image"):
+    with pytest.raises(UsageError, match="image"):
         saved(tmp_path, [torch.ones(1)] * 2, "image")
 
 
 def test_a_leaf_that_is_no_tensor_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"meta\.flag is a bool"):
+    with pytest.raises(UsageError, match=r"meta\.flag"):
         saved(tmp_path, {"meta": {"flag": True}})
 
 
@@ -77,38 +77,43 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
 
 def test_objects_in_npz_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([object()]))
-    with pytest.raises(UsageError, match=r"cannot be read as \.npz"):
+    with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / "a.npz")
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.safetensors"])
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04 and then nothing")
-    with pytest.raises(UsageError, match="cannot be read as"):
+    with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / name)
+    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a"])
 def test_another_format_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"1")
-    with pytest.raises(UsageError, match="cannot be read") as caught:
+    with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / name)
+    assert caught.value.code is ErrorCode.UNSUPPORTED
     assert ".npz" in caught.value.hint
 
 
 def test_a_missing_file_is_told_with_the_closest(tmp_path: Path) -> None:
     (tmp_path / "samples.npz").touch()
-    with pytest.raises(UsageError, match="no such sample file") as caught:
+    with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / "sample.npz")
+    assert caught.value.code is ErrorCode.NOT_FOUND
     assert "samples.npz" in caught.value.hint
 
 
 def test_an_empty_file_of_samples_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz")
-    with pytest.raises(UsageError, match="holds no arrays"):
+    with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / "a.npz")
+    assert caught.value.code is ErrorCode.NO_SAMPLES
 
 
 def test_a_dtype_that_models_are_not_fed_is_refused() -> None:
-    with pytest.raises(UsageError, match="sample x is complex64"):
+    with pytest.raises(UsageError, match="complex64"):
         infer_specs({"x": np.ones(1, np.complex64)})

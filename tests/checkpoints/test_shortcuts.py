@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelc.checkpoints.branch_coverage import Place
+from modelc.checkpoints.branch_tracer import Place
 from modelc.checkpoints.data_branches import BranchReport, DataBranch, are_library_shortcuts
 from modelc.core.findings import BranchRecord
 from modelc.core.kinds import Capture

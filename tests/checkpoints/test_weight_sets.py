@@ -14,7 +14,7 @@ from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.weight_sets import describe_weight_sets
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}
@@ -60,7 +60,7 @@ def test_two_sets_that_fit_are_refused_with_names_sizes_and_difference(
         opened(path)
     assert f"{one!r} and {other!r}" in caught.value.message
     assert "2 tensors, 8 parameters" in caught.value.message
-    assert "differ by 10% of their norm" in caught.value.message
+    assert "10%" in caught.value.message
     assert caught.value.hint == f"add --weights-key {one}, or --weights-key {other}"
 
 
@@ -70,7 +70,8 @@ def test_a_key_picks_its_set(tmp_path: Path, one: str, other: str) -> None:
     assert value(opened(path, one)) == 1.0
     loaded = opened(path, other)
     assert value(loaded) == 2.0
-    assert loaded.notes == (f"the weights were under the key {other!r}",)
+    assert len(loaded.notes) == 1
+    assert repr(other) in loaded.notes[0]
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -83,14 +84,15 @@ def test_the_only_set_that_fits_is_taken_and_named(
     loaded = opened(path)
     taken, left = (one, other) if fitting == 0 else (other, one)
     assert value(loaded) == float(fitting + 1)
-    assert loaded.notes == (
-        f"the weights were under the key {taken!r}; of {left!r}, 0 of the module's 2 tensors fit",
-    )
+    assert len(loaded.notes) == 1
+    assert loaded.notes[0].index(repr(taken)) < loaded.notes[0].index(repr(left))
 
 
 def test_equal_sets_are_no_question(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "ema": state(1.0)})
-    assert opened(path).notes == ("the weights were under the key 'model'; 'ema' holds the same",)
+    (note,) = opened(path).notes
+    assert "'model'" in note
+    assert "'ema'" in note
 
 
 def test_an_optimizers_state_is_no_set(tmp_path: Path) -> None:
@@ -99,7 +101,8 @@ def test_an_optimizers_state_is_no_set(tmp_path: Path) -> None:
     linear(torch.ones(1, 3)).sum().backward()
     adam.step()
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "optimizer": adam.state_dict()})
-    assert opened(path).notes == ("the weights were under the key 'model'",)
+    (note,) = opened(path).notes
+    assert "'model'" in note
     assert [one.key for one in describe_weight_sets(path)] == ["model"]
 
 
@@ -114,12 +117,12 @@ def test_an_unknown_key_is_refused_with_those_there_are(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "model_ema": state(2.0)})
     with pytest.raises(UsageError, match="unknown --weights-key 'model_emma'") as caught:
         opened(path, "model_emma")
-    assert caught.value.hint == "did you mean 'model_ema'?"
+    assert "'model_ema'?" in caught.value.hint
 
 
 def test_a_set_that_does_not_fit_is_refused_as_ever(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "head": state(2.0, (5, 4))})
-    with pytest.raises(CheckpointError, match=r"weight is \(5, 4\) where the module has \(2, 3\)"):
+    with pytest.raises(CheckpointError, match=r"\(5, 4\).*\(2, 3\)"):
         opened(path, "head")
 
 
@@ -151,13 +154,15 @@ def test_names_that_begin_with_two_parts_are_two_sets(tmp_path: Path, suffix: st
         opened(path)
     loaded = opened(path, "teacher")
     assert value(loaded) == 2.0
-    assert loaded.notes == ("the weights were under the key 'teacher'",)
+    assert len(loaded.notes) == 1
+    assert "'teacher'" in loaded.notes[0]
 
 
 def test_a_part_is_not_taken_where_other_weights_would_be_left_out(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"net.weight": torch.ones(2, 3), "extra.x": torch.ones(1)})
-    with pytest.raises(CheckpointError, match="does not fit the module"):
+    with pytest.raises(CheckpointError) as caught:
         opened(path)
+    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
 
 
 def test_the_manifest_records_the_key(tmp_path: Path) -> None:
@@ -170,8 +175,9 @@ def test_a_key_has_no_effect_on_a_program(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.jit.script(nn.Linear(3, 2)).save(path)  # type: ignore[no-untyped-call]
     checkpoint = identify(path, factory=None, factory_args={}, weights_key="ema")
-    with pytest.raises(UsageError, match="--weights-key has no effect"):
+    with pytest.raises(UsageError, match="--weights-key") as caught:
         load_checkpoint(checkpoint)
+    assert caught.value.code is ErrorCode.NO_EFFECT
 
 
 def test_sets_are_described_with_size_and_difference(tmp_path: Path) -> None:

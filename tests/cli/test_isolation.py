@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from modelc.cli.run_options import process_bounds
 from modelc.core.errors import UsageError
+from modelc.pipeline.call_options import CallOptions
 
-MODULE = "modelc.benchmarks.dying"
+MODULE = "modelc.tests.nets.crash_net"
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def weights(tmp_path: Path) -> Path:
     """The checkpoint of the net that can die."""
     from safetensors.torch import save_file
 
-    from modelc.benchmarks.dying import net
+    from modelc.tests.nets.crash_net import net
 
     save_file(net().state_dict(), tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"
@@ -41,29 +43,29 @@ def isolated(surroundings: dict[str, str]) -> dict[str, str]:
 
 
 def test_bounds_are_read_as_people_write_them() -> None:
-    bounds = process_bounds(None, timeout="10 min", memory="2GiB")
+    bounds = process_bounds(CallOptions(timeout="10 min", memory="2GiB"))
     assert bounds is not None
     assert (bounds.timeout, bounds.memory) == (600.0, 2 << 30)
 
 
 def test_a_bound_asks_for_a_process_of_its_own() -> None:
-    assert process_bounds(None) is None  # as this suite is run
-    assert process_bounds(True) is not None
-    assert process_bounds(None, timeout="5") is not None
+    assert process_bounds(CallOptions()) is None  # as this suite is run
+    assert process_bounds(CallOptions(isolate=True)) is not None
+    assert process_bounds(CallOptions(timeout="5")) is not None
 
 
 @pytest.mark.parametrize(
     "given", [{"timeout": "5"}, {"memory": "8GB"}], ids=lambda given: next(iter(given))
 )
-def test_a_bound_without_a_process_to_hold_to_it_is_refused(given: dict[str, str]) -> None:
+def test_a_bound_without_a_process_to_hold_to_it_is_refused(given: Any) -> None:
     with pytest.raises(UsageError, match=r"no effect with --no-isolate"):
-        process_bounds(False, **given)
+        process_bounds(CallOptions(isolate=False, **given))
 
 
 @pytest.mark.parametrize("given", [{"timeout": "soon"}, {"memory": "much"}, {"memory": "5"}])
-def test_what_is_no_bound_is_refused(given: dict[str, str]) -> None:
+def test_what_is_no_bound_is_refused(given: Any) -> None:
     with pytest.raises(UsageError):
-        process_bounds(None, **given)
+        process_bounds(CallOptions(**given))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from modelc.cli.app import app
-from modelc.cli.common_options import Panel
+from modelc.pipeline.option_spec import Panel
 
 GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
 PANELS = [str(panel) for panel in Panel]

@@ -14,8 +14,10 @@ from modelc.cli.render_manifest import show_manifest
 from modelc.cli.render_run import show_plans, show_run
 from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome, RunSettings
+from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord, make_record
+from modelc.projects.setting_keys import RunSettings
+from modelc.reports.summary import random_warning
 
 if TYPE_CHECKING:
     import pytest
@@ -43,13 +45,13 @@ def model(*artifacts: ArtifactRun, state: str = "failed") -> ModelRun:
 def test_a_step_that_was_not_made_is_not_counted_as_made() -> None:
     lines = told(model(MADE, NOT_MADE))
     (row,) = [line for line in lines if "openvino" in line]
-    assert row.split() == ["openvino", "error"]
-    assert "1 proven, 0 refused, 1 not judged, 1 gate broken · 1 made, 0 taken up" in lines[-1]
+    assert row.split() == ["openvino", "failed"]
+    assert "1 passed, 0 rejected, 1 failed, 1 gate broken · 1 built" in lines[-1]
 
 
 def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "1 of 1 model stopped" in told(model(state="error"))[-1]
-    assert "1 model not begun" in told(model(state="not-run"))[-1]
+    assert "1 of 1 model failed" in told(model(state="error"))[-1]
+    assert "1 of 1 model skipped" in told(model(state="not-run"))[-1]
     wanted = (Wanted(target="onnx"),)
     order = Order(source=Source(checkpoint=Path("net.pt")), wanted=wanted, out=Path("out/net"))
     show_plans(
@@ -58,7 +60,7 @@ def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
         RunSettings(),
         json=False,
     )
-    assert "0 artifacts of 1 model by" in capsys.readouterr().out
+    assert "0 artifacts of 1 model " in capsys.readouterr().out
 
 
 def told_of(manifest: Manifest, *kept: str) -> list[str]:
@@ -81,15 +83,18 @@ def calibrated(records: ModuleType) -> Manifest:
 
 
 def test_a_run_tells_the_warnings_of_what_it_kept_each_once(records: ModuleType) -> None:
-    lines = told_of(calibrated(records), "onnx-int8", "openvino-int8")
+    manifest = calibrated(records)
+    lines = told_of(manifest, "onnx-int8", "openvino-int8")
+    calibration = manifest.artifacts[1].calibration
+    assert calibration is not None
     at = lines.index("net  out/net/manifest.json")
     assert lines[at + 1 : -1] == [
         "  calibration: 3 samples are all zero",
-        "  openvino-int8: calibrated with 300 random samples: real data may do far worse",
+        f"  openvino-int8: {random_warning(calibration)}",
         "  onnx-int8, openvino-int8: drawn feeds do not count (SQNR 4.2 dB)",
         "  onnx-int8, openvino-int8: kept 1 layer in fp32",
     ]
-    assert "0 made, 2 taken up" in lines[-1]
+    assert "0 built, 2 up to date" in lines[-1]
 
 
 def test_a_run_tells_the_warnings_that_export_tells(

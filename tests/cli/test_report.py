@@ -103,7 +103,18 @@ def test_what_got_worse_is_a_table_and_an_exit_code_if_asked(
     ran = door("report", full, worse)
     assert (ran.returncode, ran.stderr) == (0, "")
     lines = [line.split() for line in ran.stdout.splitlines()]
-    assert ["onnx", "verdict", "passed", "failed", "worse", "SQNR", "3.0", "dB", "<", "90"] in lines
+    assert [
+        "onnx",
+        "verdict",
+        "passed",
+        "rejected",
+        "worse",
+        "SQNR",
+        "3.0",
+        "dB",
+        "<",
+        "90",
+    ] in lines
     assert ran.stdout.splitlines()[-1].startswith("1 measure worse, 0 better")
     assert door("report", full, worse, "--fail-on-regression").returncode == 1
     assert door("report", worse, full, "--fail-on-regression").returncode == 0
@@ -126,33 +137,33 @@ def test_a_comparison_is_written_beside_the_newer_run(door: Door, full: Path, wo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (("nowhere",), "no such folder: nowhere"),
-        (("bare",), "has no manifest.json"),
-        (("full", "--report", "pdf"), "there is no report 'pdf'"),
-        (("full", "full", "full"), "3 runs were given"),
-        (("full", "--fail-on-regression"), "--fail-on-regression needs two folders"),
-        (("full", "full", "--report", "junit"), "there is no report 'junit' of two runs"),
-        (("full", "--report", "md,html", "-o", "one.md"), "-o one.md is one file"),
-        (("full/manifest.json/x",), "no such folder"),
+        (("nowhere",), "nowhere"),
+        (("bare",), "manifest.json"),
+        (("full", "--report", "pdf"), "'pdf'"),
+        (("full", "full", "full"), "3 runs"),
+        (("full", "--fail-on-regression"), "--fail-on-regression"),
+        (("full", "full", "--report", "junit"), "--report junit"),
+        (("full", "--report", "md,html", "-o", "one.md"), "-o one.md"),
+        (("full/manifest.json/x",), "manifest.json/x"),
     ],
 )
 def test_what_cannot_be_reported_is_refused(
-    refuse: Callable[..., str], full: Path, arguments: tuple[str, ...], said: str
+    refuse: Callable[..., str], full: Path, arguments: tuple[str, ...], named: str
 ) -> None:
     (full.parent / "bare").mkdir()
-    assert said in refuse("report", *arguments, code=2)
+    assert named in refuse("report", *arguments, code=2)
 
 
 def test_a_broken_manifest_is_refused(refuse: Callable[..., str], full: Path) -> None:
     (full / "manifest.json").write_text('{"schema_version": 2, "verdicts": 3}')
-    assert "is not a manifest" in refuse("report", "full", code=2)
+    assert "manifest.json" in refuse("report", "full", code=2)
 
 
 def test_a_file_of_somebody_else_is_not_replaced(refuse: Callable[..., str], full: Path) -> None:
     (full / "report.html").write_text("<h1>mine</h1>")
-    assert "no report of modelc" in refuse("report", "full", code=2)
+    assert "report.html" in refuse("report", "full", code=2)
 
 
 def test_no_framework_is_loaded_for_a_report(
@@ -203,14 +214,14 @@ def test_a_folder_that_is_validated_is_reported(
     assert names(out) == ["report.html"]
     single = door("validate", out / "model.torchscript.pt", "--report", "html")
     assert single.returncode == 2
-    assert "--report has no effect with the model file" in single.stderr
+    assert "--report" in single.stderr
 
 
 def test_an_unknown_report_is_refused_before_the_run(
     refuse: Callable[..., str], digits: tuple[str, ...]
 ) -> None:
     told = refuse("export", *digits, "--to", "torchscript", "--report", "htm", code=2)
-    assert "known are html, md, junit, sarif, json" in told
+    assert told.endswith("html, md, junit, sarif, json")
 
 
 @pytest.fixture
@@ -232,7 +243,7 @@ def test_a_project_has_an_index_above_the_page_of_each_model(door: Door, project
 def test_the_pages_of_a_project_stay_beside_each_other(door: Door, project: Path) -> None:
     ran = door("report", str(project), "-o", str(project / "x.html"))
     assert ran.returncode == 2
-    assert "leave -o out" in ran.stderr
+    assert f"-o {project / 'x.html'}" in ran.stderr
 
 
 def test_two_projects_are_compared_model_by_model(door: Door, project: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> N
     ("text", "says"),
     [
         ("[tolerance", "modelc.toml: Expected"),
-        ("tolerance = 3", "tolerance is no table"),
+        ("tolerance = 3", "tolerance is not a table"),
         ("[tolerance]\natol = true", "True is not a number"),
         (f"[tolerance]\natol = 1{'0' * 400}", "0 is not a number"),
         ("[tolerance.y]\nsqnr = 3", r"unknown tolerance in .*modelc.toml: 'sqnr'"),

@@ -54,7 +54,7 @@ class TestContractOfTheSmallNet(TargetContract):
 
 
 def test_a_precision_that_a_target_lacks_cannot_be_tested(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="torchscript in int8 cannot be tested so"):
+    with pytest.raises(UsageError, match="do not support torchscript in int8"):
         case_of(target_named("torchscript"), tmp_path, precision=Precision.INT8)
 
 

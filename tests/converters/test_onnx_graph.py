@@ -117,13 +117,13 @@ def test_the_opset_is_the_one_asked_for(job_of: JobOf, opset: int) -> None:
 
 @pytest.mark.parametrize("opset", [7, 17, 24, 99])
 def test_an_opset_that_cannot_be_written_is_a_usage_error(job_of: JobOf, opset: int) -> None:
-    with pytest.raises(UsageError, match=f"opset {opset} cannot be written"):
+    with pytest.raises(UsageError, match=f"--opset {opset}"):
         onnx_model.convert(job_of(nn.Linear(6, 2), X, opset=opset))
 
 
 @pytest.mark.parametrize("capture", [Capture.SCRIPT, Capture.TRACE])
 def test_a_new_opset_is_beyond_the_old_exporter(job_of: JobOf, capture: Capture) -> None:
-    with pytest.raises(ConversionError, match="ends at 20"):
+    with pytest.raises(ConversionError, match="20"):
         onnx_model.convert(job_of(nn.Linear(6, 2), X, capture=capture, opset=21))
 
 

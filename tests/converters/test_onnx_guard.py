@@ -95,7 +95,7 @@ def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_places_beyond_the_file_are_refused(tmp_path: Path, told: dict[str, object]) -> None:
-    with pytest.raises(RunnerError, match="unsound"):
+    with pytest.raises(RunnerError, match="corrupt"):
         read_graph(saved(tmp_path, outside(location="w.bin", **told)))
 
 
@@ -110,7 +110,7 @@ def test_sizes_that_have_no_bytes_are_refused(tmp_path: Path, dims: list[int], r
     )
     del tensor.dims[:]
     tensor.dims.extend(dims)
-    with pytest.raises(RunnerError, match="unsound: tensor 'w'"):
+    with pytest.raises(RunnerError, match="tensor 'w'"):
         read_graph(saved(tmp_path, tensor))
 
 
@@ -147,5 +147,5 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
     size = bytes([len(name)])
     data = path.read_bytes().replace(size + name, size + b"\xff" * len(name))
     path.write_bytes(data)
-    with pytest.raises(RunnerError, match=r"no text|unsound|onnx"):
+    with pytest.raises(RunnerError, match=r"UTF-8|corrupt|onnx"):
         onnx_model.inspect(path)

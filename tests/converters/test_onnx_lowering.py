@@ -64,7 +64,7 @@ def test_a_lower_opset_is_the_users_to_ask_for() -> None:
 
 
 def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"--opset 21 is beyond what --for allows: onnxruntime"):
+    with pytest.raises(UsageError, match=r"--opset 21 is newer than --for allows: onnxruntime"):
         choose_opset(21, OLD, default=20, last=23)
 
 
@@ -92,14 +92,14 @@ def test_a_lower_ir_version_stays(written: Written) -> None:
 
 FAULTS = {
     "its opset is 21": model_of(opset=21),
-    "its opset of ai.onnx.ml is 5": model_of(domains=[("ai.onnx.ml", 5)]),
+    "its ai.onnx.ml opset is 5": model_of(domains=[("ai.onnx.ml", 5)]),
     "is an operator of mine: Odd": model_of(
         helper.make_node("Odd", ["x"], ["y"], domain="mine"), domains=[("mine", 1)]
     ),
-    "it holds uint4 tensors, which need IR 10": model_of(
+    "it contains uint4 tensors, which require IR 10": model_of(
         ir=10, weights=[helper.make_tensor("w", TensorProto.UINT4, [2], [1, 2])]
     ),
-    "it holds int4 tensors, which need IR 10": model_of(
+    "it contains int4 tensors, which require IR 10": model_of(
         helper.make_node("Cast", ["x"], ["z"], to=TensorProto.INT4),
         helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
         ir=10,
@@ -199,6 +199,6 @@ def test_a_quantizer_that_raised_the_opset_is_caught(job_of: JobOf, written: Wri
 
 
 def test_bfloat16_is_refused_for_runtimes_before_its_opset() -> None:
-    with pytest.raises(UsageError, match="bf16 is written at opset 22"):
+    with pytest.raises(UsageError, match="bf16 requires opset 22"):
         onnx_model.plan_opset(None, ["onnxruntime==1.20"], Precision.BF16)
     assert onnx_model.plan_opset(None, ["onnxruntime==1.23"], Precision.BF16).startswith("opset 22")

@@ -66,7 +66,7 @@ def test_a_name_of_modelcs_own_is_refused() -> None:
     for name in (*(target.NAME for target in BUILT_IN), "checkpoint"):
         taken, refused = find_plugins(BUILT_IN, [entry(name)])
         assert taken == ()
-        assert refused[0].endswith("is refused: modelc has that name itself")
+        assert refused[0].endswith("is rejected: modelc has a target of that name")
 
 
 def test_two_packages_with_one_name_are_both_refused() -> None:
@@ -108,10 +108,10 @@ def test_without_such_packages_no_column_says_where_from() -> None:
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         (GOOD.replace("def claims", "def claimed"), "it lacks claims()"),
-        (GOOD.replace('"mine", "a format', '"yours", "a format'), "it calls itself 'yours'"),
-        (GOOD.replace('".mine"', '"mine"'), "which begins with no dot"),
+        (GOOD.replace('"mine", "a format', '"yours", "a format'), "its NAME is 'yours'"),
+        (GOOD.replace('".mine"', '"mine"'), "which does not begin with a dot"),
         (GOOD.replace('{Precision.FP32: "onnx"}', "{}"), "MADE_FROM names no precision"),
-        (GOOD.replace("Precision.FP32:", '"fp32x":'), "is no Precision"),
+        (GOOD.replace("Precision.FP32:", '"fp32x":'), "is not a Precision"),
         (GOOD.replace('("cpu",)', '("tpu",)'), "not cpu or cuda"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> Non
     folder = installed("onnx", GOOD)
     assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_model\n"
     ran = modelc(folder, "-m", "modelc", "targets")
-    assert "the target 'onnx' of modelc-mine 1.5 is refused" in ran.stderr
+    assert "the target 'onnx' of modelc-mine 1.5 is rejected" in ran.stderr
 
 
 def broken() -> PluginTarget:

@@ -61,7 +61,7 @@ def test_each_input_finds_its_parameter(
 def test_a_misspelt_optional_input_is_refused_rather_than_put_by_order() -> None:
     with pytest.raises(UsageError, match="no parameter 'attention_maks'") as caught:
         result(optional, "input_ids", "attention_maks")
-    assert caught.value.hint == "did you mean 'attention_mask'?"
+    assert "'attention_mask'" in caught.value.hint
 
 
 def test_a_misspelt_input_is_not_swallowed_by_kwargs() -> None:
@@ -70,12 +70,12 @@ def test_a_misspelt_input_is_not_swallowed_by_kwargs() -> None:
 
 
 def test_a_missing_required_parameter_is_named() -> None:
-    with pytest.raises(UsageError, match=r"requires pair.*forward takes xs, pair"):
+    with pytest.raises(UsageError, match=r"requires pair\b.*xs, pair"):
         result(listed, "xs.0")
 
 
 def test_too_many_inputs_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"it takes x, mask"):
+    with pytest.raises(UsageError, match="x, mask"):
         result(plain, "a", "b", "c")
 
 

@@ -130,7 +130,7 @@ def test_a_spec_is_written_as_it_is_read(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_range_without_a_name_is_shown_with_one(text: str, mended: str) -> None:
-    with pytest.raises(UsageError, match="a range needs a name") as caught:
+    with pytest.raises(UsageError) as caught:
         parse_input(text)
     assert mended in caught.value.hint
     parse_input(mended)
@@ -175,12 +175,12 @@ def test_an_error_names_the_character(text: str, expected: str, character: int, 
 @pytest.mark.parametrize(
     ("text", "wanted", "hint"),
     [
-        ("x:float32[b=8..1]", "b=8..1 is no range: 8 is larger than 1", "b=1..8"),
-        ("x:float32[b=1..9..8]", "b=1..9..8 is no range: 9 is larger than 8", "b=1..8..9"),
-        ("x:float32[b=0..0]", "b=0..0 is no range: only the least size may be 0", "b=0..1"),
+        ("x:float32[b=8..1]", "b=8..1 is not a range: 8 is larger than 1", "b=1..8"),
+        ("x:float32[b=1..9..8]", "b=1..9..8 is not a range: 9 is larger than 8", "b=1..8..9"),
+        ("x:float32[b=0..0]", "b=0..0 is not a range: only the least size may be 0", "b=0..1"),
         (
             "x:float32[b=0..0..4]",
-            "b=0..0..4 is no range: only the least size may be 0",
+            "b=0..0..4 is not a range: only the least size may be 0",
             "b=0..1..4",
         ),
         ("x:float32[2]{1.5..-2}", "1.5 is larger than -2", "{-2..1.5}"),
@@ -196,13 +196,13 @@ def test_a_range_that_falls_says_which_end_is_larger(text: str, wanted: str, hin
 def test_a_misspelt_dtype_gets_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         parse_input("x:flaot32[2]")
-    assert caught.value.hint == "did you mean 'float32'?"
+    assert "'float32'" in caught.value.hint
 
 
 def test_an_unknown_dtype_gets_the_list() -> None:
     with pytest.raises(UsageError) as caught:
         parse_input("x:quux[2]")
-    assert caught.value.hint.startswith("dtypes are float32, float64")
+    assert "float32, float64" in caught.value.hint
 
 
 @pytest.mark.parametrize(

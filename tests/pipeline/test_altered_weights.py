@@ -12,12 +12,15 @@ from onnx import numpy_helper
 from modelc.converters.registry import target_named
 from modelc.core.contract import Weighted
 from modelc.core.events import ignore_events
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.eager_reference import open_subject, read_checkpoint
-from modelc.pipeline.judge_artifact import Candidate, judge_candidate
+from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.verdict_rules import judge_candidate
+
+from ..reasons import reason_codes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,11 +60,14 @@ def test_one_weight_off_by_a_hundred_thousandth_is_refused_by_name(
         candidate = Candidate(
             name="onnx", target=target_named("onnx"), precision=Precision.FP32, path=path
         )
-        return judge_candidate(candidate, subject, Judging(), stage)
+        asked = JudgeRequest(candidate=candidate, eager=subject, judging=Judging(), progress=stage)
+        return judge_candidate(asked).verdict
 
     assert judged(exported_digits / "model.onnx").passed
     verdict = judged(path)
     assert verdict.state is State.FAILED
     assert all(output.passed for output in verdict.outputs)
-    assert "the weight hidden.weight is not the checkpoint's: 1 of 8192 elements" in verdict.reason
+    assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
+    assert "hidden.weight" in verdict.reason
+    assert "1 of 8192 " in verdict.reason
     assert verdict.faults

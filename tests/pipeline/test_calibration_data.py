@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted, ignore_events
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.quantization import prepare_calibration, preview_calibration
 from modelc.pipeline.run_progress import Progress
+
+from ..reasons import has_code
 
 HELD_OUT = Path(__file__).parents[2] / "sample_models" / "digits_heldout.npz"
 BERT = ("ids:int64[batch=1..4,seq=2..16]{0..99}", "mask:int64[batch=1..4,seq=2..16]{0..1}")
@@ -112,7 +114,7 @@ def test_drawn_samples_are_like_the_sample_and_repeat(
             assert found.report.inputs[0].total.high <= 1
     assert records[0] == records[1]
     assert records[0].digest != records[2].digest
-    assert any("drawn, not real" in text for text in records[0].findings)
+    assert any("synthetic" in text for text in records[0].findings)
 
 
 def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
@@ -126,7 +128,7 @@ def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
 
 
 def test_a_look_without_inputs_is_refused() -> None:
-    with pytest.raises(UsageError, match="nothing says what goes into the model") as refusal:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INPUTS_UNKNOWN)) as refusal:
         preview_calibration(CalibrationOptions(source=str(HELD_OUT)), (), None, ignore_events)
     assert "--input" in refusal.value.hint
 

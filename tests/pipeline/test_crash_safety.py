@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.atomic_write import atomic_write, draft_file
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import (
     COMMIT_FOLDER,
@@ -25,6 +25,8 @@ from modelc.pipeline.manifest_file import (
 )
 from modelc.pipeline.output_folder import open_folder
 from modelc.pipeline.recorded_run import describe_changed_file, load_manifest
+
+from ..reasons import has_code
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = ("unshare", "--user", "--map-root-user", "--mount")  # where a folder may be mounted
@@ -110,7 +112,7 @@ def test_a_commit_that_leads_out_of_its_folder_is_refused(
         else FolderCommit(removals=(name,))
     )
     broken_off(digits_copy, manifest, changes, **{"0": b"0"})
-    with pytest.raises(UsageError, match="is not what modelc leaves"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
         load_manifest(digits_copy)
     assert not (digits_copy.parent / "out.txt").exists()
 
@@ -120,7 +122,7 @@ def test_a_commit_is_not_finished_under_the_run_that_makes_it(
 ) -> None:
     with open_folder(digits_copy):
         broken_off(digits_copy, manifest, FolderCommit())
-        with pytest.raises(UsageError, match="another modelc is writing"):
+        with pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_BUSY)):
             load_manifest(digits_copy)
 
 

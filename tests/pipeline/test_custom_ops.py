@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.stated_inputs import load_functions
+
+from ..reasons import has_code
 
 
 def test_what_it_names_is_what_writes_the_operator() -> None:
@@ -19,7 +21,7 @@ def test_what_it_names_is_what_writes_the_operator() -> None:
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    with pytest.raises(UsageError, match="of type float, which cannot be called"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_CALLABLE)):
         load_functions({"my::op": "math:pi"})
 
 

@@ -13,7 +13,7 @@ import pytest
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.calibration.preprocess import Preprocess
 from modelc.converters.registry import target_named
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
@@ -27,6 +27,8 @@ from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
+
+from ..reasons import has_code
 
 CALIB = Path(__file__).parents[2] / "sample_models" / "digits_calib"
 HELD_OUT = CALIB.with_name("digits_heldout.npz")
@@ -144,7 +146,7 @@ def test_samples_that_were_changed_are_found(int8_digits: Path, tmp_path: Path) 
 def test_without_data_it_is_refused_before_anything_is_read(digits_source: Source) -> None:
     nowhere = replace(digits_source, checkpoint=Path("/nowhere"))
     order = order_of(nowhere, Path("/nowhere/out"), "onnx:int8", lowering=Lowering())
-    with pytest.raises(UsageError, match="onnx-int8 needs calibration data") as caught:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_SAMPLES, option="calib")) as caught:
         run(order)
     assert "--calib" in caught.value.hint
 

@@ -117,3 +117,27 @@ def test_a_second_run_makes_the_same(order: Orders) -> None:
     again = made(asked, Mother(), Child())
     assert again.passed
     assert sorted(names(again)) == sorted(names(first))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfWeights(Child):
+    """Has half precision of its weights alone."""
+
+    FLOAT_ENDS: bool = True
+    MADE_FROM: Mapping[Precision, str] = field(
+        default_factory=lambda: {Precision.FP32: "mother", Precision.FP16: "mother"}
+    )
+
+
+def test_half_weights_are_made_from_another_capture(order: Orders) -> None:
+    manifest = made(order("mother", "child:fp16"), Mother(), HalfWeights())
+    assert manifest.passed
+    assert names(manifest) == ["mother", "mother-export", "child-fp16"]
+
+
+def test_a_second_parent_is_made_once(order: Orders) -> None:
+    asked = order("mother", "child", "child:fp16")
+    manifest = made(asked, Mother(), HalfWeights())
+    assert manifest.passed
+    assert sorted(names(manifest)) == ["child", "child-fp16", "mother", "mother-export"]
+    assert {one.made_from for one in manifest.artifacts if "child" in one.name} == {"mother-export"}

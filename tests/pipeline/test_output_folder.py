@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from modelc.core.contract import Job, Target
-from modelc.core.errors import CheckpointError, ConversionError, UsageError
+from modelc.core.errors import CheckpointError, ConversionError, ErrorCode, UsageError
 from modelc.core.events import Event, Noted
 from modelc.core.records import record_of
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
+
+from ..reasons import has_code
 
 NESTED = "modelc.sample_models.nested:detector"
 Fakes = Callable[..., Target]
@@ -59,7 +61,7 @@ def test_another_checkpoint_is_refused(
     order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
 ) -> None:
     before = run(order("fake"), targets=targets)
-    with pytest.raises(UsageError, match="holds artifacts of another checkpoint") as caught:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED)) as caught:
         run(order("second", source=other), targets=targets)
     assert "--overwrite" in caught.value.hint
     assert read_manifest(tmp_path / "out") == before
@@ -194,7 +196,7 @@ def test_a_file_in_the_way_is_a_usage_error(
     order: Orders, targets: tuple[Target, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "out").write_text("")
-    with pytest.raises(UsageError, match="cannot write to the output folder"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_WRITABLE)):
         run(order("fake"), targets=targets)
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from modelc.core.contract import Target
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.output_folder import FOLDER_LOCK, open_folder
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.tolerance import TOLERANCES
+
+from ..reasons import has_code
 
 Orders = Callable[..., Order]
 
@@ -33,7 +35,7 @@ def test_a_foreign_file_under_a_target_name_is_refused_and_kept(
     wanted.out.mkdir(parents=True)
     foreign = wanted.out / f"model{targets[0].SUFFIX}"
     foreign.write_text("mine")
-    with pytest.raises(UsageError, match=r"no manifest in .* knows it"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FILE_EXISTS)):
         run(wanted, targets=targets)
     assert foreign.read_text() == "mine"
 
@@ -47,7 +49,7 @@ def test_a_checkpoint_in_the_output_folder_is_never_replaced(
     shutil.copy(wanted.source.checkpoint, inside)
     before = inside.read_bytes()
     wanted = replace(wanted, source=replace(wanted.source, checkpoint=inside), overwrite=True)
-    with pytest.raises(UsageError, match="is read by this run"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.SAME_FILE)):
         run(wanted, targets=targets)
     assert inside.read_bytes() == before
 
@@ -63,7 +65,7 @@ def test_the_users_own_logs_stay(order: Orders, targets: tuple[Target, ...]) -> 
 def test_a_second_run_in_the_same_folder_waits_for_nobody_and_says_so(tmp_path: Path) -> None:
     with (
         open_folder(tmp_path),
-        pytest.raises(UsageError, match="another modelc is writing"),
+        pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_BUSY)),
         open_folder(tmp_path),
     ):
         pass
@@ -73,7 +75,10 @@ def test_a_second_run_in_the_same_folder_waits_for_nobody_and_says_so(tmp_path: 
 @pytest.mark.parametrize("name", ["logs", "rejected", "replaced", "worst"])
 def test_a_file_named_as_one_of_our_folders_is_a_usage_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} is a file"), open_folder(tmp_path):
+    with (
+        pytest.raises(UsageError, check=has_code(ErrorCode.FILE_EXISTS, naming=name)),
+        open_folder(tmp_path),
+    ):
         pass
     assert (tmp_path / name).read_text() == "mine"
 
@@ -90,7 +95,7 @@ def test_the_same_weights_in_other_code_are_another_model(
 
     other = {name: (mean, norm * 2) for name, (mean, norm) in manifest.fingerprint.items()}
     write_manifest(replace(manifest, fingerprint=other), wanted.out)
-    with pytest.raises(UsageError, match="of other model code"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED)):
         run(replace(wanted, source=replace(wanted.source, model_args=args)), targets=targets)
 
 

@@ -19,7 +19,7 @@ from modelc.core.verdict import State, Verdict
 from modelc.pipeline.api import export
 from modelc.pipeline.float64_reference import add_exact
 from modelc.pipeline.reply_evidence import Evidence
-from modelc.pipeline.rounding_ties import judge_with_ties
+from modelc.pipeline.rounding_ties import judge_evidence
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.masked_rows import count_padded_positions
@@ -99,7 +99,7 @@ def looked(
         precision=Precision.FP32,
         judge_on=judge_on,
     )
-    return judge_with_ties(evidence, subject)[1]
+    return judge_evidence(evidence, subject).verdict
 
 
 def altered(feed: Feed, found: Outputs, *, padded: bool, times: float) -> Outputs:

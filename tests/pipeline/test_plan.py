@@ -10,10 +10,12 @@ import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.contract import Readiness, Target
-from modelc.core.errors import MissingError, UsageError
+from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.kinds import Capture, Precision
 from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
+
+from ..reasons import has_code
 
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]
@@ -107,27 +109,29 @@ def test_an_unknown_precision_gives_the_known_ones() -> None:
 def test_a_precision_that_the_target_lacks_is_refused(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
-    with pytest.raises(UsageError, match="seed has no fp16"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="fp16")):
         make_plan(order("seed:fp16"), table)
 
 
 def test_a_capture_that_the_target_lacks_is_refused(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
-    with pytest.raises(UsageError, match="seed cannot be captured by script") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="capture")
+    ) as caught:
         make_plan(order("seed", capture=Capture.SCRIPT), table)
     assert "export or trace" in caught.value.hint
 
 
 def test_a_capture_that_a_parent_lacks_is_refused(order: Orders, table: tuple[Target, ...]) -> None:
-    with pytest.raises(UsageError, match="seed cannot be captured by script"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="capture")):
         make_plan(order("leaf", capture=Capture.SCRIPT), table)
 
 
 def test_a_device_that_the_target_does_not_run_on_is_refused(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
-    with pytest.raises(UsageError, match="seed does not run on cuda"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="cuda")):
         make_plan(order("other", "seed", judging=Judging(device="cuda")), table)
 
 
@@ -137,7 +141,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 
 def test_an_order_for_nothing_is_refused(order: Orders) -> None:
-    with pytest.raises(UsageError, match="nothing to make"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOTHING_TO_DO)):
         order()
 
 
@@ -145,7 +149,7 @@ def test_a_target_that_is_not_ready_is_missing_with_its_own_mend(
     order: Orders, fake: Fakes
 ) -> None:
     absent = Readiness(ready=False, reason="text is not installed", mend="pip install text")
-    with pytest.raises(MissingError, match="fake: text is not installed") as caught:
+    with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED)) as caught:
         make_plan(order("fake"), (fake(ready=absent),))
     assert caught.value.hint == "pip install text"
 
@@ -177,7 +181,7 @@ def test_a_converted_model_of_another_format_is_no_parent(
     order: Orders, table: tuple[Target, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.seed").write_text("")
-    with pytest.raises(UsageError, match="other is made from a checkpoint, not from seed"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="seed")):
         make_plan(order("other", parent=tmp_path / "mine.seed"), table)
 
 
@@ -194,7 +198,7 @@ def test_a_converted_model_of_another_format_is_no_parent(
 def test_an_option_of_precision_without_effect_is_refused(
     order: Orders, table: tuple[Target, ...], lowering: Lowering, option: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"{option} has no effect"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option=option.lstrip("-"))):
         make_plan(order("leaf", lowering=lowering), table)
 
 

@@ -16,7 +16,7 @@ from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import reply_evidence
-from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
+from modelc.pipeline.reply_evidence import Evidence, redraw
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
@@ -132,8 +132,8 @@ def looked(
         judge_on=judge_on,
     )
     assert evidence.verdict().state is State.FAILED  # what torch's own sums would refuse
-    _, verdict = redraw_and_judge(evidence, cast("EagerReference", SimpleNamespace(model=eager)))
-    return verdict
+    subject = cast("EagerReference", SimpleNamespace(model=eager))
+    return redraw(evidence.judge(), subject).verdict
 
 
 def test_a_pool_that_sums_in_order_passes() -> None:
@@ -205,5 +205,6 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
             tolerance=TOLERANCES[Precision.FP32],
         ),
     )
-    found, _ = redraw_and_judge(evidence, cast("EagerReference", SimpleNamespace(model=eager)))
-    assert all(one.again for one in found.references)
+    subject = cast("EagerReference", SimpleNamespace(model=eager))
+    found = redraw(evidence.judge(), subject)
+    assert all(one.again for one in found.evidence.references)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure
 from modelc.core.verdict import Limits, State
@@ -16,8 +16,9 @@ from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
+from modelc.validators.ruling import Ruling, decide
 
-from ..reasons import because
+from ..reasons import because, has_code, reason_codes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,12 +91,13 @@ def test_a_changed_file_is_refused_whatever_the_limits(folder: Path) -> None:
 def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
     manifest = manifest_in(folder)
     verdicts = tuple(
-        v.with_fault(ReasonCode.BRANCH_FROZEN, "a frozen branch") for v in manifest.verdicts
+        decide(v, [Ruling.fault(ReasonCode.BRANCH_FROZEN, "a frozen branch")])
+        for v in manifest.verdicts
     )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     done = rejudge_folder(folder, Judging(min_sqnr=0.0, rtol=10.0))
     assert set(states(done).values()) == {State.FAILED}
-    assert all("a frozen branch" in verdict.reason for verdict in done.verdicts)
+    assert all(ReasonCode.BRANCH_FROZEN in reason_codes(verdict) for verdict in done.verdicts)
 
 
 def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:
@@ -104,7 +106,7 @@ def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:
         replace(v, state=State.FAILED, reasons=because("shape")) for v in manifest.verdicts
     )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
-    with pytest.raises(UsageError, match="do not make its verdict again"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
         rejudge_folder(folder, USUAL)
 
 
@@ -159,7 +161,8 @@ def test_a_refused_twin_never_comes_back_as_the_file_that_took_its_place(folder:
         rejected=True,
     )
     broken = replace(
-        kept.with_fault(ReasonCode.OUTPUT_DIFFERS, "wrong at batch 3"), artifact="onnx"
+        decide(kept, [Ruling.fault(ReasonCode.OUTPUT_DIFFERS, "wrong at batch 3")]),
+        artifact="onnx",
     )
     verdicts = (
         *(broken if v is kept else v for v in manifest.verdicts),

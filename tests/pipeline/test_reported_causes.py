@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from modelc.converters.onnx_model import inspect as inspect_onnx
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted
 from modelc.core.kinds import Capture
 from modelc.core.manifest import Manifest
 from modelc.pipeline.api import inspect
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
+
+from ..reasons import has_code
 
 Orders = Callable[..., Order]
 Made = Callable[..., Source]
@@ -94,7 +96,7 @@ def refused(manifest: Manifest) -> str:
 @pytest.mark.needs("onnx")
 def test_a_trace_of_numpy_names_the_line_and_a_way_out(order: Orders, made: Made) -> None:
     reason = refused(run(order("onnx", source=made("Sorted"))))
-    assert reason.startswith("forward leaves torch for NumPy (at ")
+    assert "NumPy (at " in reason
     assert "told_nets.py:25), and a trace keeps what that gave once" in reason
     assert "--patch PKG.MOD:FN" in reason
     assert "capture it with" not in reason  # all were tried
@@ -144,11 +146,11 @@ def test_branches_that_were_not_watched_are_told_in_the_steps_own_line(
 def test_a_folder_is_no_artifact_and_one_in_it_is_named(order: Orders) -> None:
     out = order("torchscript").out
     run(order("torchscript"))
-    with pytest.raises(UsageError, match="is an output folder, not one artifact") as caught:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_AN_ARTIFACT)) as caught:
         inspect(out)
     assert f"modelc inspect {out / 'model.torchscript.pt'}" in caught.value.hint
 
 
 def test_a_folder_without_a_record_is_no_artifact_either(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no artifact that modelc knows"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_AN_ARTIFACT)):
         inspect(tmp_path)

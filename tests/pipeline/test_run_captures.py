@@ -16,15 +16,18 @@ from modelc.capture.size_constraints import NarrowError
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
-from modelc.core.kinds import Capture
+from modelc.core.kinds import Capture, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
 from modelc.pipeline import build_step
 from modelc.pipeline.attempt import Recipe
 from modelc.pipeline.build_step import _StepAttempts
 from modelc.pipeline.order import Order, Source
+from modelc.pipeline.run_context import Parent, RunMemory, StepWork
 from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
+
+from ..reasons import reason_codes
 
 Fakes = Callable[..., Target]
 Orders = Callable[..., Order]
@@ -152,7 +155,8 @@ def test_a_trace_of_what_eager_never_runs_is_refused_where_nothing_else_holds(
 ) -> None:
     found = run(order("fake"), targets=(fake(frozen=(line_one(other=False),)),))
     assert found.exit_code == 1
-    assert "gate.py:1: the capture froze tensor data there" in found.verdicts[0].reason
+    assert "gate.py:1" in found.verdicts[0].reason
+    assert ReasonCode.BRANCH_FROZEN in reason_codes(found.verdicts[0])
 
 
 def test_a_frozen_branch_whose_arms_feeds_took_is_harmless_where_they_agree(
@@ -160,7 +164,7 @@ def test_a_frozen_branch_whose_arms_feeds_took_is_harmless_where_they_agree(
 ) -> None:
     found = run(order("fake"), targets=(fake(frozen=(line_one(other=True),)),))
     assert found.passed
-    assert any("it agrees all the same" in note for note in found.verdicts[0].notes)
+    assert any("gate.py:1" in note for note in found.verdicts[0].notes)
 
 
 def test_a_capture_that_is_refused_is_recorded_and_the_next_is_tried(
@@ -268,7 +272,7 @@ def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> Non
 
 def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> None:
     told: list[str] = []
-    bench: Any = SimpleNamespace(progress=SimpleNamespace(note=told.append))
+    progress: Any = SimpleNamespace(note=told.append)
     step: Any = SimpleNamespace(name="onnx")
     tried = _StepAttempts(step=step)
     ways = [
@@ -278,7 +282,7 @@ def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> Non
     ]
     for way, reason in ways:
         tried.attempts.append(Attempt(capture="export", outcome="error", reason=reason, seconds=0))
-        tried._note_skipped(way, reason, bench)
+        tried._note_skipped(way, reason, progress)
     assert told == [
         "onnx: export error: it branches",
         "onnx: with attention: export error as before",
@@ -303,12 +307,15 @@ def test_rewrites_that_held_for_another_format_are_tried_first(
     step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))
     stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(model=None)
     order = SimpleNamespace(patches=())
-    bench: Any = SimpleNamespace(progress=stage, eager=subject, order=order, held=[])
-    parent: Any = None
+    memory = RunMemory()
+    run: Any = SimpleNamespace(
+        workspace=SimpleNamespace(progress=stage), eager=subject, order=order, memory=memory
+    )
+    work = StepWork(step=step, parent=Parent(name="eager", digest=""), run=run)
 
-    build_step._try_all(step, parent, bench)
+    build_step._try_all(work)
     assert asked == [("eager-attention",), ("scan",)]
     asked.clear()
-    build_step._try_all(step, parent, bench)
+    build_step._try_all(work)
     assert asked == [("scan", "tensor-lengths")]
-    assert bench.held == [("scan", "tensor-lengths")]
+    assert memory.held == [("scan", "tensor-lengths")]

@@ -39,7 +39,7 @@ def test_a_good_model_passes_in_every_format(
 @pytest.mark.needs("onnx")
 def test_a_search_blames_nobody_for_what_is_eagers_own_luck(tmp_path: Path) -> None:
     """A constant sound is normed by nothing but roundoff: eager's noise there is a lottery."""
-    from modelc.benchmarks import zoo
+    from modelc.tests.nets import zoo
 
     manifest = run(
         Order(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.signature import Signature, merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.dim_constraints import RejectedSizesError
@@ -21,6 +21,8 @@ from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import TOLERANCES
+
+from ..reasons import reason_codes
 
 Floats = NDArray[np.float32]
 Net = Callable[[Floats], Floats]
@@ -207,7 +209,7 @@ def test_rows_that_differ_fail_fp16_within_its_tolerance() -> None:
 
     verdict = judged(third, precision="fp16")
     assert verdict.state is State.FAILED
-    assert "equal rows come out apart" in verdict.reason
+    assert ReasonCode.EQUAL_ROWS_DIFFER in reason_codes(verdict)
     assert verdict.faults
 
 

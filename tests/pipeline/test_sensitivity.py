@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.findings import FaultOutcome, Sensitivity
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
@@ -18,6 +18,8 @@ from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.reports.result_rows import sensitivity_lines
+
+from ..reasons import has_code
 
 CODE = '''
 import torch
@@ -132,7 +134,7 @@ def test_a_size_that_no_feed_has_is_missed_and_said(exported: Callable[..., Mani
     assert missed
     assert missed[0].error == pytest.approx(0.5)
     first, second = sensitivity_lines(manifest.verdicts)
-    assert first == f"planted faults found: onnx {found.found} of 30"
+    assert first.endswith(f"onnx {found.found} of 30")
     assert all(fault.where in second for fault in missed)
 
 
@@ -208,5 +210,5 @@ def test_a_mask_along_an_inner_axis_shows_what_it_hides(exported: Callable[..., 
 
 @pytest.mark.parametrize("count", [-1, 1001])
 def test_a_number_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(UsageError, match=f"--sensitivity must be 0 to 1000, not {count}"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="sensitivity")):
         Judging(sensitivity=count)

@@ -16,7 +16,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
+from modelc.pipeline.reply_evidence import Evidence, redraw
 from modelc.pipeline.rounding_ties import settle_ties
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
@@ -121,9 +121,9 @@ def judged(
         judge_on=judge_on,
     )
     subject = cast("EagerReference", SimpleNamespace(model=eager))
-    evidence, verdict = redraw_and_judge(evidence, subject)
-    assert not verdict.passed  # what would be refused without a look at the ties
-    return settle_ties(evidence, verdict, subject)[1]
+    judged = redraw(evidence.judge(), subject)
+    assert not judged.passed  # what would be refused without a look at the ties
+    return settle_ties(judged, subject).verdict
 
 
 def other_choice() -> Choose:

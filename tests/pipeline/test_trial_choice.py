@@ -18,6 +18,7 @@ from modelc.pipeline.accuracy_gate import ratio_noise
 from modelc.pipeline.attempt import Recipe, Trial
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.trial_choice import choose_trial
+from modelc.validators.ruling import Judgment, Ruling
 from modelc.validators.tolerance import TOLERANCES
 
 
@@ -44,17 +45,15 @@ def trial(
         feeds=("held-out-1",),
         outputs=(output,),
     )
+    latency = Latency(milliseconds=milliseconds, parent=parent, device="cpu", runs=9, noise=noise)
     return Trial(
         recipe=Recipe(quantizer=QUANTIZERS[0]),
         workplace=Path(),
         converted=Converted(files=(), versions={}),
         files=(FileRecord(name="a.onnx", sha256="", size=size),),
-        verdict=verdict,
+        judgment=Judgment(measured=verdict, rulings=(Ruling(latency=latency),)),
         judged=cast("EagerReference", None),  # choosing does not look at it
         frozen=(),
-        latency=Latency(
-            milliseconds=milliseconds, parent=parent, device="cpu", runs=9, noise=noise
-        ),
     )
 
 

@@ -17,7 +17,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence, redraw_and_judge
+from modelc.pipeline.reply_evidence import Evidence, redraw
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
@@ -82,7 +82,7 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
     subject = SimpleNamespace(
         model=eager, references=references, example=references[0].feed.arrays, feeds=None
     )
-    return redraw_and_judge(evidence, cast("EagerReference", subject))[1]
+    return redraw(evidence.judge(), cast("EagerReference", subject)).verdict
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:
@@ -115,7 +115,7 @@ class Silence(nn.Module):
 def test_a_feed_on_which_the_order_of_a_sum_decides_is_left_out() -> None:
     verdict = verdict_of(Silence(), off_on("zeros"))
     assert verdict.passed, verdict.reason
-    assert "or another order of sums" in verdict.notes[0]
+    assert len(verdict.notes) == 1
     assert not verdict_of(Silence(), off_on("opt")).passed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.events import Event, Started
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Failure, Manifest
@@ -21,6 +21,8 @@ from modelc.pipeline.recorded_run import Moved
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
+
+from ..reasons import has_code
 
 Orders = Callable[..., Order]
 
@@ -145,7 +147,9 @@ def test_a_moved_checkpoint_is_found_where_it_is_said_to_be(
     moved.parent.mkdir()
     shutil.copy(order("torchscript").source.checkpoint, moved)
     write_manifest(_with_checkpoint(read(proven), "../gone.safetensors"), proven)
-    with pytest.raises(CheckpointError, match=r"gone\.safetensors is not there"):
+    with pytest.raises(
+        CheckpointError, check=has_code(ErrorCode.NOT_FOUND, naming="gone.safetensors")
+    ):
         validate_folder(proven)
     assert validate_folder(proven, moved=Moved(checkpoint=moved)).passed
 
@@ -158,7 +162,9 @@ def test_a_changed_checkpoint_is_an_error_of_the_checkpoint(proven: Path, tmp_pa
     changed = tmp_path / "changed.safetensors"
     shutil.copy(proven / read(proven).checkpoint.path, changed)
     flip(changed)
-    with pytest.raises(CheckpointError, match="is not the recorded checkpoint"):
+    with pytest.raises(
+        CheckpointError, check=has_code(ErrorCode.FILE_CHANGED, option="checkpoint")
+    ):
         validate_folder(proven, moved=Moved(checkpoint=changed))
     assert (proven / "model.torchscript.pt").exists()
 
@@ -170,7 +176,7 @@ def test_changed_samples_are_an_error_of_the_checkpoint(digits_copy: Path, tmp_p
     manifest = read(digits_copy)
     feeds = replace(manifest.feeds, samples="../samples.npz")
     write_manifest(replace(manifest, feeds=feeds), digits_copy)
-    with pytest.raises(CheckpointError, match="are gone or changed since the export"):
+    with pytest.raises(CheckpointError, check=has_code(ErrorCode.FILE_CHANGED, option="samples")):
         validate_folder(digits_copy)
 
 
@@ -178,7 +184,7 @@ def test_samples_that_are_gone_are_an_error_of_the_checkpoint(digits_copy: Path)
     manifest = read(digits_copy)
     feeds = replace(manifest.feeds, samples="../gone.npz")
     write_manifest(replace(manifest, feeds=feeds), digits_copy)
-    with pytest.raises(CheckpointError, match="are gone or changed"):
+    with pytest.raises(CheckpointError, check=has_code(ErrorCode.FILE_CHANGED, option="samples")):
         validate_folder(digits_copy)
 
 
@@ -224,7 +230,7 @@ def test_a_missing_sidecar_is_no_fault(digits_copy: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no manifest\.json"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_MANIFEST)):
         validate_folder(tmp_path)
 
 

@@ -87,7 +87,7 @@ def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
     lines = index_lines(read_results(project))
     outcomes = [one.line.outcome for one in lines]
     assert outcomes == sorted(outcomes, key=list(dict.fromkeys(outcomes)).index)
-    assert outcomes[0] is Outcome.FAILED
+    assert outcomes[0] is Outcome.REJECTED
     assert outcomes[-1] is Outcome.PASSED
     (stopped,) = [one for one in lines if one.model == "bad"]
     assert (stopped.reason, stopped.link) == ("bad.pt is cut short", "")
@@ -100,7 +100,7 @@ def test_an_older_success_of_a_model_that_stopped_is_no_row(project: Path, good:
     (project / "bad").mkdir()
     write_manifest(good, project / "bad")
     lines = [one for one in index_lines(read_results(project)) if one.model == "bad"]
-    assert [one.line.outcome for one in lines] == [Outcome.ERROR]
+    assert [one.line.outcome for one in lines] == [Outcome.FAILED]
 
 
 def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> No
     lines = index_lines(replace(results, record=replace(results.record, models=models)))
     (line,) = [one for one in lines if one.model == "net"]
     assert (line.line.outcome, line.said, line.reason) == (
-        Outcome.FAILED, "gate broken", "too large",
+        Outcome.REJECTED, "gate broken", "too large",
     )  # fmt: skip
 
 
@@ -182,13 +182,13 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
     write_manifest(other, project / "net")
     lines = {one.line.name: one for one in index_lines(read_results(project)) if one.model == "net"}
     assert list(lines) == ["onnx"]  # an export of another format is not of the run
-    assert (lines["onnx"].line.outcome, lines["onnx"].linked) == (Outcome.ERROR, False)
+    assert (lines["onnx"].line.outcome, lines["onnx"].linked) == (Outcome.FAILED, False)
     (artifact,) = good.artifacts
     files = (replace(artifact.files[0], sha256="0" * 64), *artifact.files[1:])
     changed = replace(good, artifacts=(replace(artifact, files=files),))
     write_manifest(changed, project / "net")
     (line,) = [one for one in index_lines(read_results(project)) if one.model == "net"]
-    assert line.line.outcome is Outcome.ERROR
+    assert line.line.outcome is Outcome.FAILED
     assert line.reason
 
 
@@ -202,8 +202,8 @@ def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
     models = (replace(end, state=state, artifacts=(stopped,)),)
     results = replace(results, record=replace(results.record, models=models))
     (line,) = index_lines(results)  # a later export made it
-    assert (line.line.outcome, line.said) == (Outcome.ERROR, "changed since")
+    assert (line.line.outcome, line.said) == (Outcome.FAILED, "changed since")
     failure = Failure(step="onnx", message="no memory", hint="", exit_code=5)
     manifest = replace(good, failures=(failure,))  # it was made before, and stands beside it
     (line,) = index_lines(replace(results, manifests={"net": manifest}))
-    assert (line.line.outcome, line.reason) == (Outcome.ERROR, "no memory")
+    assert (line.line.outcome, line.reason) == (Outcome.FAILED, "no memory")

@@ -141,7 +141,7 @@ def test_arguments_of_the_factory_are_given_and_written(tmp_path: Path) -> None:
 
 
 def test_no_code_is_imported_unless_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no module 'nowhere'"):
+    with pytest.raises(UsageError, match="no module 'nowhere'"):
         begun(tmp_path, DIGITS, model="nowhere:build")
     begun(tmp_path, DIGITS)
     assert not list(tmp_path.glob(".*"))

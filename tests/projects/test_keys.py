@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
-import pytest
 import typer
 
 from modelc.cli.app import app
@@ -21,10 +18,7 @@ from modelc.projects.setting_keys import (
     MODEL_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
-    SHARED_KEYS,
     TABLES,
-    Key,
-    KeyKind,
 )
 
 GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
@@ -40,12 +34,6 @@ OF_RUN = {
 }  # of `modelc run` as a whole
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
-KINDS = {
-    KeyKind.WHOLE: (int,),
-    KeyKind.NUMBER: (float,),
-    KeyKind.TRUTH: (bool,),
-    KeyKind.TEXT: (str,),
-}
 
 
 def options(command: str) -> dict[str, Any]:
@@ -57,32 +45,12 @@ def options(command: str) -> dict[str, Any]:
 
 
 EXPORT = options("export")
-BUILD = options("build-trt")
 
 
 def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
     own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
     engine = {key.name for key in ENGINE_KEYS}
     assert own == set(MODEL_KEYS) - engine - {"checkpoint", *OF_PROJECTS}
-
-
-def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
-    beside = {"against", "checkpoint", "prepare-only"}
-    own = set(BUILD) - set(EXPORT) - SHOWN - OF_RUN - OTHERWISE - beside
-    assert own == {key.name for key in ENGINE_KEYS}
-
-
-@pytest.mark.parametrize(
-    "key", [key for key in SHARED_KEYS if key.name not in OF_PROJECTS], ids=lambda key: key.name
-)
-def test_a_key_is_of_its_options_type(key: Key) -> None:
-    annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation
-    assert (get_origin(annotation) is list) is key.many
-    kind = get_args(annotation)[0] if key.many else annotation
-    if issubclass(kind, Enum):
-        assert tuple(one.value for one in kind) == key.choices
-    else:
-        assert kind in KINDS.get(key.kind, (str, Path))
 
 
 def test_no_name_means_two_things() -> None:
@@ -111,5 +79,5 @@ def test_what_no_option_says_is_told_by_the_key() -> None:
     assert not [
         key.name
         for key in (*RUN_KEYS.values(), *GATE_KEYS.values(), *LIMIT_KEYS.values())
-        if not key.told
+        if not key.help
     ]

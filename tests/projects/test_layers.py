@@ -122,11 +122,6 @@ def test_a_variable_of_the_commands_is_no_setting(project: Project) -> None:
     assert resolve_settings(project, Overrides(environment={"MODELC_ISOLATE": "0"})).warnings == ()
 
 
-def test_a_variable_of_a_former_option_is_told_its_new_name(project: Project) -> None:
-    (told,) = resolve_settings(project, Overrides(environment={"MODELC_BUDGET": "5"})).warnings
-    assert told.startswith("MODELC_BUDGET has no effect: use MODELC_MAX_TRIALS, a count")
-
-
 def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project) -> None:
     settings = resolve_settings(project, Overrides(environment={"MODELC_SEDE": "3", "PATH": "x"}))
     assert settings.warnings == ("nothing is called MODELC_SEDE: did you mean MODELC_SEED?",)

@@ -118,7 +118,7 @@ def test_an_artifact_that_the_project_no_longer_declares_is_told(
     proven: Callable[..., Manifest],
 ) -> None:
     found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx",)))
-    assert listed(found) == [("pt2", "verdict", Change.TOLD)]
+    assert listed(found) == [("pt2", "verdict", Change.INFO)]
     assert found.changed[0].after == "no longer declared"
 
 
@@ -153,7 +153,7 @@ def test_a_step_that_failed_is_worse_with_its_reason(proven: Callable[..., Manif
     assert "refused it" in found.changed[0].why
 
 
-@pytest.mark.parametrize(("prepare_only", "change"), [(False, Change.WORSE), (True, Change.TOLD)])
+@pytest.mark.parametrize(("prepare_only", "change"), [(False, Change.WORSE), (True, Change.INFO)])
 def test_what_waits_for_another_host_is_worse_unless_that_is_what_was_asked(
     proven: Callable[..., Manifest], prepare_only: bool, change: Change
 ) -> None:
@@ -178,8 +178,8 @@ def test_models_that_are_new_gone_or_not_asked_for_are_told(
     ended = ModelOutcome(name="new", folder="out/new", manifest=proven("onnx"))
     found = find_regression(base, (ended,), these)
     assert [(one.model, one.after, one.change) for one in found.changed] == [
-        ("new", "new", Change.TOLD),
-        ("old", "no longer declared", Change.TOLD),
+        ("new", "new", Change.INFO),
+        ("old", "no longer declared", Change.INFO),
     ]
     assert found.left_out == ("other: not asked for in this run",)
 

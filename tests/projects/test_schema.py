@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from modelc.core.errors import UsageError
 from modelc.projects.project_reader import read_project
 from modelc.projects.schema import SCHEMA_FILE
-from modelc.projects.setting_keys import FORMER_KEYS, GATE_KEYS, LIMIT_KEYS, MODEL_KEYS, RUN_KEYS
+from modelc.projects.setting_keys import GATE_KEYS, LIMIT_KEYS, MODEL_KEYS, RUN_KEYS
 
 SCHEMA: Any = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -101,7 +101,7 @@ def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
     assert {*RUN_KEYS, "defaults", "models", "tolerance"} == set(top)
-    assert set(model) == {*MODEL_KEYS, *FORMER_KEYS, "gates", "tolerance"}
+    assert set(model) == {*MODEL_KEYS, "gates", "tolerance"}
     assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
     assert set(model["gates"]["properties"]) == set(GATE_KEYS)
     assert set(top["tolerance"]["properties"]) == set(LIMIT_KEYS)

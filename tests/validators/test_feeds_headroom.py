@@ -13,8 +13,7 @@ from modelc.core.verdict import Verdict
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.output_scale import margin_on_feed
-from modelc.validators.tolerance import TOLERANCES
+from modelc.validators.tolerance import TOLERANCES, margin_on_feed
 
 Floats = NDArray[np.float64]
 Answer = tuple[Floats, Floats | None]

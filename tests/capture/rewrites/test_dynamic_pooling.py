@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.rewrite_table import REWRITE_TABLE
 
 POOLING = next(one for one in REWRITE_TABLE if one.name == "dynamic-max-pool")
-FIXED = ("torch.export refused the model: your code specialized it to be a constant (15)",)
+FIXED = evidence_of(Symptom.FIXED_SIZE)
 SIZES = ((4, 9), (13, 4), (20, 30))
 
 
@@ -62,7 +63,7 @@ def test_numbers_are_left_to_torch_and_nothing_stays() -> None:
 
 
 def test_it_suits_a_size_that_was_fixed_beside_a_pool() -> None:
-    assert POOLING.suits(Shares(), FIXED)
-    assert POOLING.suits(nn.Sequential(nn.AdaptiveMaxPool2d(3)), FIXED)
-    assert not POOLING.suits(Shares(), ("another reason",))
-    assert not POOLING.suits(nn.Linear(2, 2), FIXED)
+    assert POOLING.may_help(Shares(), FIXED)
+    assert POOLING.may_help(nn.Sequential(nn.AdaptiveMaxPool2d(3)), FIXED)
+    assert not POOLING.may_help(Shares(), RefusalEvidence())
+    assert not POOLING.may_help(nn.Linear(2, 2), FIXED)

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.rewrite_table import REWRITE_TABLE
 from modelc.capture.scripted_loops import inverse, solution
 
 LOOPED = next(one for one in REWRITE_TABLE if one.name == "looped-inverse")
-REFUSED = ("inverse cannot be written in ONNX of matrices whose size is not fixed",)
+REFUSED = evidence_of(Symptom.OPEN_INVERSE)
 
 
 class Filter(nn.Module):
@@ -48,6 +49,6 @@ def test_a_script_takes_the_loop_in_place_of_torchs() -> None:
 
 
 def test_it_suits_models_that_invert() -> None:
-    assert LOOPED.suits(Filter(), REFUSED)
-    assert not LOOPED.suits(Filter(), ("another reason",))
-    assert not LOOPED.suits(nn.Linear(2, 2), REFUSED)
+    assert LOOPED.may_help(Filter(), REFUSED)
+    assert not LOOPED.may_help(Filter(), RefusalEvidence())
+    assert not LOOPED.may_help(nn.Linear(2, 2), REFUSED)

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
 from modelc.capture.size_rewrites import LENGTH_REWRITES
 
 LINSPACE, NUMBERS, FREQUENCIES = (
     next(one for one in LENGTH_REWRITES if one.name == name)
     for name in ("dynamic-linspace", "symbolic-numbers", "dynamic-frequencies")
 )
-FIXED = ("torch.export refused the model: your code specialized it to be a constant (5)",)
+FIXED = evidence_of(Symptom.FIXED_SIZE)
 
 
 class Ramp(nn.Module):
@@ -44,9 +45,9 @@ def test_a_number_of_steps_is_left_to_torch() -> None:
 
 
 def test_it_suits_a_size_that_was_fixed_beside_a_linspace() -> None:
-    assert LINSPACE.suits(Ramp(), FIXED)
-    assert not LINSPACE.suits(nn.Linear(2, 2), FIXED)
-    assert not LINSPACE.suits(Ramp(), ("another reason",))
+    assert LINSPACE.may_help(Ramp(), FIXED)
+    assert not LINSPACE.may_help(nn.Linear(2, 2), FIXED)
+    assert not LINSPACE.may_help(Ramp(), RefusalEvidence())
 
 
 class Parts(nn.Module):
@@ -75,12 +76,10 @@ def test_numbers_of_a_size_stay_symbolic() -> None:
 
 
 def test_it_suits_a_number_that_was_taken_for_granted() -> None:
-    granted = (
-        "torch.export: dim 'n' is fixed at 20 (it took for granted: math.trunc(n / 2) == 10)",
-    )
-    assert NUMBERS.suits(Parts(), granted)
-    assert not NUMBERS.suits(Parts(), ("another reason",))
-    assert not NUMBERS.suits(nn.Linear(2, 2), granted)
+    granted = evidence_of(Symptom.ASSUMED_SIZE, Symptom.SIZE_ARITHMETIC)
+    assert NUMBERS.may_help(Parts(), granted)
+    assert not NUMBERS.may_help(Parts(), RefusalEvidence())
+    assert not NUMBERS.may_help(nn.Linear(2, 2), granted)
 
 
 class Frequencies(nn.Module):
@@ -101,6 +100,6 @@ def test_captured_frequencies_are_those_of_any_size() -> None:
 
 
 def test_it_suits_a_size_that_was_fixed_beside_frequencies() -> None:
-    assert FREQUENCIES.suits(Frequencies(), FIXED)
-    assert not FREQUENCIES.suits(Ramp(), FIXED)
-    assert not FREQUENCIES.suits(Frequencies(), ("another reason",))
+    assert FREQUENCIES.may_help(Frequencies(), FIXED)
+    assert not FREQUENCIES.may_help(Ramp(), FIXED)
+    assert not FREQUENCIES.may_help(Frequencies(), RefusalEvidence())

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.capture.padding_rewrites import PADDING_REWRITES
+from modelc.capture.evidence import Symptom, evidence_of
 from modelc.capture.rewrite_table import apply_rewrites, suggest_rewrites
+from modelc.capture.transformer_rewrites import PADDING_REWRITES
 
 from .conftest import Opened
 from .test_rewrites import agree, trace
@@ -17,7 +18,7 @@ from .test_rewrites import agree, trace
 (PADDING,) = PADDING_REWRITES
 Open = Callable[..., Opened]
 SPEC = "pixel_values:float32[batch=1..4,3,height=32..72,width=32..64]"
-FIXED = ("the trace froze a branch on sizes: at height=33 the model goes another way",)
+FIXED = evidence_of(Symptom.SIZE_BRANCH)
 pytest.importorskip("transformers")
 
 
@@ -28,7 +29,7 @@ def images(height: int, width: int) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet-v1", "mobilenet-v2", "focalnet"])
 def test_padding_follows_from_the_size(opened: Open, name: str) -> None:
-    from modelc.benchmarks.coverage_case import build
+    from modelc.tests.nets.cases import build
 
     eager, signature = opened(build(name), SPEC)
     with pytest.raises((RuntimeError, AssertionError)):
@@ -58,4 +59,4 @@ def test_the_amounts_are_those_of_the_library(kernel: int, stride: int, dilation
 
 
 def test_it_suits_models_that_pad_so_alone() -> None:
-    assert not PADDING.suits(nn.Linear(2, 2), FIXED)
+    assert not PADDING.may_help(nn.Linear(2, 2), FIXED)

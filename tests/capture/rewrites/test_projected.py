@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.capture.evidence import Symptom, evidence_of
 from modelc.capture.rewrite_table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export
 
 Open = Callable[..., Opened]
-REFUSED = "the TorchScript exporter cannot write LSTM, LSTMs with projections"
+REFUSED = evidence_of(Symptom.PROJECTED_LSTM)
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
 
 
@@ -64,9 +65,7 @@ def test_outputs_and_states_are_eagers(
 
 def test_it_suits_lstms_with_projections_that_were_refused(opened: Open) -> None:
     eager, _ = opened(Projected(), "x:float32[2,5,4]")
-    assert ("plain-projections",) in suggest_rewrites(eager, [REFUSED])
-    assert ("plain-projections",) not in suggest_rewrites(
-        eager, ["a branch depends on tensor data"]
-    )
+    assert ("plain-projections",) in suggest_rewrites(eager, REFUSED)
+    assert ("plain-projections",) not in suggest_rewrites(eager, evidence_of(Symptom.DATA_BRANCH))
     other, _ = opened(nn.LSTM(4, 6), "input:float32[2,5,4]")
-    assert ("plain-projections",) not in suggest_rewrites(other, [REFUSED])
+    assert ("plain-projections",) not in suggest_rewrites(other, REFUSED)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from modelc.capture.evidence import Symptom, evidence_of
 from modelc.capture.rewrite_table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
@@ -47,7 +48,7 @@ def test_a_state_shorter_than_the_kernel_is_taken(
     with pytest.raises((RuntimeError, AssertionError)):  # the padding is a branch on sizes
         agree(capture(eager, signature), eager, signature)
 
-    assert suggest_rewrites(eager, ["the trace froze a branch on sizes"])[0] == ("state-caches",)
+    assert suggest_rewrites(eager, evidence_of(Symptom.SIZE_BRANCH))[0] == ("state-caches",)
     with apply_rewrites(eager, ("state-caches",)) as copied:
         made = capture(copied, signature)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from modelc.capture.evidence import RefusalEvidence, find_symptoms
 from modelc.capture.rewrite_table import REWRITE_TABLE, apply_rewrites, suggest_rewrites
 from modelc.checkpoints.eager_model import Eager
 
@@ -59,7 +60,7 @@ def test_a_loop_over_tokens_becomes_one_of_any_length(
         agree(trace(eager, signature), eager, signature)
     before = eager.run({"input_ids": example(signature)})
 
-    assert ("scan",) in suggest_rewrites(eager, [])
+    assert ("scan",) in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("scan",)) as copied:
         made = trace(copied, signature)
 
@@ -73,7 +74,7 @@ def test_experts_are_batched_where_their_grouped_kernel_has_no_translation(opene
     eager, signature = opened(built("Mixtral", EXPERTS), IDS)
     before = model_of(eager).get_experts_implementation()
 
-    assert ("batched-experts",) in suggest_rewrites(eager, [])
+    assert ("batched-experts",) in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("batched-experts",)) as copied:
         program = export(copied, signature)
 
@@ -93,7 +94,7 @@ def test_every_expert_is_called_and_the_sum_is_that_of_the_chosen(opened: Open) 
     feed = {"x": example(signature, "x")}
     before, router = eager.run(feed), type(model_of(eager).router.classifier)
 
-    assert ("every-expert",) in suggest_rewrites(eager, [])
+    assert ("every-expert",) in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("every-expert",)) as copied:
         made, program = trace(copied, signature), export(copied, signature)
 
@@ -118,7 +119,7 @@ def sparse() -> Any:
 def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened: Open) -> None:
     window = {**EXPERTS, "sliding_window": 6, "use_cache": False}  # a cache would be cut to it
     eager, signature = opened(built("Mistral", window), IDS)
-    assert ("transformers-patches",) in suggest_rewrites(eager, [])
+    assert ("transformers-patches",) in suggest_rewrites(eager, RefusalEvidence())
     with apply_rewrites(eager, ("transformers-patches",)) as copied:
         program = export(copied, signature)
 
@@ -127,10 +128,10 @@ def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened:
 
 @pytest.mark.slow
 def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
-    from modelc.benchmarks.coverage_case import build, case_named
+    from modelc.tests.nets.cases import build, case_named
 
     eager, signature = opened(build("moonshine"), *case_named("moonshine").inputs)
-    assert ("eager-attention",) in suggest_rewrites(eager, [])
+    assert ("eager-attention",) in suggest_rewrites(eager, RefusalEvidence())
 
     assert any("sdpa_attention" in place for place in frozen(eager, signature))
     with apply_rewrites(eager, ("eager-attention",)) as copied:
@@ -142,13 +143,14 @@ def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_is_given_no_mask_makes_none_in_a_capture(opened: Open) -> None:
-    from modelc.benchmarks.coverage_case import build, case_named
+    from modelc.tests.nets.cases import build, case_named
 
     eager, signature = opened(build("autoformer"), *case_named("autoformer").inputs)
-    with pytest.raises(ValueError, match="Attention mask should be of size") as refused:
+    with pytest.raises(ValueError, match="mask") as refused:
         export(eager, signature)
 
-    assert suggest_rewrites(eager, [str(refused.value)])[0] == ("no-empty-masks",)
+    read = RefusalEvidence(symptoms=find_symptoms(str(refused.value)))
+    assert suggest_rewrites(eager, read)[0] == ("no-empty-masks",)
     with apply_rewrites(eager, ("no-empty-masks",)) as copied:
         program = export(copied, signature)
 

@@ -58,7 +58,7 @@ def test_what_lies_within_is_half_and_both_ends_are_float32(
 def test_an_overflow_is_kept_in_fp32_and_named_by_module(mlp: Path, made: Made) -> None:
     half, converted = made(mlp, FP16, WIDE)
     kept = [note for note in converted.notes if note.startswith("kept in FP32")]
-    assert [note.partition(" (activations reach")[0] for note in kept] == [
+    assert [note.partition(" (activations are up to")[0] for note in kept] == [
         "kept in FP32: layers.0.up",
         "kept in FP32: layers.0.act",
         "kept in FP32: layers.0.down",
@@ -83,7 +83,7 @@ def test_what_the_user_keeps_stays_fp32(mlp: Path, made: Made, pattern: str) -> 
     half, converted = made(mlp, FP16, FEED, keep=(pattern,))
     assert dtype_of(half, "a") == "FLOAT"
     assert dtype_of(half, "c") == "FLOAT16"
-    assert "kept in FP32 as asked, 1 nodes: layers.0.up" in converted.notes
+    assert "kept in FP32 by --keep-fp, 1 nodes: layers.0.up" in converted.notes
 
 
 def test_an_operator_can_be_kept(mlp: Path, made: Made) -> None:
@@ -137,7 +137,7 @@ def test_half_io_works_for_bfloat16_which_numpy_has_not(mlp: Path, made: Made) -
 
 def test_an_output_that_overflows_cannot_be_half(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [up] y = Mul(x, w) }", w=np.float32(1e5))
-    with pytest.raises(ConversionError, match="'y' cannot be half: Mul up: activations reach"):
+    with pytest.raises(ConversionError, match="'y' cannot be half: Mul up: activations are up to"):
         made(path, FP16, FEED, half_io=True)
 
 

@@ -33,7 +33,7 @@ def big(onnx_file: OnnxFile, *, factor: float) -> Path:
 def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), -400, np.float32)}
     (found,) = forecast_overflows(big(onnx_file, factor=1e-2), [feed], FP16)
-    assert str(found) == "mlp.up (MatMul up): activations reach 1.2e+05 > 65504"
+    assert str(found) == "mlp.up (MatMul up): activations are up to 1.2e+05 > 65504"
     assert found.value == 120000
     assert found.keep == ("up", "act")
 
@@ -86,11 +86,11 @@ PRODUCT = "g (float[N,4] x) => (float[N,4] y) { [linear] y = MatMul(x, w) }"
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        (np.full((4, 4), 1e5), r"weights reach 1e\+05 > 65504"),
+        (np.full((4, 4), 1e5), r"weights are up to 1e\+05 > 65504"),
         (np.full((4, 4), -3.4e38), r"a mask constant of -3\.4e\+38, beyond 65504"),
         (np.triu(np.full((4, 4), -1e9)), r"a mask constant of -1e\+09, beyond 65504"),
         (np.full((4, 4), 1e-9), "100% of the weights become 0, the largest is 1.0e-09"),
-        (np.full((4, 4), 2e-7), "weights stay below 2.0e-07, where FP16 has few steps"),
+        (np.full((4, 4), 2e-7), "weights stay below 2.0e-07, where FP16 loses precision"),
     ],
 )
 def test_weights_that_fp16_cannot_hold_are_named(

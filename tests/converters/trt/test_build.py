@@ -63,9 +63,11 @@ def test_a_refused_node_is_told_with_operator_module_and_source(
     stage = stage_of(errors=[("node_7", "Det", "no such operator"), ("", "", "and more")])
     with pytest.raises(ConversionError) as caught:
         build_engine(stage.trt, request, BuildWatch())
-    told = caught.value.message
-    assert "head.attention (Det node_7) at /net.py:7: no such operator [UNSUPPORTED_NODE]" in told
-    assert "the model: and more" in told
+    message = caught.value.message
+    assert (
+        "head.attention (Det node_7) at /net.py:7: no such operator [UNSUPPORTED_NODE]" in message
+    )
+    assert "the model: and more" in message
 
 
 def test_a_builder_that_gives_none_is_an_error_with_what_it_logged(
@@ -120,15 +122,16 @@ def test_a_model_of_fixed_shapes_gets_no_profile(stage_of: Stages, request_of: R
 def test_a_profile_that_tensorrt_refuses_is_an_error(
     stage_of: Stages, request_of: Requests
 ) -> None:
-    with pytest.raises(ConversionError, match="refused the profile x=1x3:4x3:8x3"):
+    with pytest.raises(ConversionError, match="x=1x3:4x3:8x3") as failure:
         build_engine(stage_of(refused=("profile",)).trt, request_of(), BuildWatch())
+    assert failure.value.option == "profile"
 
 
 def test_an_input_that_the_signature_has_not_is_an_error(
     stage_of: Stages, request_of: Requests
 ) -> None:
     stage = stage_of(inputs=[("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))])
-    with pytest.raises(ConversionError, match="has an input 'z'"):
+    with pytest.raises(ConversionError, match="'z'"):
         build_engine(stage.trt, request_of(), BuildWatch())
 
 
@@ -218,5 +221,5 @@ def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
 def test_a_plugin_library_that_cannot_be_loaded_is_named(
     stage_of: Stages, request_of: Requests
 ) -> None:
-    with pytest.raises(ConversionError, match=r"/no/such\.so cannot be loaded"):
+    with pytest.raises(ConversionError, match=r"/no/such\.so"):
         build_engine(stage_of().trt, request_of(plugins=("/no/such.so",)), BuildWatch())

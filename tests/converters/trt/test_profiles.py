@@ -6,6 +6,7 @@ import pytest
 
 from modelc.converters.trt.engine_options import (
     ShapeRange,
+    UnboundedDim,
     find_unbounded,
     profile_text,
     profiles_for,
@@ -73,25 +74,27 @@ def test_a_scalar_has_an_empty_shape() -> None:
         "x=1:1:1,x=2:2:2",
     ],
 )
-def test_a_profile_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--profile"):
+def test_an_invalid_profile_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError) as failure:
         read_profiles([text])
+    assert failure.value.option == "profile"
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "value"),
     [
-        ("y=1:1:1", "'y', which is no input"),
-        ("x=1x3:1x3:1x3", "x has 4 dims, not 2"),
-        ("x=1x3x16x16:1x3x16x16:1x3x32x16", "a dim of x is always 16"),
+        ("y=1:1:1", "'y'"),
+        ("x=1x3:1x3:1x3", "not 2$"),
+        ("x=1x3x16x16:1x3x16x16:1x3x32x16", "16$"),
     ],
 )
-def test_a_profile_that_is_not_the_models_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
+def test_a_profile_that_does_not_fit_the_signature_is_rejected(text: str, value: str) -> None:
+    with pytest.raises(UsageError, match=value) as failure:
         profiles_for(IMAGE, read_profiles([text]))
+    assert failure.value.option == "profile"
 
 
-def test_the_first_profile_that_holds_all_inputs_is_taken() -> None:
+def test_the_first_profile_with_all_inputs_is_selected() -> None:
     profiles = profiles_for(TEXT, read_profiles(["ids=1x32:1x32:8x64,mask=1x32:1x32:8x64"]))
     assert select_profile(profiles, {"ids": (4, 16), "mask": (1, 2)}) == 0
     assert select_profile(profiles, {"ids": (8, 64), "mask": (8, 64)}) == 1
@@ -99,9 +102,9 @@ def test_the_first_profile_that_holds_all_inputs_is_taken() -> None:
     assert select_profile(profiles, {"ids": (4,), "mask": (1, 2)}) is None
 
 
-def test_a_dim_without_bounds_is_told_once_unless_a_profile_bounds_it() -> None:
-    (line,) = find_unbounded(signature("x:float32[rows,6]"), ())
-    assert "'rows' of x has no bounds" in line
-    assert "rows=min..max" in line
+def test_a_dim_without_bounds_is_found_once_unless_a_profile_bounds_it() -> None:
+    (dim,) = find_unbounded(signature("x:float32[rows,6]"), ())
+    assert dim == UnboundedDim(name="rows", owner="x")
+    assert "rows=min..max" in dim.fix
     assert find_unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
     assert find_unbounded(IMAGE, ()) == ()

@@ -85,7 +85,7 @@ def test_a_file_that_is_locked_is_a_note(stage_of: Stages, tmp_path: Path) -> No
     stage = stage_of()
     config = stage.double.new("IBuilderConfig", cache=stage.double.new("ITimingCache", data=b"a"))
     with FileLock(f"{file}.lock"):
-        (note,) = timing_cache.save_timing_cache(config, file, patience=0.05)
+        (note,) = timing_cache.save_timing_cache(config, file, timeout=0.05)
     assert "in use by another build" in note
     assert not file.exists()
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from modelc.converters.onnx_origins import all_nodes
+from modelc.converters.onnx_topology import all_nodes
 from modelc.pipeline.debug.localise_file import localise_file
 
 from .conftest import Conversions, Spoiled

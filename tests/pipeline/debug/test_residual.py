@@ -14,7 +14,6 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from modelc.benchmarks.zoo import build, checkpoint
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.contract import Array
 from modelc.core.findings import Localisation
@@ -22,6 +21,7 @@ from modelc.core.kinds import Precision
 from modelc.pipeline.api import export
 from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Lowering, Source
+from modelc.tests.nets.zoo import build, checkpoint
 
 NETS = ("basic", "zero-gamma", "preactivation", "scripted")
 FILES = ("model.onnx", "model.xml", "model.torchscript.pt")
@@ -54,7 +54,7 @@ def _source(folder: Path) -> Source:
     name = folder.name
     return Source(
         checkpoint=folder.parent / f"{name}-0-2.pt",
-        model="modelc.benchmarks.zoo:build",
+        model="modelc.tests.nets.zoo:build",
         model_args={"name": name},
         inputs=("image:float32[batch=1..4,3,16,16]",),
         trust=True,

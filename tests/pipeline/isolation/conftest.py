@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from modelc.benchmarks import dying
 from modelc.core.children.limits import ProcessLimits
 from modelc.core.events import Event
 from modelc.core.manifest import Manifest
 from modelc.pipeline.isolation.supervisor import run_isolated
 from modelc.pipeline.order import Order, Source, Wanted
+from modelc.tests.nets import crash_net as dying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def ordered(weights: Path, tmp_path: Path) -> Callable[..., Order]:
     """`ordered("onnx", patch="hang", model="net")` -> an Order into tmp_path/out."""
 
     def make(*to: str, patch: str = "", model: str = "net", checkpoint: Path = weights) -> Order:
-        module = "modelc.benchmarks.dying"
+        module = "modelc.tests.nets.crash_net"
         return Order(
             source=Source(checkpoint=checkpoint, model=f"{module}:{model}", inputs=(dying.INPUT,)),
             wanted=tuple(map(Wanted.parse, to)),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from modelc.benchmarks import dying
 from modelc.converters.plugins import GROUP
+from modelc.tests.nets import crash_net as dying
 
 PACKAGE = '''\
 """Two engines for a host that has HOST_BUILDS set; one kills the process that builds it."""
@@ -76,7 +76,7 @@ def test_a_build_that_dies_ends_one_step_of_a_prepared_folder(
     package: Path, weights: Path, tmp_path: Path
 ) -> None:
     out = str(tmp_path / "out")
-    asked = ("--model", "modelc.benchmarks.dying:net", "--input", dying.INPUT, "-o", out)
+    asked = ("--model", "modelc.tests.nets.crash_net:net", "--input", dying.INPUT, "-o", out)
     code, prepared = modelc(
         package, "export", str(weights), *asked, "--to", "first", "--to", "second"
     )

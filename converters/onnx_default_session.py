@@ -1,0 +1,141 @@
+"""Run an ONNX file in a child process as users do: ONNX Runtime with its default options.
+
+On the CPU, modelc judges a half-precision model by a float32 copy that rounds as the file says, so
+nothing else opens the file itself. ONNX Runtime may crash on it, which only a child survives.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
+from ..core.children.messages import Returned, StoppedByError
+from ..core.children.processes import OutputLog, ProcessEnd
+from ..core.process import thread_limit
+from ..core.target_extensions import DefaultOutputs
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ..core.contract import Array, Feed, Outputs
+
+_NAMES = "names.json"  # in a folder of arrays
+_UNSUPPORTED = "NotImplemented"  # ONNX Runtime's exception where a provider lacks a kernel
+_WIDTHS: Mapping[str, str] = {"tensor(float16)": "float16", "tensor(float)": "float32"}
+_GRACE = 1.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """The model, and the folder with the feeds and for the outputs."""
+
+    model: Path
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFailure:
+    """The error of ONNX Runtime: the name of its class, and its message in one line."""
+
+    kind: str
+    message: str
+
+
+def run_by_default(path: Path, feeds: Sequence[Feed]) -> DefaultOutputs:
+    """Return what a session without options gives for each feed, all in one child process.
+
+    Half inputs are cast from float32, and half outputs to it.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, feed in enumerate(feeds):
+            _save_arrays(folder / f"feed{number}", feed)
+        call = ChildCall(
+            function=run_session,
+            argument=SessionRequest(model=path, folder=folder),
+            messages=(SessionFailure, type(None)),
+            threads=thread_limit(),
+            grace=_GRACE,
+            quiet=True,
+        )
+        end = run_in_child(call, lambda _: None, log=OutputLog(echo=True))
+        outputs = tuple(
+            _load_arrays(folder / f"outputs{number}")
+            for number in range(len(feeds))
+            if (folder / f"outputs{number}" / _NAMES).is_file()
+        )
+    if isinstance(end, Returned) and isinstance(end.value, SessionFailure):
+        return DefaultOutputs(
+            outputs=outputs,
+            failure=end.value.message,
+            unsupported=end.value.kind == _UNSUPPORTED,
+        )
+    step = f"feed {len(outputs) + 1}" if outputs else "load"
+    return DefaultOutputs(outputs=outputs, failure=_failure_of(end, step))
+
+
+def _failure_of(end: CallEnd, step: str) -> str:
+    match end:
+        case Returned():
+            return ""
+        case ProcessEnd() if end.signal_name:
+            return f"ONNX Runtime crashed with {end.signal_name} ({step})"
+        case StoppedByError():
+            return f"ONNX Runtime ended early ({step}): {end.message}"
+    return f"ONNX Runtime ended early ({step})"
+
+
+def _save_arrays(place: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays to a folder; the file with their names comes last, when all are complete."""
+    import numpy as np
+
+    place.mkdir()
+    for number, array in enumerate(arrays.values()):
+        np.save(place / f"{number}.npy", array, allow_pickle=False)
+    (place / _NAMES).write_text(json.dumps([*arrays]), encoding="utf-8")
+
+
+def _load_arrays(place: Path) -> dict[str, Array]:
+    import numpy as np
+
+    names = json.loads((place / _NAMES).read_text("utf-8"))
+    return {name: np.load(place / f"{number}.npy") for number, name in enumerate(names)}
+
+
+def run_session(request: SessionRequest, parent: ParentConnection) -> SessionFailure | None:
+    """Run every feed of the folder and write its outputs beside it; called in the child."""
+    del parent
+    import onnxruntime
+
+    folder = request.folder
+    try:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = thread_limit() or 0
+        session = onnxruntime.InferenceSession(
+            str(request.model), options, providers=["CPUExecutionProvider"]
+        )
+        for number in range(len([*folder.glob("feed*")])):
+            outputs = _run_feed(session, _load_arrays(folder / f"feed{number}"))
+            _save_arrays(folder / f"outputs{number}", outputs)
+    except Exception as error:  # noqa: BLE001 - the runtime's edge
+        return SessionFailure(kind=type(error).__name__, message=" ".join(str(error).split()))
+    return None
+
+
+def _run_feed(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
+    given = {}
+    for value in session.get_inputs():
+        width = _WIDTHS.get(value.type)
+        array = feed[value.name]
+        given[value.name] = array.astype(width) if width else array
+    names = [value.name for value in session.get_outputs()]
+    found = dict(zip(names, session.run(names, given), strict=True))
+    return {
+        name: array.astype("float32") if array.dtype == "float16" else array
+        for name, array in found.items()
+    }

@@ -1,0 +1,224 @@
+"""One row of the option table, and how what the user gives becomes a field of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+Record = TypeVar("Record")
+Default = TypeVar("Default")
+Given: TypeAlias = Mapping[str, object]
+"""What the user gave, by the name of the option: flags of a command, or settings of a project."""
+
+
+class Commands:
+    """Sets of commands, for the rows of the table."""
+
+    EXPORT = frozenset({"export"})
+    TRT = frozenset({"build-trt"})
+    VALIDATE = frozenset({"validate"})
+    DEBUG = frozenset({"debug"})
+    RUN = frozenset({"run"})
+    CALIBRATE = frozenset({"calibrate"})
+    INIT = frozenset({"init"})
+    INSPECT = frozenset({"inspect"})
+    REPORT = frozenset({"report"})
+    MAKING = EXPORT | TRT | {"build-ov"}
+    JUDGING = MAKING | VALIDATE
+    EAGER = JUDGING | DEBUG  # those that open a checkpoint
+    WITH_JSON = (
+        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT
+        | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify"}
+    )  # fmt: skip
+    ALL = WITH_JSON | {"sbom"}
+
+
+class Panel(StrEnum):
+    """The groups of options in every command's help, in this order; rare ones are in the last."""
+
+    PROJECT = "Project"
+    INPUT = "Input"
+    OUTPUT = "Output"
+    PRECISION = "Precision"
+    CALIBRATION = "Calibration"
+    VALIDATION = "Validation"
+    ACCURACY = "Accuracy on labelled data"
+    CAPTURE = "Capture"
+    TENSORRT = "TensorRT"
+    CACHE = "Cache"
+    ISOLATION = "Isolation"
+    SIGNING = "Signing"
+    ADVANCED = "Advanced"
+
+
+class ValueKind(StrEnum):
+    """The type of a value, as messages name it."""
+
+    TEXT = "text"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    TRUTH = "true or false"
+    PATH = "a path"
+    SOURCE = "a path or PKG.MOD:LOADER"
+    FOLDER = "a folder or a URL"
+    SIZE = "a size"
+    TIME = "a time"
+    DROP = "a part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionSpec:
+    """One option: its flag, its key in modelc.toml, and the field that holds its value.
+
+    Attributes:
+        name: the flag without dashes, which is also the key; `MODELC_NAME` is its variable.
+        help: one or two sentences for the help, the JSON Schema and the documentation.
+        panel: its group in the help of a command.
+        commands: the commands that have the flag; none for a key of modelc.toml alone.
+        key: whether modelc.toml has it.
+        flags: the flags where they are more than `--name`.
+        metavar: what stands for its value in the help.
+        env: an environment variable of the flag itself.
+        kind: the type of a value; of each one where `many` are allowed.
+        choices: the only values; with `lists_choices` the command line checks them itself.
+        least: the smallest number.
+        most: the largest number.
+        above: a number that the value must exceed.
+        words: values of a path option that name no path.
+        commas: whether one text may hold several values.
+        check: refuses a text of modelc.toml that `parse` would refuse.
+        default: the value where the user gives none.
+        recorded: whether the value of an earlier run precedes `default`.
+        required: whether the command line must have it.
+        field: the field of the record; without one, the name.
+        negated: whether the field is true unless the flag is given.
+        parse: turns what was given into the value of the field.
+        partial: whether a project may set it for all models although some have no use for it.
+        rebuilds: whether another value makes another artifact: it is a part of the cache key.
+    """
+
+    name: str
+    help: str = ""
+    panel: Panel = Panel.ADVANCED
+    commands: frozenset[str] = frozenset()
+    key: bool = True
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    env: str | None = None
+    kind: ValueKind = ValueKind.TEXT
+    many: bool = False
+    choices: tuple[str, ...] = ()
+    lists_choices: bool = False
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    words: tuple[str, ...] = ()
+    commas: bool = False
+    check: Callable[[str], object] | None = None
+    default: str | int | float | bool | tuple[str, ...] | None = None
+    recorded: bool = False
+    required: bool = False
+    field: str = ""
+    negated: bool = False
+    parse: Callable[[Any], object] | None = None
+    partial: bool = False
+    rebuilds: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.field:
+            object.__setattr__(self, "field", self.name.replace("-", "_"))
+
+    def value_of(self, given: object) -> object:
+        """The value of the field, from what a flag or a setting gives."""
+        if self.parse is not None:
+            return self.parse(given)
+        if self.negated:
+            return not given
+        if self.many:
+            return tuple(given) if isinstance(given, list | tuple) else (given,)
+        if self.kind is ValueKind.PATH and not self.words:
+            return Path(str(given))
+        return str(given) if isinstance(given, str) else given
+
+
+def option(
+    default: Default, name: str, about: str, /, panel: Panel = Panel.ADVANCED, **spec: Any
+) -> Default:
+    """Declare a field of a record as an option; `default` is that of the field."""
+    shown = str(default) if isinstance(default, Path) else default
+    row = OptionSpec(name=name, help=about, panel=panel, **{"default": shown or None, **spec})
+    metadata = {_ROW: row}
+    found: Any = (
+        field(default_factory=dict, metadata=metadata)
+        if isinstance(default, dict)
+        else field(default=default, metadata=metadata)
+    )
+    return found  # type: ignore[no-any-return]  # a dataclass makes the default of it
+
+
+def switch(name: str, about: str, /, panel: Panel = Panel.ADVANCED, **spec: Any) -> bool:
+    """Declare a flag without a value: false unless it is given, or true if it is `negated`."""
+    usual = bool(spec.get("negated"))
+    return option(usual, name, about, panel, kind=ValueKind.TRUTH, default=False, **spec)
+
+
+_ROW = "option"
+
+
+def specs_of(record: type) -> tuple[OptionSpec, ...]:
+    """The options among the fields of a record."""
+    return tuple(
+        replace(one.metadata[_ROW], field=one.name)
+        for one in fields(record)
+        if _ROW in one.metadata
+    )
+
+
+def field_values(specs: Iterable[OptionSpec], values: Given) -> dict[str, Any]:
+    """The fields of those options that were given, as keyword arguments of a record.
+
+    Raises:
+        UsageError: a value that `parse` refuses.
+    """
+    return {
+        one.field: one.value_of(values[one.name])
+        for one in specs
+        if values.get(one.name) is not None
+    }
+
+
+def read_record(record: type[Record], values: Given) -> Record:
+    """The record with the options that were given, and its defaults for the others.
+
+    Raises:
+        UsageError: a value that the record refuses.
+    """
+    return record(**field_values(specs_of(record), values))
+
+
+def summarize(record: object) -> dict[str, str]:
+    """What a manifest keeps of a record's options that change an artifact: text, "" by default."""
+    texts = {}
+    for one in specs_of(type(record)):
+        value, usual = getattr(record, one.field), _default_of(type(record), one.field)
+        if one.rebuilds:
+            texts[one.name.replace("-", "_")] = "" if value == usual else _as_text(value)
+    return texts
+
+
+def _default_of(record: type, name: str) -> object:
+    (found,) = (one for one in fields(record) if one.name == name)
+    return {} if callable(found.default_factory) else found.default
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,184 @@
+"""Checks and parsers of option values that are text; they import what they need when called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..core.errors import Hint, Option, UsageError, unknown_name_error
+from ..core.kinds import Capture
+
+AUTO = "auto"
+CAPTURES = (AUTO, *(one.value for one in Capture))
+_SPEC_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_BRANCH_PLACE = re.compile(r".+:[1-9]\d*")
+
+
+def parse_capture(text: str) -> Capture | None:
+    """The capture of this name; None for `auto`.
+
+    Raises:
+        UsageError: there is no such capture.
+    """
+    if text not in CAPTURES:
+        raise unknown_name_error("capture", text, CAPTURES)
+    return None if text == AUTO else Capture(text)
+
+
+def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
+    """`depth=50`, as a mapping.
+
+    Raises:
+        UsageError: a text is not of this form.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(
+                f"--model-arg {text!r} is not KEY=VALUE",
+                hint=Hint("for example ", Option("model-arg", "depth=50")),
+                option="model-arg",
+            )
+        pairs[key] = value
+    return pairs
+
+
+def parse_custom_ops(texts: Sequence[str]) -> dict[str, str]:
+    """`ns::op=package.module:fn`, as a mapping.
+
+    Raises:
+        UsageError: a text is not of this form, or an operator is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, function = text.partition("=")
+        if not sign or not name.partition("::")[2] or not function:
+            raise UsageError(
+                f"--custom-op {text!r} is not NS::OP=PKG.MOD:FN",
+                hint=Hint("for example ", Option("custom-op", "mylib::swish=mylib.onnx_ops:swish")),
+                option="custom-op",
+            )
+        if name in found:
+            raise UsageError(
+                f"--custom-op {name} is given twice", hint="give it once", option="custom-op"
+            )
+        found[name] = function
+    return found
+
+
+def parse_quantizer(text: str) -> str | None:
+    """The name of a quantizer; None for `auto`."""
+    return None if text == AUTO else text
+
+
+def check_spec(text: str) -> None:
+    """`package.module:name`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    if not _SPEC_FORM.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is not of the form PKG.MOD:NAME", hint="for example nets.resnet:build"
+        )
+
+
+def check_target(text: str) -> None:
+    """`onnx`, `openvino:fp16`.
+
+    Raises:
+        UsageError: there is no such format or precision.
+    """
+    from ..converters.registry import target_named
+    from .order import Wanted
+
+    target_named(Wanted.parse(text).target)
+
+
+def check_custom_op(text: str) -> None:
+    """`ns::op=package.module:fn`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    parse_custom_ops([text])
+
+
+def check_model_arg(text: str) -> None:
+    """`key=value`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    parse_model_args([text])
+
+
+def check_input_spec(text: str) -> None:
+    """The `--input` language.
+
+    Raises:
+        UsageError: the text does not follow it.
+    """
+    from ..core.grammar import parse_input
+
+    parse_input(text)
+
+
+def check_branch(text: str) -> None:
+    """`FILE:LINE`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    if not _BRANCH_PLACE.fullmatch(text):
+        raise UsageError(
+            f"--accept-branch {text!r} is not FILE:LINE",
+            hint=Hint("as the verdict names it: ", Option("accept-branch", "gate.py:23")),
+            option="accept-branch",
+        )
+
+
+def check_drop(text: str) -> None:
+    """`0.5%`, `0.005`.
+
+    Raises:
+        UsageError: it is not a share, or too large to be meant.
+    """
+    from .limit_text import parse_drop
+
+    parse_drop(text)
+
+
+def check_preprocess(text: str) -> None:
+    """As `--preprocess`.
+
+    Raises:
+        UsageError: an unknown preset or key, or a value that does not fit.
+    """
+    from ..calibration.preprocess import Preprocess
+
+    Preprocess.parse(text)
+
+
+def check_quantizer(text: str) -> None:
+    """The name of a quantizer, or `auto`.
+
+    Raises:
+        UsageError: there is no such quantizer.
+    """
+    from ..converters.quantizers.quantizer_registry import find_quantizer
+
+    if text != AUTO:
+        find_quantizer(text)
+
+
+def check_report(text: str) -> None:
+    """The name of a report.
+
+    Raises:
+        UsageError: there is no such report.
+    """
+    from ..reports.report_formats import parse_formats
+
+    parse_formats([text])

@@ -1,0 +1,124 @@
+"""The only place where what is known of an artifact becomes its verdict.
+
+A rule never changes a verdict. It returns a `Ruling`, and `decide` puts all rulings together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from ..core.domain import Domain
+from ..core.findings import Accuracy, Sensitivity, WorstFeed
+from ..core.kinds import ReasonCode
+from ..core.records import Latency
+from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, Verdict
+
+# Fields of a verdict that a ruling fills in as they are.
+_FIELDS = ("restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """What one rule adds to a verdict; a ruling without content adds nothing.
+
+    Any reason rejects the artifact. Those in `first` precede the reasons of earlier rules, those in
+    `last` follow them. `state` is what a verdict that passed so far becomes by them. `heading` are
+    notes that precede all others. `feeds` and `outputs` were judged apart from the others. Where
+    `shown` names a feed, the verdict has the figures of that feed alone. `accuracy` and `latency`
+    are measured for the artifact's record. The other fields are those of `Verdict`.
+    """
+
+    first: tuple[Reason, ...] = ()
+    last: tuple[Reason, ...] = ()
+    state: State = State.FAILED
+    heading: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    feeds: tuple[str, ...] = ()
+    outputs: tuple[OutputVerdict, ...] = ()
+    shown: str = ""
+    restricted_values: dict[str, tuple[int, int]] | None = None
+    by_default: DefaultRun | None = None
+    sensitivity: Sensitivity | None = None
+    worst: WorstFeed | None = None
+    seconds: float | None = None
+    domain: Domain | None = None
+    accuracy: Accuracy | None = None
+    latency: Latency | None = None
+
+    @classmethod
+    def fault(cls, code: ReasonCode, *texts: str, notes: tuple[str, ...] = ()) -> Self:
+        """Return the ruling that rejects the artifact at any tolerance."""
+        return cls(
+            first=tuple(Reason(code=code, text=text, fault=True) for text in texts), notes=notes
+        )
+
+
+def decide(measured: Verdict, rulings: Iterable[Ruling]) -> Verdict:
+    """Return the verdict that the measures and the rulings make, in the order of the rulings.
+
+    An artifact that passed the limits is rejected by any reason of a ruling. One that could not be
+    judged (`error`) stays so.
+    """
+    verdict = measured
+    for ruling in rulings:
+        rejects = bool(ruling.first or ruling.last) and verdict.state is State.PASSED
+        fields = {name: value for name in _FIELDS if (value := getattr(ruling, name)) is not None}
+        verdict = replace(
+            verdict,
+            state=ruling.state if rejects else verdict.state,
+            reasons=(*ruling.first, *verdict.reasons, *ruling.last),
+            notes=(*ruling.heading, *verdict.notes, *ruling.notes),
+            feeds=(*verdict.feeds, *ruling.feeds),
+            outputs=(*verdict.outputs, *ruling.outputs),
+            **fields,
+        )
+        if ruling.shown:
+            verdict = _show_feed(verdict, ruling.shown)
+    return verdict
+
+
+def _show_feed(verdict: Verdict, feed: str) -> Verdict:
+    """Return the figures of one feed alone; whether it passed is about all of them."""
+    note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"
+    return replace(
+        verdict,
+        feeds=(feed,),
+        outputs=tuple(output for output in verdict.outputs if output.feed == feed),
+        notes=(note, *verdict.notes),
+        histograms=tuple(one for one in verdict.histograms if one.feed == feed),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgment:
+    """The verdict on an artifact's measures alone, and what the rules have added so far."""
+
+    measured: Verdict
+    rulings: tuple[Ruling, ...] = ()
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict by all rules so far."""
+        return decide(self.measured, self.rulings)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no rule has rejected the artifact."""
+        return self.verdict.passed
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """The accuracy on labelled data, where it was measured."""
+        return next((one.accuracy for one in self.rulings if one.accuracy), None)
+
+    @property
+    def latency(self) -> Latency | None:
+        """The latency beside the parent's, where it was measured."""
+        return next((one.latency for one in self.rulings if one.latency), None)
+
+    def plus(self, *rulings: Ruling) -> Self:
+        """Return the judgment with further rulings."""
+        return replace(self, rulings=(*self.rulings, *rulings))
