@@ -6,9 +6,9 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 360,
-    "lines": 83_450,
-    "small_files": 10,
+    "files": 359,
+    "lines": 83_400,
+    "small_files": 9,
     "test_lines": 62_650,
     "participles": 28,
     "repeated_classes": 0,

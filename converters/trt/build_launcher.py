@@ -20,7 +20,7 @@ from ...core.children.processes import (
 from ...core.contract import Advance
 from ...core.errors import ConversionError, MissingError, ModelcError
 from ...core.events import Advanced
-from .engine_build_child import build_in_child
+from .engine_build import build_in_child
 from .engine_options import EngineOptions, HardwareLevel, Profile, Shape
 from .engine_records import BuildRequest, BuildResult, parse_layers
 from .trt_installation import CudaDriver, TensorrtInstallation, find_tensorrt, query_driver

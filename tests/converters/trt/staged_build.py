@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from modelc.converters.trt.engine_build_child import build_in_child
+from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
 from modelc.core.children.child_call import ParentConnection
 

@@ -11,7 +11,7 @@ import pytest
 
 from modelc.converters import tensorrt_engine
 from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
-from modelc.converters.trt.engine_build_child import build_in_child
+from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_records import read_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
