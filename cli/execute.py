@@ -6,11 +6,11 @@ from typing import NoReturn
 
 import typer
 
+from ..core.children.limits import ProcessLimits
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..pipeline.call_options import CallOptions
-from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan

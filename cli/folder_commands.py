@@ -107,7 +107,8 @@ def inspect(
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
     from ..checkpoints.weight_sets import weights_kind
-    from ..pipeline.inspection import ApiCall, CheckpointContents, InspectedFile
+    from ..pipeline.inspection import CheckpointContents, InspectedFile
+    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
     from .render import show_checkpoint, show_inspection

@@ -16,8 +16,8 @@ from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import SourceOptions
 
 if TYPE_CHECKING:
-    from ..pipeline.inspection import ApiCall
-    from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..core.children.limits import ProcessLimits
+    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
     from ..pipeline.recorded_run import Moved
     from ..projects.setting_layers import Overrides
@@ -33,7 +33,7 @@ def process_bounds(call: CallOptions) -> ProcessLimits | None:
     Raises:
         UsageError: a limit was given where there is no child process to keep it.
     """
-    from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..core.children.limits import ProcessLimits
     from ..projects.setting_values import parse_bytes, parse_seconds
 
     for name, value in (("--timeout", call.timeout), ("--memory", call.memory)):
@@ -61,7 +61,7 @@ def run_call(
         ModelcError: the error of the call, or the end of its process.
     """
     if bounds is None:
-        from ..pipeline.inspection import perform_call
+        from ..pipeline.isolation.worker import perform_call
 
         found = perform_call(call, tell)
     else:

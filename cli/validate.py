@@ -22,7 +22,7 @@ from .judging_options import parse_folder_formats, read_limits
 from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call
 
 if TYPE_CHECKING:
-    from ..pipeline.isolation.watchdog import ProcessLimits
+    from ..core.children.limits import ProcessLimits
     from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
@@ -84,7 +84,7 @@ def debug(
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""
     from ..core.findings import Localisation
-    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
@@ -139,7 +139,7 @@ def _judge_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
-    from ..pipeline.inspection import ApiCall
+    from ..pipeline.isolation.worker import ApiCall
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():

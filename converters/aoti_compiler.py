@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import functools
-import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..capture.framework_errors import call_framework
+from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
+from ..core.children.messages import Returned, StoppedByError
+from ..core.children.processes import OutputLog, ProcessEnd, capture_output
 from ..core.errors import LOGGED, ConversionError, MissingError
-from .aoti_compiler_child import CACHE_FOLDER, OPTIONS_FILE, PACKAGE_FILE, PROGRAM_FILE
-from .trt.supervised_process import ProcessEnd, ProcessTimeouts, run_supervised, write_log
+from .aoti_compiler_child import (
+    CACHE_FOLDER,
+    PACKAGE_FILE,
+    PROGRAM_FILE,
+    CompileRequest,
+    compile_in_child,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +29,8 @@ _COMPILERS = ("g++", "clang++")
 # What the generated code includes of the system's, and the flag for its threads.
 _PROBE_SOURCE = "#include <cstdlib>\n#include <vector>\n#include <omp.h>\n"
 _SHOWN_LINES = 3  # last lines of the compiler that a message shows
-# `-m` alone would not find modelc where the parent found it by a path of its own.
-_CHILD_SCRIPT = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    f"runpy.run_module('{__package__}.aoti_compiler_child', run_name='__main__', alter_sys=True)"
-)
+_GRACE = 1.0  # seconds that a cancelled compilation may take to stop
+CompileFunction: TypeAlias = Callable[[CompileRequest, ParentConnection], None]
 
 
 def find_compiler() -> str:
@@ -52,15 +54,15 @@ def find_compiler() -> str:
 @functools.cache
 def find_header_fault(path: str, needed: str = _PROBE_SOURCE) -> str:
     """Why the compiler cannot take what AOTInductor includes; empty where it can."""
-    command = [path, "-x", "c++", "-std=c++20", "-fopenmp", "-fsyntax-only", "-"]
+    command = (path, "-x", "c++", "-std=c++20", "-fopenmp", "-fsyntax-only", "-")
     try:
-        done = subprocess.run(
-            command, input=needed, capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        end, printed = capture_output(command, text=needed)
+    except OSError as error:
         return f"does not run: {error}"
-    lines = [line for line in done.stderr.splitlines() if "error" in line]
-    return f"lacks headers: {(lines or ['it says nothing'])[0]}" if done.returncode else ""
+    if end.overrun is not None:
+        return f"does not run: {end.overrun.told}"
+    lines = [line for line in printed.splitlines() if "error" in line]
+    return f"lacks headers: {(lines or ['it says nothing'])[0]}" if end.code else ""
 
 
 def find_torch_headers() -> Path:
@@ -83,7 +85,7 @@ def compile_package(
     folder: Path,
     *,
     from_one: bool = True,
-    command: Sequence[str] | None = None,
+    compile_program: CompileFunction = compile_in_child,
 ) -> Path:
     """Compile the program; all that is written lies in `folder`.
 
@@ -92,7 +94,7 @@ def compile_package(
         folder: empty, and the caller's to delete.
         from_one: whether a dim's range begins at 1. Inductor has 2 for that, which the library's
             own check of its inputs would hold it to.
-        command: the compiling process, but for the folder and Python's path at its end.
+        compile_program: the function to call in the child.
 
     Raises:
         ConversionError: it could not be compiled.
@@ -103,16 +105,20 @@ def compile_package(
     folder = folder.resolve()
     _write_wrapper(find_compiler(), folder)
     options = {"aot_inductor.check_lowerbound": not from_one}
-    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
     call_framework("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM_FILE))
-    start = command or (sys.executable, "-W", "ignore", "-c", _CHILD_SCRIPT)
-    ended = run_supervised(
-        [*start, str(folder), json.dumps(sys.path)], write_log, ProcessTimeouts(stop=1.0)
+    request = CompileRequest(folder=folder, options=options)
+    call = ChildCall(
+        function=compile_program,
+        argument=request,
+        messages=(type(None),),
+        grace=_GRACE,
+        quiet=True,
     )
+    end = run_in_child(call, lambda _: None, log=OutputLog(echo=True))
     package = folder / PACKAGE_FILE
-    if ended.code != 0 or not package.is_file():
+    if not isinstance(end, Returned) or not package.is_file():
         raise ConversionError(
-            f"AOTInductor did not compile the model: {_failure_reason(ended)}",
+            f"AOTInductor did not compile the model: {_failure_reason(end)}",
             hint=LOGGED,
         )
     return package
@@ -131,9 +137,15 @@ def _write_wrapper(path: str, folder: Path) -> None:
     place.chmod(0o700)
 
 
-def _failure_reason(ended: ProcessEnd) -> str:
-    if ended.code < 0:
-        return f"it crashed with {ended.signal_name}"
-    lines = [line.strip() for line in ended.tail if line.strip()]
+def _failure_reason(end: CallEnd) -> str:
+    match end:
+        case ProcessEnd() if end.code < 0:
+            return f"it crashed with {end.signal_name}"
+        case ProcessEnd():
+            lines: Sequence[str] = end.tail
+        case StoppedByError():
+            lines = [line.strip() for line in end.trace.splitlines() if line.strip()]
+        case _:
+            lines = ()
     errors = [line for line in lines if "rror:" in line]
     return " | ".join((errors or lines)[-_SHOWN_LINES:]) or "it said nothing"

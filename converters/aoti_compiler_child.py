@@ -1,16 +1,16 @@
-"""Child process: `python -m modelc.converters.aoti_compiler_child FOLDER` compiles."""
+"""What the child process of AOTInductor does: compile a program in a clean environment."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+
+from ..core.children.child_call import ParentConnection
 
 PROGRAM_FILE, PACKAGE_FILE, CACHE_FOLDER = "program.pt2", "compiled.pt2", "inductor"
-OPTIONS_FILE = "options.json"  # of Inductor, for this program alone
 _SETTINGS = ("AOTINDUCTOR", "AOT_INDUCTOR", "TORCHINDUCTOR", "TORCH_COMPILE", "TRITON", "CXX")
 _OPTIONS: dict[str, object] = {
     # Nothing that changes what is computed: float32 sums may only be taken in another order.
@@ -25,14 +25,17 @@ _OPTIONS: dict[str, object] = {
 }
 
 
-def main(folder: Path) -> int:
-    """Compile the folder's program.
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest:
+    """A folder with `program.pt2` and, in `bin/`, the compiler; `options` of Inductor."""
 
-    Args:
-        folder: holds `program.pt2`, `options.json` and, in `bin/`, the compiler to use.
-    """
-    os.dup2(2, 1)
-    Thread(target=_exit_with_parent, daemon=True).start()
+    folder: Path
+    options: Mapping[str, object]
+
+
+def compile_in_child(request: CompileRequest, parent: ParentConnection) -> None:  # noqa: ARG001
+    """Compile the folder's program to `compiled.pt2`."""
+    folder = request.folder
     _set_environment(folder / CACHE_FOLDER)
 
     import torch
@@ -40,13 +43,11 @@ def main(folder: Path) -> int:
 
     compiler = next((folder / "bin").iterdir())
     program = torch.export.load(folder / PROGRAM_FILE)
-    more = json.loads((folder / OPTIONS_FILE).read_text("utf-8"))
-    options = {**_OPTIONS, **more, "cpp.cxx": (str(compiler),)}
+    options = {**_OPTIONS, **request.options, "cpp.cxx": (str(compiler),)}
     with torch.no_grad():
         aoti_compile_and_package(
             program, package_path=str(folder / PACKAGE_FILE), inductor_configs=options
         )
-    return 0
 
 
 def _set_environment(cache: Path) -> None:
@@ -57,14 +58,3 @@ def _set_environment(cache: Path) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TMPDIR"] = str(cache)
     os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
     tempfile.tempdir = str(cache)
-
-
-def _exit_with_parent() -> None:
-    """End with the parent: it holds our standard input open as long as it lives."""
-    while os.read(0, 1):  # not sys.stdin, whose lock the interpreter wants at its end
-        pass
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

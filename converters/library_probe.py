@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TextIO
+from threading import Event
+from typing import TypeAlias
 
-_SCRIPT = Path(__file__)
-# -P: the script's own folder is not put on the path, where our names would shadow others'.
-PROBE_COMMAND = (sys.executable, "-P", "-W", "ignore", str(_SCRIPT))
+from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
+from ..core.children.limits import LimitExceeded
+from ..core.children.messages import Returned, StoppedByError
+from ..core.children.processes import Deadline, ProcessEnd
+
+ProbeFunction: TypeAlias = Callable[[str, ParentConnection], None]
+
 PROBE_TIMEOUT = 30.0  # seconds; a first session of TensorRT's provider takes most of it
 
 
@@ -41,63 +42,58 @@ class LibraryReport:
 def probe_libraries(
     libraries: Iterable[str],
     *,
-    command: Sequence[str] = PROBE_COMMAND,
-    patience: float = PROBE_TIMEOUT,
+    probe: ProbeFunction | None = None,
+    timeout: float = PROBE_TIMEOUT,
 ) -> Mapping[str, LibraryReport]:
-    """Ask them side by side.
+    """Probe libraries side by side, each in a child process.
 
     Args:
         libraries: names in `PROBES`.
-        command: what to start; the library is its last argument.
-        patience: seconds to wait for each.
+        probe: the function to call in the child.
+        timeout: seconds for each.
     """
-    started = {name: _start_probe([*command, name]) for name in libraries}
-    return {name: _collect_report(process, patience) for name, process in started.items()}
+    names = tuple(libraries)
+    stopping = Event()
+    with ThreadPoolExecutor(max(len(names), 1)) as pool:
+        reports = [
+            pool.submit(_probe_one, name, probe or probe_in_child, timeout, stopping)
+            for name in names
+        ]
+        try:
+            return {name: found.result() for name, found in zip(names, reports, strict=True)}
+        except BaseException:
+            stopping.set()  # the pool waits for its threads
+            raise
 
 
-def _start_probe(command: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    )
+def _probe_one(name: str, probe: ProbeFunction, timeout: float, stopping: Event) -> LibraryReport:
+    results: list[ProbeResult] = []
+    deadline = Deadline(timeout)
+
+    def watch(process: int) -> LimitExceeded | None:
+        return (
+            LimitExceeded(told="interrupted", mend="") if stopping.is_set() else deadline(process)
+        )
+
+    messages = (ProbeResult, type(None))
+    call = ChildCall(function=probe, argument=name, messages=messages, grace=0.0, quiet=True)
+    end = run_in_child(call, results.append, watch=watch)
+    return LibraryReport(said=tuple(results), failure=_failure_of(end))
 
 
-def _collect_report(process: subprocess.Popen[str], patience: float) -> LibraryReport:
-    failure = ""
-    try:
-        text, errors = process.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text, errors = process.communicate()
-        failure = f"no answer within {patience:g} s"
-    if not failure and process.returncode:
-        failure = _exit_reason(process.returncode, errors)
-    return LibraryReport(
-        said=tuple(_parse_result(line) for line in text.splitlines() if _is_complete(line)),
-        failure=failure,
-    )
-
-
-def _exit_reason(code: int, errors: str) -> str:
-    """Why a process ended as it did: the last line of its errors, or the signal."""
-    if code < 0:
-        return f"it crashed ({signal.Signals(-code).name})"
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    return lines[-1] if lines else f"it ended with {code}"
-
-
-def _is_complete(line: str) -> bool:
-    """Whether a line was written to its end: a crash may cut the last one."""
-    return line.startswith("{") and line.endswith("}")
-
-
-def _parse_result(line: str) -> ProbeResult:
-    entry = json.loads(line)
-    return ProbeResult(name=entry["name"], works=entry["works"], told=entry["told"])
+def _failure_of(end: CallEnd) -> str:
+    match end:
+        case Returned():
+            return ""
+        case StoppedByError():
+            return end.trace.strip().splitlines()[-1]
+        case ProcessEnd(overrun=LimitExceeded() as exceeded):
+            return exceeded.told
+        case ProcessEnd() if end.code < 0:
+            return f"it crashed ({end.signal_name})"
+        case ProcessEnd():
+            return end.tail[-1] if end.tail else f"it ended with {end.code}"
+    return "it was interrupted"
 
 
 ProbeLine = tuple[str, bool, str]  # of what, whether it works, what was said
@@ -113,22 +109,16 @@ _ERROR_MARKS = (
 )  # of the line in a library's chatter that says why
 
 
-def main() -> None:
-    """Answer for the library that the first argument names."""
-    with (
-        os.fdopen(os.dup(1), "w", encoding="utf-8") as answers,
-        tempfile.TemporaryFile() as chatter,
-    ):
+def probe_in_child(library: str, parent: ParentConnection) -> None:
+    """Probe the library and send each result at once: a crash later on loses nothing of it.
+
+    What the library prints goes to a file, in which some probes look for the reason of a failure.
+    """
+    with tempfile.TemporaryFile() as chatter:
         for descriptor in (1, 2):
             os.dup2(chatter.fileno(), descriptor)
-        for name, works, told in PROBES[sys.argv[1]](chatter.fileno()):
-            _write_line(answers, name, works=works, told=told)
-        os._exit(0)  # what was loaded may crash on its way out
-
-
-def _write_line(answers: TextIO, name: str, *, works: bool, told: str) -> None:
-    answers.write(json.dumps({"name": name, "works": works, "told": told}) + "\n")
-    answers.flush()  # a crash later on loses nothing of what was said
+        for name, works, text in PROBES[library](chatter.fileno()):
+            parent.send(ProbeResult(name=name, works=works, told=text))
 
 
 def _probe_onnxruntime(chatter: int) -> Iterator[ProbeLine]:
@@ -228,6 +218,3 @@ PROBES: dict[str, Callable[[int], Iterator[ProbeLine]]] = {
     "tensorrt": _probe_tensorrt,
     **{name: _import_probe(name) for name in PACKAGES},
 }
-
-if __name__ == "__main__":
-    main()

@@ -2,27 +2,48 @@
 
 On the CPU, modelc judges a half-precision model by a float32 copy that rounds as the file says, so
 nothing else opens the file itself. ONNX Runtime may crash on it, which only a child survives.
-The child runs this file: `python onnx_default_session.py MODEL FOLDER THREADS`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
+from ..core.children.messages import Returned, StoppedByError
+from ..core.children.processes import OutputLog, ProcessEnd
+from ..core.process import thread_limit
+from ..core.target_extensions import DefaultOutputs
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from ..core.contract import Array, Feed, Outputs
-    from ..core.target_extensions import DefaultOutputs
 
-_NAMES, _ERROR = "names.json", "error.json"  # in the child's folder, beside one .npz per feed
+_NAMES = "names.json"  # in a folder of arrays
 _UNSUPPORTED = "NotImplemented"  # ONNX Runtime's exception where a provider lacks a kernel
 _WIDTHS: Mapping[str, str] = {"tensor(float16)": "float16", "tensor(float)": "float32"}
+_GRACE = 1.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """The model, and the folder with the feeds and for the outputs."""
+
+    model: Path
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFailure:
+    """The error of ONNX Runtime: the name of its class, and its message in one line."""
+
+    kind: str
+    message: str
 
 
 def run_by_default(path: Path, feeds: Sequence[Feed]) -> DefaultOutputs:
@@ -30,35 +51,43 @@ def run_by_default(path: Path, feeds: Sequence[Feed]) -> DefaultOutputs:
 
     Half inputs are cast from float32, and half outputs to it.
     """
-    from ..core.process import thread_limit
-    from ..core.target_extensions import DefaultOutputs
-    from .trt.supervised_process import ProcessTimeouts, run_supervised
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, feed in enumerate(feeds):
             _save_arrays(folder / f"feed{number}", feed)
-        command = [sys.executable, "-P", "-W", "ignore", __file__, str(path), name]
-        ended = run_supervised(
-            [*command, str(thread_limit() or 0)], lambda _: None, ProcessTimeouts(stop=1.0)
+        call = ChildCall(
+            function=run_session,
+            argument=SessionRequest(model=path, folder=folder),
+            messages=(SessionFailure, type(None)),
+            threads=thread_limit(),
+            grace=_GRACE,
+            quiet=True,
         )
+        end = run_in_child(call, lambda _: None, log=OutputLog(echo=True))
         outputs = tuple(
             _load_arrays(folder / f"outputs{number}")
             for number in range(len(feeds))
             if (folder / f"outputs{number}" / _NAMES).is_file()
         )
-        if (folder / _ERROR).is_file():
-            error = json.loads((folder / _ERROR).read_text("utf-8"))
-            return DefaultOutputs(
-                outputs=outputs,
-                failure=error["message"],
-                unsupported=error["kind"] == _UNSUPPORTED,
-            )
-    if ended.code:
-        why = f"crashed with {ended.signal_name}" if ended.signal_name else "ended early"
-        step = f"feed {len(outputs) + 1}" if outputs else "load"
-        return DefaultOutputs(outputs=outputs, failure=f"ONNX Runtime {why} ({step})")
-    return DefaultOutputs(outputs=outputs)
+    if isinstance(end, Returned) and isinstance(end.value, SessionFailure):
+        return DefaultOutputs(
+            outputs=outputs,
+            failure=end.value.message,
+            unsupported=end.value.kind == _UNSUPPORTED,
+        )
+    step = f"feed {len(outputs) + 1}" if outputs else "load"
+    return DefaultOutputs(outputs=outputs, failure=_failure_of(end, step))
+
+
+def _failure_of(end: CallEnd, step: str) -> str:
+    match end:
+        case Returned():
+            return ""
+        case ProcessEnd() if end.signal_name:
+            return f"ONNX Runtime crashed with {end.signal_name} ({step})"
+        case StoppedByError():
+            return f"ONNX Runtime ended early ({step}): {end.message}"
+    return f"ONNX Runtime ended early ({step})"
 
 
 def _save_arrays(place: Path, arrays: Mapping[str, Array]) -> None:
@@ -78,24 +107,24 @@ def _load_arrays(place: Path) -> dict[str, Array]:
     return {name: np.load(place / f"{number}.npy") for number, name in enumerate(names)}
 
 
-def main(model: Path, folder: Path, threads: int) -> int:
-    """Run every feed of the folder and write its outputs beside it; 1 where that fails."""
+def run_session(request: SessionRequest, parent: ParentConnection) -> SessionFailure | None:
+    """Run every feed of the folder and write its outputs beside it; called in the child."""
+    del parent
     import onnxruntime
 
+    folder = request.folder
     try:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = thread_limit() or 0
         session = onnxruntime.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"]
+            str(request.model), options, providers=["CPUExecutionProvider"]
         )
         for number in range(len([*folder.glob("feed*")])):
             outputs = _run_feed(session, _load_arrays(folder / f"feed{number}"))
             _save_arrays(folder / f"outputs{number}", outputs)
     except Exception as error:  # noqa: BLE001 - the runtime's edge
-        found = {"kind": type(error).__name__, "message": " ".join(str(error).split())}
-        (folder / _ERROR).write_text(json.dumps(found), encoding="utf-8")
-        return 1
-    return 0
+        return SessionFailure(kind=type(error).__name__, message=" ".join(str(error).split()))
+    return None
 
 
 def _run_feed(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
@@ -110,7 +139,3 @@ def _run_feed(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
         name: array.astype("float32") if array.dtype == "float16" else array
         for name, array in found.items()
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

@@ -145,7 +145,7 @@ def _build_engine(
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
         cache = timing_cache.cache_file_for(options, device, found.package)
         with_cache = replace(request, timing_cache=cache)
-        built = build_with_python(with_cache, job.folder, job.advance, command=host.child)
+        built = build_with_python(with_cache, job.advance, build=host.build)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)

@@ -1,1 +1,1 @@
-"""Records and contracts. Standard library only."""
+"""Records and contracts. The standard library, and msgspec and psutil for child processes."""

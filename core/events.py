@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A step started that may take a while."""
+    """A step started that may take a while; `runs_artifact` where a converted model runs in it."""
 
     step: str
+    runs_artifact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

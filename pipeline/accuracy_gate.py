@@ -52,7 +52,9 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
         return Ruling(notes=("not measured on labelled data, as it could not be judged",))
     title = f"labelled data {candidate.name}"
     try:
-        with asked.progress.step(title, log=candidate.log, attempt=True) as clock:
+        with asked.progress.step(
+            title, log=candidate.log, attempt=True, runs_artifact=True
+        ) as clock:
             clock.passed = False
             with candidate.open(verdict.device, labelled.signature) as runner:
                 accuracy = measure_accuracy(
@@ -124,7 +126,8 @@ def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
     if not timed or parent.path is None or is_stage(step.target):
         return None
     feeds = [r.feed.arrays for r in (*run.samples.held_out, *run.eager.references)]
-    with run.workspace.progress.step(f"time {step.name}", log=step.name) as clock:
+    progress = run.workspace.progress
+    with progress.step(f"time {step.name}", log=step.name, runs_artifact=True) as clock:
         latency = measure_latency(
             path,
             parent.path,

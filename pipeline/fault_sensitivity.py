@@ -72,7 +72,8 @@ def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | 
         return None
     if asked_for is None and not _is_cheap(candidate, target, eager):
         return None
-    with progress.step(title, log=candidate.log) as clock, eager.model.cache_variants():
+    planting = progress.step(title, log=candidate.log, runs_artifact=True)
+    with planting as clock, eager.model.cache_variants():
         case = asked.case
         evidence = case.ask()
         if not judge_evidence(evidence, eager).passed:

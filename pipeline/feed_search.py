@@ -72,7 +72,8 @@ def search_worst_feed(asked: JudgeRequest, judged: JudgedEvidence) -> SearchResu
         )
         return SearchResult(judged=judged.plus(Ruling(notes=(note,))))
     title = f"search {asked.candidate.name}"
-    with progress.step(title, log=asked.candidate.log) as clock, asked.case.open() as runner:
+    step = progress.step(title, log=asked.candidate.log, runs_artifact=True)
+    with step as clock, asked.case.open() as runner:
         search = _FeedSearch(
             eager=asked.eager,
             runner=runner,

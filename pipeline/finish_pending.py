@@ -13,22 +13,15 @@ from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import Artifact
-from .branch_coverage import accept_recorded, update_branches
-from .eager_reference import open_subject, read_checkpoint
+from .branch_coverage import update_branches
 from .held_out import load_samples, refer_held_out
 from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
 from .order import Order, ResumeState
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
-from .recorded_run import (
-    FinishRequest,
-    apply_recorded_judging,
-    check_same,
-    describe_changed_file,
-    load_manifest,
-    source_from_record,
-)
+from .recorded_run import FinishRequest, describe_changed_file, load_manifest
+from .reopen import find_recorded_run
 from .run_context import RunContext, RunSamples
 from .run_order import execute_step, make_workspace
 from .run_progress import Progress
@@ -57,26 +50,24 @@ def finish_pending(
     manifest, folder = load_manifest(asked.out), asked.out
     if not manifest.pending:
         return _check_finished(manifest, folder, tell)
-    source = source_from_record(manifest, folder, asked.moved)
-    judging = accept_recorded(apply_recorded_judging(asked.judging, manifest), manifest)
+    run = find_recorded_run(manifest, folder, asked.moved, asked.judging)
     plan = plan_pending(manifest.pending, targets)
     with relax_gc(), ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
         progress = Progress(tell=tell, logs=place.logs)
-        now = read_checkpoint(source, progress)
-        check_same(now, manifest, source)
+        checkpoint = run.read_checkpoint(progress)
         order = Order(
-            source=source,
+            source=run.source,
             wanted=tuple(step.wanted for step in plan),
             out=folder,
-            judging=judging,
+            judging=run.judging,
             signature=manifest.signature,
             cache=asked.cache,
             measuring=asked.measuring,
         )
-        eager = open_subject(source, now, judging, progress, manifest.signature)
-        done = update_branches(manifest, eager, judging.accept, progress)
+        eager = run.open_eager(checkpoint, progress)
+        done = update_branches(manifest, eager, run.judging.accept, progress)
         done = _resume_pending(done, plan, asked.resume)
         if begun is not None:
             begun(done)
@@ -133,7 +124,7 @@ def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunC
         write_manifest(done, context.workspace.folder.path)
         return done
     feeds = load_samples(parent, context.workspace.folder.path)
-    held_out = refer_held_out(feeds, context.eager, context.workspace.progress) if feeds else ()
+    held_out = refer_held_out(feeds, context.eager, context.workspace.progress)
     samples = replace(context.samples, held_out=held_out, record=parent.calibration)
     return execute_step(step, manifest, replace(context, samples=samples))
 

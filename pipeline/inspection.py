@@ -1,27 +1,16 @@
-"""What a model file or checkpoint contains, without running it, and API calls as data.
-
-A call as data can be performed here or in a child process.
-"""
+"""What a model file or checkpoint contains, without running it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, UsageError
-from ..core.events import Tell, ignore_events
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
-
-if TYPE_CHECKING:
-    from ..core.findings import Localisation
-    from ..core.manifest import Manifest
-    from ..core.verdict import Verdict
 
 
 def inspect_checkpoint(path: str | Path) -> CheckpointContents:
@@ -113,34 +102,3 @@ class CheckpointContents:
     kind: str
     size: int
     sets: tuple[WeightSetSummary, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiCall:
-    """One function of `pipeline/api.py`, with its keyword arguments."""
-
-    function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
-    arguments: Mapping[str, object] = field(default_factory=dict)
-
-
-CallValue: TypeAlias = "Manifest | Verdict | Localisation | InspectedFile | CheckpointContents"
-
-
-def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
-    """Call the function in this process.
-
-    Raises:
-        ModelcError: what the function raises.
-    """
-    from . import api
-
-    arguments: dict[str, Any] = dict(call.arguments)
-    match call.function:
-        case "inspect":
-            return api.inspect(**arguments)
-        case "inspect_checkpoint":
-            return api.inspect_checkpoint(**arguments)
-        case "localise":
-            return api.localise(**arguments, tell=tell)
-        case "validate":
-            return api.validate(**arguments, tell=tell)

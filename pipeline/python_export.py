@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.children.limits import ProcessLimits
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.errors import UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.verdict import Verdict
-from .isolation.watchdog import ProcessLimits
 from .limit_text import Measuring
 from .make_order import build_order
 from .order import Judging, Lowering, Order, Source, Wanted

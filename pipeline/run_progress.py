@@ -42,10 +42,13 @@ class Progress:
     begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
 
     @contextmanager
-    def step(self, title: str, *, log: str, attempt: bool = False) -> Iterator[Clock]:
-        """Run one step: `title` is told, what frameworks print goes to `<log>.log`.
+    def step(
+        self, title: str, *, log: str, attempt: bool = False, runs_artifact: bool = False
+    ) -> Iterator[Clock]:
+        """Run one step: report `title`, and send what frameworks print to `<log>.log`.
 
-        One `attempt` of several may fail, and the work goes on.
+        An `attempt` is one of several: the work goes on where it fails. `runs_artifact`: the step
+        runs a converted model, which is to blame if the process dies.
         """
         self.logs.mkdir(exist_ok=True)  # the folder around it is there, unless it was removed
         place = self.logs / f"{log}.log"
@@ -54,7 +57,7 @@ class Progress:
             self.begun.add(place)
         clock = Clock()
         ended = False
-        self.tell(Started(step=title))
+        self.tell(Started(step=title, runs_artifact=runs_artifact))
         try:
             with redirect_output(place):
                 yield clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import target_for
@@ -19,30 +19,20 @@ from ..core.errors import (
     unknown_name_error,
 )
 from ..core.events import Tell, ignore_events
-from ..core.findings import WorstFeed
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, sha256_of, step_of
+from ..core.records import REJECTED_FOLDER, Artifact, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
 from ..validators.ruling import Ruling, decide
-from .accuracy_gate import apply_recorded_gate, apply_recorded_preprocessing
-from .branch_coverage import (
-    CaptureEvidence,
-    accept_recorded,
-    branch_coverage,
-    capture_from_record,
-    watch_branches,
-)
-from .eager_reference import EagerReference, open_subject, read_checkpoint
-from .extra_sizes import add_recorded_sizes
-from .held_out import load_samples, refer_held_out
+from .accuracy_gate import apply_recorded_preprocessing
+from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
+from .eager_reference import open_subject, read_checkpoint
 from .judge_case import Candidate, JudgeRequest, match_outputs
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
-from .narrow_domain import domain_inputs, narrow_subject
 from .order import Judging, Source
 from .output_folder import OutputFolder, open_folder
 from .provenance.seals import unbind_artifact
@@ -50,28 +40,19 @@ from .recorded_run import (
     TRUST_HINT,
     Moved,
     apply_exported_tolerances,
-    apply_recorded_judging,
     check_program_trust,
-    check_same,
     describe_changed_file,
     drop_keys,
     load_manifest,
     record_beside,
     record_of_rejected,
-    source_from_record,
 )
+from .reopen import RecordedJudge, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
 from .validate_folder import replace_verdict
 from .verdict_rules import judge_candidate
-from .worst_feed import (
-    add_feed,
-    add_found_feed,
-    get_worst_feed,
-    note_missing_feed,
-    place_worst_feed,
-    read_feed,
-)
+from .worst_feed import add_feed, place_worst_feed, read_feed
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -116,43 +97,58 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     _refuse_untrusted(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge_file(candidate, source, judging, tell, feed=feed, measuring=measuring)
-    beside = record_beside(path) or record_of_rejected(path)
-    if beside is None:
-        known = read_manifest(path.parent)
-        if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
-            raise UsageError(
-                f"{path} was changed after it was proven: its digest is another",
-                hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
-                code=ErrorCode.FILE_CHANGED,
-            )
-        raise UsageError(
-            f"no manifest beside {path} knows it, so there is nothing to compare it with",
-            hint=Hint(
-                "name the eager reference: --against CHECKPOINT ",
-                Option("model", "PKG.MOD:FACTORY"),
-                " ",
-                Option("input", "…"),
-            ),
-            option="model",
-            code=ErrorCode.NO_MANIFEST,
-        )
-    manifest, artifact = beside
+        return _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
+    manifest, artifact = _find_record(path)
     folder = path.parent.parent if artifact.rejected else path.parent
-    source = source_from_record(manifest, folder, moved or Moved())
-    candidate = replace(candidate, precision=precision or artifact.limit_precision)
-    held_out = load_samples(artifact, folder)
-    recorded = BesideRecord(
-        manifest=manifest,
-        held_out=held_out,
-        artifact=artifact,
-        worst=get_worst_feed(manifest, artifact),
-        folder=folder,
-    )
-    judging = accept_recorded(apply_recorded_judging(judging, manifest), manifest)
+    run = find_recorded_run(manifest, folder, moved, judging)
+    judging = run.judging
     if precision is None:
         judging = apply_exported_tolerances(judging, artifact.tolerance)
-    return _judge_file(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
+    candidate = replace(candidate, precision=precision or artifact.limit_precision)
+    with ExitStack() as held, temporary_logs() as logs:
+        progress = Progress(tell=tell, logs=logs)
+        checkpoint = run.read_checkpoint(progress, judged=path)
+        measuring = apply_recorded_preprocessing(measuring, manifest, progress)
+        eager = run.open_eager(checkpoint, progress)
+        judge = RecordedJudge(
+            run=run,
+            eager=eager,
+            progress=progress,
+            settings=candidate.settings,
+            labelled=enter_labelled(measuring, eager, progress, held),
+        )
+        watch_branches(eager, judging.accept, progress, then=manifest)
+        asked = judge.request(artifact, candidate, judging)
+        asked = replace(asked, domain=lambda _: artifact.domain)
+        return _judge_alone(asked, feed)
+
+
+def _find_record(path: Path) -> tuple[Manifest, Artifact]:
+    """Return the manifest that records this very file, and its record.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if (found := record_beside(path) or record_of_rejected(path)) is not None:
+        return found
+    known = read_manifest(path.parent)
+    if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
+        raise UsageError(
+            f"{path} was changed after it was proven: its digest is another",
+            hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+            code=ErrorCode.FILE_CHANGED,
+        )
+    raise UsageError(
+        f"no manifest beside {path} knows it, so there is nothing to compare it with",
+        hint=Hint(
+            "name the eager reference: --against CHECKPOINT ",
+            Option("model", "PKG.MOD:FACTORY"),
+            " ",
+            Option("input", "…"),
+        ),
+        option="model",
+        code=ErrorCode.NO_MANIFEST,
+    )
 
 
 def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
@@ -169,108 +165,54 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
         raise ConsentError(reason, hint=TRUST_HINT, code=ErrorCode.CONSENT_REQUIRED, option="trust")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BesideRecord:
-    """What the manifest beside a file says of it, and the samples it was judged on."""
-
-    manifest: Manifest
-    held_out: tuple[Feed, ...]
-    artifact: Artifact
-    worst: WorstFeed | None
-    folder: Path
-
-    def request(
-        self, candidate: Candidate, eager: EagerReference, judging: Judging, progress: Progress
-    ) -> JudgeRequest:
-        """Ask for the verdict as the folder would have it: found feeds, branches, accuracy gate."""
-        inputs = domain_inputs(self.artifact.domain, eager)
-        within = narrow_subject(eager, inputs, progress)
-        within = add_recorded_sizes(within, self.artifact.places)
-        within = add_found_feed(within, self.worst, self.folder)
-        held_out = refer_held_out(self.held_out, within, progress) if self.held_out else ()
-        watch_branches(within, judging.accept, progress, then=self.manifest)
-        branches = branch_coverage(within, judging.accept, then=self.manifest)
-        return JudgeRequest(
-            candidate=candidate,
-            eager=within,
-            judging=judging,
-            progress=progress,
-            held_out=held_out,
-            notes=note_missing_feed(self.worst, self.folder),
-            capture=lambda: capture_from_record(branches, self.artifact, self.manifest),
-            recorded_accuracy=self.artifact.accuracy,
-            domain=lambda _: self.artifact.domain,
-        )
-
-
-def _request_of_file(
-    candidate: Candidate, eager: EagerReference, judging: Judging, progress: Progress
-) -> JudgeRequest:
-    """Ask for the verdict on a file that no record is beside."""
-    watch_branches(eager, judging.accept, progress)
-    candidate = match_outputs(candidate, eager.signature, progress)
-    settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
-
-    def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
-        return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
-
-    return JudgeRequest(
-        candidate=candidate,
-        eager=eager,
-        judging=judging,
-        progress=progress,
-        restrict=True,
-        capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
-        domain=domain,
-    )
-
-
-def _judge_file(  # noqa: PLR0913 - both sides, how to judge, and what is on record
+def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
     candidate: Candidate,
     source: Source,
     judging: Judging,
     tell: Tell,
-    recorded: BesideRecord | None = None,
     *,
-    feed: Feed | None = None,
-    measuring: Measuring | None = None,
+    replay: Feed | None,
+    measuring: Measuring | None,
 ) -> Verdict:
-    """Open the eager side, as it is recorded if it is, and judge; no file beside itself."""
-    with temporary_logs() as logs:
+    """Judge the candidate against a checkpoint that no manifest names."""
+    with ExitStack() as held, temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
-        if checkpoint.digest == sha256_of(candidate.path):
-            raise UsageError(
-                f"{candidate.path} and {source.checkpoint} are the same file: "
-                "it would be compared with itself",
-                hint="give the checkpoint it was made from with --against",
-                code=ErrorCode.SAME_FILE,
-            )
-        with ExitStack() as held:
-            if recorded is not None:
-                check_same(checkpoint, recorded.manifest, source)
-                measuring = apply_recorded_preprocessing(measuring, recorded.manifest, progress)
-            signature = None if recorded is None else recorded.manifest.signature
-            eager = open_subject(source, checkpoint, judging, progress, signature)
-            labelled = enter_labelled(measuring, eager, progress, held)
-            build = _request_of_file if recorded is None else recorded.request
-            asked = build(candidate, eager, judging, progress)
-            asked = _show_feed(asked, feed)
-            labelled = apply_recorded_gate(labelled, asked.recorded_accuracy)
-            asked = replace(asked, labelled=labelled, states_accuracy=True)
-            return judge_candidate(asked).verdict
+        check_not_itself(candidate.path, checkpoint, source)
+        eager = open_subject(source, checkpoint, judging, progress)
+        labelled = enter_labelled(measuring, eager, progress, held)
+        watch_branches(eager, judging.accept, progress)
+        candidate = match_outputs(candidate, eager.signature, progress)
+        settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
+
+        def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
+            return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
+
+        asked = JudgeRequest(
+            candidate=candidate,
+            eager=eager,
+            judging=judging,
+            progress=progress,
+            restrict=True,
+            capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
+            sensitive=True,
+            labelled=labelled,
+            domain=domain,
+        )
+        return _judge_alone(asked, replay)
 
 
-def _show_feed(asked: JudgeRequest, feed: Feed | None) -> JudgeRequest:
-    """Judge on one feed more and show that alone, where there is one; else look for faults.
+def _judge_alone(asked: JudgeRequest, replay: Feed | None) -> Verdict:
+    """Judge a file whose verdict goes to no record; the verdict shows `replay` alone, if given.
 
-    The others are run as well: how large an output usually is, and how far eager itself is from
-    float64, is theirs to say, and the figures are to be those of the first time.
+    The other feeds run as well: the usual size of an output and eager's distance from float64 are
+    measured on them, so the figures are those of the first time. No faults are planted then.
     """
-    if feed is None:
-        return replace(asked, sensitive=True)
-    eager, name = add_feed(asked.eager, asked.held_out, feed)
-    return replace(asked, eager=eager, shown=name)
+    asked = replace(asked, states_accuracy=True)
+    if replay is not None:
+        eager, name = add_feed(asked.eager, asked.held_out, replay)
+        asked = replace(asked, eager=eager, shown=name, sensitive=False)
+    return judge_candidate(asked).verdict
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:

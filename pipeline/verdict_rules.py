@@ -54,7 +54,7 @@ def judge_candidate(asked: JudgeRequest) -> Judgment:
     """
     title, candidate = f"validate {asked.candidate.name}", asked.candidate
     case, progress, model = asked.case, asked.progress, asked.eager.model
-    with progress.step(title, log=candidate.log, attempt=True) as clock:
+    with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
         model.release_pages()  # the runtime holds weights of its own now
         evidence = case.ask(lambda done, total: progress.advance(title, done, total))
         model.release_pages()  # and has given them back

@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..core.children.limits import ProcessLimits
+from ..core.children.messages import ChildBugError
 from ..core.errors import ModelcError
 from ..core.events import Noted, Tell
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
-from ..pipeline.isolation.ipc import ChildBugError
-from ..pipeline.isolation.watchdog import ProcessLimits
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from .project_faults import place_error

@@ -2,105 +2,94 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from ...core.contract import Advance
-from ...core.errors import ConversionError, MissingError, ModelcError, UsageError
-from .engine_options import EngineOptions, HardwareLevel, Profile, Shape
-from .engine_records import (
-    REQUEST_FILE,
-    RESULT_FILE,
-    BuildOutcome,
-    BuildRequest,
-    BuildResult,
-    parse_layers,
-    read_record,
-    write_record,
+from ...core.children.child_call import PYTHON, ChildCall, ParentConnection, run_in_child
+from ...core.children.messages import Returned, StoppedByError, rebuild_error
+from ...core.children.processes import (
+    OutputLog,
+    ProcessEnd,
+    ProcessSpec,
+    capture_output,
+    run_process,
 )
-from .supervised_process import LineHandler, ProcessEnd, ProcessTimeouts, run_supervised, write_log
+from ...core.contract import Advance
+from ...core.errors import ConversionError, MissingError, ModelcError
+from ...core.events import Advanced
+from .engine_build import build_in_child
+from .engine_options import EngineOptions, HardwareLevel, Profile, Shape
+from .engine_records import BuildRequest, BuildResult, parse_layers
 from .trt_installation import CudaDriver, TensorrtInstallation, find_tensorrt, query_driver
 
-_USUAL = ProcessTimeouts()
-_AT_ONCE = ProcessTimeouts(stop=0.0)  # closing its input is nothing to trtexec
-# The child's path is made the parent's before anything of modelc is imported: `-m` alone would
-# not find what the parent found by a path of its own.
-_CHILD_SCRIPT = (
-    "import json, runpy, sys; folder = sys.argv[1]; "
-    f"sys.path[:] = json.load(open(folder + '/{REQUEST_FILE}', encoding='utf-8'))['path']; "
-    f"runpy.run_module('{__package__}.engine_build_child', run_name='__main__', alter_sys=True)"
-)
+_CANCEL_TIMEOUT = 30.0  # seconds that the running step of a cancelled build may take
 _LAYERS_FILE = "layers.json"
 _SHOWN = 5  # last lines of the log that a message shows
+BuildFunction: TypeAlias = Callable[[BuildRequest, ParentConnection], BuildResult]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildHost:
-    """What a build asks of the machine that it is on."""
+    """What a build uses of the machine that it is on; `build` is called in a child process."""
 
     driver: Callable[[], CudaDriver] = query_driver
     installed: Callable[[], TensorrtInstallation] = find_tensorrt
-    child: tuple[str, ...] = (sys.executable, "-c", _CHILD_SCRIPT)  # the folder comes after it
-
-
-_ERROR_TYPES: dict[int, type[ModelcError]] = {
-    kind.exit_code: kind for kind in (UsageError, MissingError, ConversionError)
-}
+    build: BuildFunction = build_in_child
 
 
 def build_with_python(
     request: BuildRequest,
-    folder: Path,
     advance: Advance,
     *,
-    patience: ProcessTimeouts = _USUAL,
-    command: Sequence[str] = BuildHost.child,
+    build: BuildFunction = build_in_child,
+    grace: float = _CANCEL_TIMEOUT,
+    python: tuple[str, ...] = PYTHON,
 ) -> BuildResult:
     """Build in a Python process that imports tensorrt; this one never does.
 
     Args:
         request: what to build.
-        folder: where the request and its outcome are written.
-        advance: told how far the build is.
-        patience: how long to wait for what when it is to stop.
-        command: what to start; the folder is its last argument.
+        advance: gets how far the build is.
+        build: the function to call in the child.
+        grace: seconds that the build may take to stop.
+        python: the interpreter of the child.
 
     Raises:
         ConversionError: the build failed or crashed.
-        MissingError: tensorrt or the device is not here.
+        MissingError: tensorrt or the device is missing.
     """
 
-    def handle_line(line: str) -> None:
-        try:
-            done, total = json.loads(line)
-            advance(int(done), int(total))
-        except (ValueError, TypeError):
-            write_log(line)  # not ours: something got hold of the pipe
+    def on_message(message: object) -> None:
+        if isinstance(message, Advanced):
+            advance(message.done, message.total)
 
-    result, asked = folder / RESULT_FILE, folder / REQUEST_FILE
-    result.unlink(missing_ok=True)
-    write_record(replace(request, path=tuple(sys.path)), asked)
+    call = ChildCall(
+        function=build, argument=request, messages=(BuildResult,), grace=grace, python=python
+    )
+    log = OutputLog(echo=True)
     try:
-        ended = _run_child([*command, str(folder)], handle_line, patience)
-        outcome = _read_outcome(result, ended)
-    finally:
-        result.unlink(missing_ok=True)
-        asked.unlink(missing_ok=True)
-    if outcome.built is None:
-        raise _outcome_error(outcome)
-    return outcome.built
+        end = run_in_child(call, on_message, log=log)
+    except OSError as error:
+        raise _start_error(python[0], error) from error
+    match end:
+        case Returned(value=BuildResult() as built):
+            return built
+        case StoppedByError():
+            raise _build_error(end, log)
+        case ProcessEnd():
+            raise _crash_error("TensorRT's builder", end)
+    raise ConversionError("the TensorRT build was stopped", hint="run it again to go on")
 
 
-def _read_outcome(path: Path, ended: ProcessEnd) -> BuildOutcome:
-    try:
-        return read_record(path, BuildOutcome)
-    except (OSError, ValueError):
-        raise _crash_error("TensorRT's builder", ended) from None
+def _build_error(stopped: StoppedByError, log: OutputLog) -> Exception:
+    error = rebuild_error(stopped)
+    if isinstance(error, ModelcError):
+        return error
+    log.add(stopped.trace.encode())
+    return ConversionError(stopped.message, hint="the whole text is in the log")
 
 
 def build_with_trtexec(
@@ -109,18 +98,26 @@ def build_with_trtexec(
     folder: Path,
     *,
     version: tuple[int, int, int],
-    patience: ProcessTimeouts = _AT_ONCE,
 ) -> BuildResult:
-    """Build with trtexec; it tells no progress.
+    """Build with trtexec, which reports no progress.
 
     Raises:
         ConversionError: the build failed or crashed.
     """
     exported = folder / _LAYERS_FILE
     command = trtexec_command(program, version[0], request, exported)
-    ended = _run_child(command, write_log, patience)
-    if ended.code != 0 or not Path(request.engine).is_file():
-        raise _crash_error("trtexec", ended)
+    log = OutputLog(echo=True)
+
+    def write_to_log(line: bytes) -> bool:
+        log.add(line + b"\n")
+        return False
+
+    try:
+        end = run_process(ProcessSpec(command=tuple(command)), write_to_log, log=log)
+    except OSError as error:
+        raise _start_error(program, error) from error
+    if end.code != 0 or not Path(request.engine).is_file():
+        raise _crash_error("trtexec", end)
     text = exported.read_text("utf-8") if exported.is_file() else ""
     exported.unlink(missing_ok=True)
     found, _ = parse_layers(text)
@@ -132,27 +129,16 @@ def build_with_trtexec(
     )
 
 
-def _run_child(command: Sequence[str], heard: LineHandler, patience: ProcessTimeouts) -> ProcessEnd:
-    try:
-        return run_supervised(command, heard, patience)
-    except OSError as error:
-        raise MissingError(
-            f"{command[0]} cannot be started: {error}", hint="see modelc doctor"
-        ) from error
+def _start_error(program: str, error: OSError) -> MissingError:
+    return MissingError(f"{program} cannot be started: {error}", hint="see modelc doctor")
 
 
-def _crash_error(who: str, ended: ProcessEnd) -> ConversionError:
-    how = f"crashed with {ended.signal_name}" if ended.code < 0 else f"ended with {ended.code}"
-    lines = [line for line in ended.tail if line.strip()][-_SHOWN:]
-    said = f"; its last lines: {' | '.join(lines)}" if lines else " and said nothing"
-    return ConversionError(f"{who} {how}{said}", hint="the whole text is in the log")
-
-
-def _outcome_error(outcome: BuildOutcome) -> ModelcError:
-    if outcome.cancelled:
-        return ConversionError("the TensorRT build was stopped", hint="run it again to go on")
-    kind = _ERROR_TYPES.get(outcome.exit_code, ConversionError)
-    return kind(outcome.message, hint=outcome.hint)
+def _crash_error(who: str, end: ProcessEnd) -> ConversionError:
+    how = f"crashed with {end.signal_name}" if end.code < 0 else f"ended with {end.code}"
+    fatal = (at for at, line in enumerate(end.tail) if line.startswith("Fatal Python error"))
+    lines = end.tail[: next(fatal, None)][-_SHOWN:]  # TensorRT's own, not Python's traceback
+    printed = f"; its last lines: {' | '.join(lines)}" if lines else " and printed nothing"
+    return ConversionError(f"{who} {how}{printed}", hint="the whole text is in the log")
 
 
 _BANNER = re.compile(r"\[TensorRT v(\d+)\]")
@@ -160,7 +146,7 @@ _HARDWARE = {
     HardwareLevel.AMPERE_PLUS: "ampere+",
     HardwareLevel.SAME_COMPUTE_CAPABILITY: "sameComputeCapability",
 }
-_SECONDS = 60.0  # for a program that prints its help
+_HELP_TIMEOUT = 60.0  # seconds
 _FLOOR = (10, 13)
 
 
@@ -171,12 +157,12 @@ def trtexec_version(program: str) -> tuple[int, int, int]:
         MissingError: it does not say, or is older than 10.13.
     """
     try:
-        ran = subprocess.run(
-            [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-        banner = _BANNER.search(ran.stdout + ran.stderr)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        end, printed = capture_output((program, "--help"), seconds=_HELP_TIMEOUT)
+    except OSError as error:
         raise MissingError(f"{program} does not run: {error}", hint=_MEND) from error
+    if end.overrun is not None:
+        raise MissingError(f"{program} does not run: {end.overrun.told}", hint=_MEND)
+    banner = _BANNER.search(printed)
     if banner is None:
         raise MissingError(f"{program} does not say which TensorRT it is of", hint=_MEND)
     number = int(banner.group(1))

@@ -1,21 +1,28 @@
-"""Build an engine with TensorRT's Python package: network, builder config, build."""
+"""Build an engine with TensorRT's Python package, in the child process that imports it."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ...core.children.child_call import ParentConnection
 from ...core.contract import Advance, TensorInfo, no_progress
 from ...core.errors import ConversionError, Hint, Option
+from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
+from .trt_installation import load_tensorrt
 
 if TYPE_CHECKING:
     import tensorrt
@@ -33,6 +40,40 @@ class BuildWatch:
 
     advance: Advance = no_progress
     stopped: Callable[[], bool] = lambda: False
+
+
+def build_in_child(
+    request: BuildRequest,
+    parent: ParentConnection,
+    load: Callable[[], ModuleType] = load_tensorrt,
+) -> BuildResult:
+    """Build the engine of the request.
+
+    The builder is asked to stop by a flag that it polls: no signal may raise within its callbacks.
+
+    Args:
+        request: what to build.
+        parent: gets the progress.
+        load: returns the tensorrt package.
+
+    Raises:
+        ModelcError: the build failed.
+        KeyboardInterrupt: the parent cancelled it.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    stopping = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    parent.on_stop(stopping.set)
+
+    def advance(done: int, total: int) -> None:
+        parent.send(Advanced(step="build", done=done, total=total))
+
+    watch = BuildWatch(advance=advance, stopped=stopping.is_set)
+    try:
+        return build_engine(load(), request, watch)
+    except CancelledBuildError as error:
+        raise KeyboardInterrupt from error
 
 
 def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:

@@ -17,16 +17,13 @@ from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
 
 Read = TypeVar("Read")
-REQUEST_FILE = "build.request.json"
-RESULT_FILE = "build.result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """One engine to build.
 
-    `engine` is written atomically. `timing_cache` is a file, empty for none. `path` is the parent's
-    sys.path, so that the child imports the same modelc.
+    `engine` is written atomically. `timing_cache` is a file, empty for none.
     """
 
     onnx: str
@@ -34,7 +31,6 @@ class BuildRequest:
     profiles: tuple[Profile, ...]
     options: EngineOptions
     timing_cache: str = ""
-    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +42,6 @@ class BuildResult:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOutcome:
-    """The end of a build: `built`, or the error with its exit code."""
-
-    built: BuildResult | None = None
-    message: str = ""
-    hint: str = ""
-    exit_code: int = 0
-    cancelled: bool = False
 
 
 def write_record(record: object, path: Path) -> None:

@@ -14,24 +14,17 @@ from ...core.findings import Localisation, WorstFeed
 from ...core.kinds import Precision
 from ...core.manifest import Manifest
 from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint
-from ...core.signature import Signature
 from ...core.target_extensions import Probed
 from ...validators.feeds import NamedFeed
 from ...validators.judge import ReferenceOutputs
 from ...validators.tolerance import tolerance_for
 from ..eager_reference import EagerReference, open_subject, read_checkpoint
-from ..held_out import load_samples, loose_feeds, refer_held_out
+from ..held_out import loose_feeds
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
 from ..output_folder import open_folder
-from ..recorded_run import (
-    Moved,
-    apply_recorded_judging,
-    check_program_trust,
-    check_same,
-    describe_changed_file,
-    source_from_record,
-)
+from ..recorded_run import Moved, check_program_trust, describe_changed_file
+from ..reopen import RecordedRun, find_recorded_run
 from ..reply_evidence import beyond_feeds
 from ..run_progress import Progress, temporary_logs
 from ..worst_feed import add_feed, get_worst_feed, read_feed
@@ -236,22 +229,20 @@ class LocaliseRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class _UnopenedEager:
-    """The eager side before it is opened; `record` is None where it is not the recorded one."""
+    """The eager side before it is opened: `run` where it is the recorded one."""
 
     source: Source
     checkpoint: Checkpoint
     judging: Judging
-    record: RecordedArtifact | None
+    record: RecordedArtifact | None = None
+    run: RecordedRun | None = None
 
     def open(
         self, progress: Progress, wanted: Callable[[NamedFeed], bool] | None
     ) -> EagerReference:
-        signature: Signature | None = None
-        if self.record is not None:
-            signature = self.record.manifest.signature
-        return open_subject(
-            self.source, self.checkpoint, self.judging, progress, signature, wanted=wanted
-        )
+        if self.run is not None:
+            return self.run.open_eager(self.checkpoint, progress, wanted)
+        return open_subject(self.source, self.checkpoint, self.judging, progress, wanted=wanted)
 
 
 def open_for_localising(
@@ -302,9 +293,7 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
         source = None
     if source is not None:
         checkpoint = read_checkpoint(source, progress)
-        return _UnopenedEager(
-            source=source, checkpoint=checkpoint, judging=asked.judging, record=None
-        )
+        return _UnopenedEager(source=source, checkpoint=checkpoint, judging=asked.judging)
     if record is None:
         raise UsageError(
             f"no manifest beside {asked.suspect.path} knows it, so there is nothing to compare it"
@@ -318,23 +307,22 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
             option="model",
             code=ErrorCode.NO_MANIFEST,
         )
-    found = source_from_record(record.manifest, record.folder, moved)
-    checkpoint = read_checkpoint(found, progress)
-    check_same(checkpoint, record.manifest, found)
+    run = find_recorded_run(record.manifest, record.folder, moved, asked.judging)
+    checkpoint = run.read_checkpoint(progress)
     changed = describe_changed_file(record.artifact, record.folder)
     if changed:
         progress.note(changed, warning=True)
-    judging = apply_recorded_judging(asked.judging, record.manifest)
-    return _UnopenedEager(source=found, checkpoint=checkpoint, judging=judging, record=record)
+    return _UnopenedEager(
+        source=run.source, checkpoint=checkpoint, judging=run.judging, record=record, run=run
+    )
 
 
 def _refer_recorded_samples(
     unopened: _UnopenedEager, eager: EagerReference, progress: Progress
 ) -> tuple[ReferenceOutputs, ...]:
-    if unopened.record is None:
+    if unopened.record is None or unopened.run is None:
         return ()
-    feeds = load_samples(unopened.record.artifact, unopened.record.folder)
-    return refer_held_out(feeds, eager, progress) if feeds else ()
+    return unopened.run.refer_samples(unopened.record.artifact, eager, progress)
 
 
 def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) -> EagerReference:
@@ -371,7 +359,7 @@ def _open_worst_feed(
     loose = loose_feeds(eager, held_out)
     loose |= beyond_feeds(eager.references, asked.suspect.precision)
     references: Sequence[ReferenceOutputs] = (*eager.references, *held_out)
-    with asked.progress.step("find the worst feed", log="debug-feeds") as clock:
+    with asked.progress.step("find the worst feed", log="debug-feeds", runs_artifact=True) as clock:
         suspect = replace(asked.suspect, loose=loose)
         worst, ratio = worst_among(suspect, eager, references)
         clock.detail = f"{worst.feed.name} of {len(references)}"

@@ -82,7 +82,8 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
         ModelcError: the artifact cannot be opened, run or looked into.
     """
     began = time.monotonic()
-    with progress.step(_LOCALISE_STEP, log=f"debug-{suspect.name.replace('/', '-')}") as clock:
+    log = f"debug-{suspect.name.replace('/', '-')}"
+    with progress.step(_LOCALISE_STEP, log=log, runs_artifact=True) as clock:
         chosen = _choose_reference(suspect, eager, feed)
         probe = suspect.target.open_probe(suspect.path, eager.signature)
         scale = PRECISION_SCALES[suspect.precision]

@@ -1,1 +1,1 @@
-"""A run in a process of its own: whatever ends that process ends one step."""
+"""A run in a child process: whatever ends that process ends one step."""

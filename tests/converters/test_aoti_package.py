@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -191,24 +192,41 @@ def test_headers_that_are_here_are_found() -> None:
     assert aoti_compiler.find_header_fault(aoti_compiler.find_compiler()) == ""
 
 
-@pytest.mark.needs("aoti")
-def test_a_compiling_process_that_fails_is_a_conversion_error(tmp_path: Path) -> None:
-    program = torch.export.export(nn.Linear(3, 2), (torch.ones(2, 3),))
-    place = tmp_path / "place"
-    place.mkdir()
-    code = "import sys; print('first'); print('x.cpp:1: error: no', file=sys.stderr); sys.exit(1)"
-    with pytest.raises(ConversionError, match=r"x\.cpp:1: error: no"):
-        aoti_compiler.compile_package(program, place, command=(sys.executable, "-c", code))
+FAULTY = """
+import os, signal
+def fail(request, parent):
+    os.write(2, b"first\\nx.cpp:1: error: no\\n")
+    os._exit(1)
+def refuse(request, parent):
+    raise RuntimeError("no such operator")
+def crash(request, parent):
+    os.kill(os.getpid(), signal.SIGSEGV)
+def skip(request, parent):
+    return None
+"""
 
 
 @pytest.mark.needs("aoti")
-def test_a_compiling_process_that_crashes_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        ("fail", r"x\.cpp:1: error: no"),
+        ("refuse", "no such operator"),
+        ("crash", "SIGSEGV"),
+        ("skip", "did not compile"),
+    ],
+)
+def test_a_compiling_process_that_fails_is_a_conversion_error(
+    function: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faulty_compiler.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(tmp_path)
+    compiling = getattr(importlib.import_module("faulty_compiler"), function)
     program = torch.export.export(nn.Linear(3, 2), (torch.ones(2, 3),))
     place = tmp_path / "place"
     place.mkdir()
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    with pytest.raises(ConversionError, match="crashed with SIGSEGV"):
-        aoti_compiler.compile_package(program, place, command=(sys.executable, "-c", code))
+    with pytest.raises(ConversionError, match=named):
+        aoti_compiler.compile_package(program, place, compile_program=compiling)
 
 
 def test_a_program_is_no_package(job_of: JobOf) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from modelc.converters import library_probe
 from modelc.converters.installed_packages import InstalledPackages
 from modelc.converters.library_checks import LibraryHost
 from modelc.converters.library_probe import LibraryReport, ProbeResult, probe_libraries
@@ -276,7 +277,7 @@ def test_the_innermost_cause_of_a_failed_import_is_told(
 ) -> None:
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     (said,) = probe_libraries(["torchvision"])["torchvision"].said
     assert (said.works, said.told) == (False, told)
 
@@ -395,50 +396,72 @@ def test_this_host_can_be_examined(tmp_path: Path) -> None:
     assert named["torch"].state is CheckState.OK
 
 
-def command(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", code)
+FAULTY = """
+import os, time
+from modelc.converters.library_probe import ProbeResult
+def crash(name, parent):
+    parent.send(ProbeResult(name="A", works=True, told=""))
+    os.write(parent._channel, b"{cut")
+    os.abort()
+def lack(name, parent):
+    import no_such_library
+def leave(name, parent):
+    os._exit(3)
+def hang(name, parent):
+    time.sleep(60)
+"""
 
 
-def test_what_was_said_before_a_crash_is_kept_and_the_signal_named() -> None:
-    line = '{"name": "A", "works": true, "told": ""}'
-    code = f"import os; os.write(1, b'{line}' + bytes([10])); os.write(1, b'{{cut'); os.abort()"
-    found = probe_libraries(["any"], command=command(code))["any"]
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with probes that go wrong."""
+    (tmp_path / "faulty_probes.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faulty_probes", raising=False)
+    return importlib.import_module("faulty_probes")
+
+
+def test_what_was_sent_before_a_crash_is_kept_and_the_signal_named(faulty: ModuleType) -> None:
+    found = probe_libraries(["any"], probe=faulty.crash)["any"]
     assert found == LibraryReport(
         said=(ProbeResult(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
     )
 
 
-def test_an_error_of_the_library_is_told_by_its_last_line() -> None:
-    found = probe_libraries(["any"], command=command("import no_such_library"))["any"]
+def test_an_error_of_the_library_is_its_last_line(faulty: ModuleType) -> None:
+    found = probe_libraries(["any"], probe=faulty.lack)["any"]
     assert found.failure == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
-def test_a_library_that_hangs_is_not_waited_for() -> None:
+def test_a_library_that_ends_the_process_is_a_failure(faulty: ModuleType) -> None:
+    assert "3" in probe_libraries(["any"], probe=faulty.leave)["any"].failure
+
+
+def test_a_library_that_hangs_is_not_waited_for(faulty: ModuleType) -> None:
     start = time.perf_counter()
-    found = probe_libraries(["any"], command=command("import time; time.sleep(60)"), patience=0.5)[
-        "any"
-    ]
+    found = probe_libraries(["any"], probe=faulty.hang, timeout=0.5)["any"]
     assert found.failure.endswith(" 0.5 s")
     assert time.perf_counter() - start < 10
 
 
-def with_fake(folder: Path, source: str) -> tuple[str, ...]:
-    """The command that asks, with a package called tensorrt of this source first on its path."""
+def with_fake(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a package called tensorrt of this source first on the path."""
     (folder / "tensorrt").mkdir()
     (folder / "tensorrt" / "__init__.py").write_text(source)
-    script = library_probe.__file__
-    return command(
-        f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); "
-        f"runpy.run_path({script!r}, run_name='__main__')"
-    )
+    monkeypatch.syspath_prepend(folder)
 
 
-def test_a_missing_shared_library_of_tensorrt_is_its_answer(tmp_path: Path) -> None:
-    fake = with_fake(tmp_path, "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')")
-    (said,) = probe_libraries(["tensorrt"], command=fake)["tensorrt"].said
+def test_a_missing_shared_library_of_tensorrt_is_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')"
+    with_fake(tmp_path, source, monkeypatch)
+    (said,) = probe_libraries(["tensorrt"])["tensorrt"].said
     assert said == ProbeResult(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
 
 
-def test_the_version_of_a_tensorrt_that_loads_is_its_answer(tmp_path: Path) -> None:
-    fake = with_fake(tmp_path, "__version__ = '11.4.0.106'")
-    assert probe_libraries(["tensorrt"], command=fake)["tensorrt"].said[0].told == "11.4.0.106"
+def test_the_version_of_a_tensorrt_that_loads_is_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_fake(tmp_path, "__version__ = '11.4.0.106'", monkeypatch)
+    assert probe_libraries(["tensorrt"])["tensorrt"].said[0].told == "11.4.0.106"

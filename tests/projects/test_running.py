@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.children.messages import ChildBugError
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, ignore_events
 from modelc.core.manifest import Manifest
@@ -17,7 +18,6 @@ from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import ReuseSources
 from modelc.pipeline.cache.step_cache import StepCache
 from modelc.pipeline.isolation import supervisor
-from modelc.pipeline.isolation.ipc import ChildBugError
 from modelc.pipeline.order import Order, Source
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_records import ModelOutcome, combine_exit_codes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -212,31 +214,6 @@ def staged(version: str, **values: Any) -> Stage:
     return stage
 
 
-# The real child, handed a double of tensorrt in place of the package.
-STAGED = """
-import json, os, runpy, sys
-from pathlib import Path
-folder = Path(sys.argv[1])
-sys.path[:] = json.loads((folder / "build.request.json").read_text())["path"]
-staged = runpy.run_path({conftest!r})["staged"]
-from modelc.converters.trt.engine_build_child import main
-stage = staged({version!r}, **{values!r})
-def load():
-    print("noise of a framework on standard output", flush=True)
-    os.write(1, b"noise of its C++ that ends in no line")
-    {before}
-    return stage.trt
-code = main(folder, load)
-sys.stdout.flush()
-os._exit(code)
-"""
-
-
-def staged_child(before: str = "pass", version: str = "11.4", **values: Any) -> tuple[str, ...]:
-    text = STAGED.format(conftest=__file__, version=version, values=values, before=before)
-    return (sys.executable, "-c", text)
-
-
 Stages = Callable[..., Stage]
 Requests = Callable[..., BuildRequest]
 
@@ -279,6 +256,12 @@ def request_of(tmp_path: Path) -> Requests:
 
 
 @pytest.fixture
-def child() -> Callable[..., tuple[str, ...]]:
-    """`child(engine=None)`: the command of a build's process, with a double on that stage."""
-    return staged_child
+def child(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`child(engine=None)`: the function of a build's process, with a double on that stage."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    build = importlib.import_module("staged_build").build
+
+    def make(before: str = "pass", version: str = "11.4", **values: Any) -> Any:
+        return partial(build, conftest=__file__, before=before, version=version, values=values)
+
+    return make

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.build_launcher import BuildHost
+from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
+from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_records import read_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
@@ -19,7 +20,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
 
-Children = Callable[..., tuple[str, ...]]
+Children = Callable[..., BuildFunction]
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
@@ -42,9 +43,11 @@ def job_in(folder: Path, **settings: str) -> Job:
     )
 
 
-def host(child: tuple[str, ...] = (), program: str | None = None) -> BuildHost:
-    found = TensorrtInstallation(importable=bool(child), package="11.4.0.106", program=program)
-    return BuildHost(driver=lambda: DRIVER, installed=lambda: found, child=child)
+def host(child: BuildFunction | None = None, program: str | None = None) -> BuildHost:
+    found = TensorrtInstallation(
+        importable=child is not None, package="11.4.0.106", program=program
+    )
+    return BuildHost(driver=lambda: DRIVER, installed=lambda: found, build=child or build_in_child)
 
 
 def test_the_engine_and_its_sidecar_are_made(tmp_path: Path, child: Children) -> None:

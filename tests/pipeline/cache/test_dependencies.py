@@ -148,6 +148,15 @@ def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> 
             assert "cfg.json" in tracker.needs().files
 
 
+def test_by_default_a_later_run_of_the_process_needs_what_an_earlier_one_read(
+    project: Path,
+) -> None:
+    with track_reads(project):
+        (project / "cfg.json").read_text()
+    with track_reads(project) as tracker:
+        assert "cfg.json" in tracker.needs().files
+
+
 @pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
 def test_declared_files_are_needs_with_their_names(project: Path, entry: str) -> None:
     with track_reads(project, declared=[entry], read=ReadLog()) as tracker:

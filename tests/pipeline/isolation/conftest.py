@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.children.limits import ProcessLimits
 from modelc.core.events import Event
 from modelc.core.manifest import Manifest
 from modelc.pipeline.isolation.supervisor import run_isolated
-from modelc.pipeline.isolation.watchdog import ProcessLimits
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.tests.nets import crash_net as dying
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelc.core import process
+from modelc.core.children.limits import MIB, ProcessLimits
 from modelc.core.errors import CheckpointError
 from modelc.core.events import Event, Finished, Started
 from modelc.core.manifest import Failure
 from modelc.pipeline.isolation.supervisor import run_isolated
-from modelc.pipeline.isolation.watchdog import MIB, ProcessLimits
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.recorded_run import describe_changed_file
