@@ -76,7 +76,7 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
             "" if interval is None else ", or accept {}={}..{} with --narrow".format(*interval)
         )
         raise NarrowError(
-            f"the trace froze a branch on sizes: at {at} the model goes another way",
+            f"the trace froze a branch on sizes: at {at} the model takes another branch",
             hint=Hint("leave that size out of the range in ", Option("input"), f"{smaller}"),
             interval=interval,
             option="input",

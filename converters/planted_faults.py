@@ -179,7 +179,8 @@ _ENDLESS = 1 << 31  # iterations of a loop: a `while` has the maximum of int64
 
 def has_open_loop(module: torch.jit.ScriptModule) -> bool:
     """Return whether a script has a `while`, which a fault might keep from ending."""
-    loops = [node for node in _block_nodes(module.inlined_graph) if node.kind() == "prim::Loop"]
+    graph = module.inlined_graph  # made anew at each call; its nodes end with it
+    loops = [node for node in _block_nodes(graph) if node.kind() == "prim::Loop"]
     counts = [next(loop.inputs()) for loop in loops]
     constant = [one for one in counts if one.node().kind() == "prim::Constant"]
     return any((one.toIValue() or 0) >= _ENDLESS for one in constant)

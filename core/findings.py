@@ -69,10 +69,10 @@ class BranchRecord:
     def gap_text(self) -> str:
         """Describe what no feed showed; empty if the feeds took both outcomes."""
         if self.untaken:
-            return f"no feed took the {' or the '.join(self.untaken)} arm"
+            return f"no feed took the {' or the '.join(self.untaken)} branch"
         if not self.same:
             return ""
-        same = "gave another value" if self.kind == "value" else "went another way"
+        same = "gave another value" if self.kind == "value" else "took another branch"
         return f"no feed {same}"
 
     @property

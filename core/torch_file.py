@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from .errors import CheckpointError, ConsentError, Hint, Option, first_line
+from .errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, first_line
 from .torch_sizes import find_size_fault
 from .untrusted_files import find_archive_fault, is_zip_archive
 
@@ -91,6 +91,7 @@ def unreadable_error(name: Path | str, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{name} cannot be read: {type(error).__name__}: {first_line(error)}",
         hint="copy or download the file again, or save it again with torch.save",
+        code=ErrorCode.CORRUPT_FILE,
     )
 
 

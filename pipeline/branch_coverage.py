@@ -57,7 +57,7 @@ class BranchCoverage:
         return any(self._means(text, record, then=text in before) for text in self.accept)
 
     def relocate_places(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Places of the manifest's time where they are now; those that are no more as they were."""
+        """Places of the manifest's time where they are now; those that are changed."""
         if frozen is None:
             return None
         now = (
@@ -156,7 +156,7 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
     others = [_describe_frozen(one) for one in fixed if one.others]
     first: tuple[Reason, ...] = ()
     if not passed and others:
-        hint = f"{_alternative_captures(capture.untried)}: what feeds take cannot be accepted"
+        hint = f"{_alternative_captures(capture.untried)}: --accept-branch does not apply"
         first = Ruling.fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, hint)).first
     if faults:
         texts = _with_hint(_first_texts(faults), _suggest_fix(fixed, branches, capture.untried))
@@ -349,7 +349,7 @@ def _describe_untested(found: DataBranch) -> str:
 
 
 def _describe_removed(found: DataBranch) -> str:
-    return f"{_describe_untested(found)}, and the rewritten copy has it no more"
+    return f"{_describe_untested(found)}, and the rewritten copy lacks it"
 
 
 def _is_masked_value(found: DataBranch) -> bool:
@@ -366,7 +366,7 @@ def _describe_unseen(found: DataBranch) -> str:
 
 def _describe_frozen(found: DataBranch) -> str:
     what = "value" if found.record.kind == "value" else "branch"
-    on = "with another value" if what == "value" else "on its other arm"
+    on = "with another value" if what == "value" else "on its other branch"
     more = (
         f" and {len(found.others) - _MAX_DETAILED} more"
         if len(found.others) > _MAX_DETAILED

@@ -1,4 +1,4 @@
-"""Sizes at which the model goes another way are found, whichever number the code names."""
+"""Sizes at which the model takes another branch are found, whichever number the code names."""
 
 from __future__ import annotations
 

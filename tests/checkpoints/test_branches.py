@@ -246,7 +246,7 @@ def test_a_branch_on_data_has_its_line_and_the_feed_of_each_arm(
 def test_an_arm_that_no_feed_took_is_told(forward: Callable[..., Any], text: str) -> None:
     (record,) = [r for r in records(forward, UP) if r.line == line_in(forward, text)]
     assert record.untaken == ("false",)
-    assert record.gap_text == "no feed took the false arm"
+    assert record.gap_text == "no feed took the false branch"
     assert record.label.startswith(f"{record.file}:{record.line}: if ")
 
 
@@ -566,7 +566,7 @@ def halving(_: Any, x: Tensor) -> Tensor:
 def test_the_number_of_turns_is_a_way_of_its_own() -> None:
     (same,) = records(halving, UP, feed_of(1, 2, 2.5))
     assert same.arms == {"true": "feed-1", "false": "feed-1"}
-    assert same.gap_text == "no feed went another way"
+    assert same.gap_text == "no feed took another branch"
     (other,) = records(halving, UP, feed_of(1, 2, 30))
     assert not other.gap_text
 
@@ -582,7 +582,7 @@ def test_a_range_that_depends_on_data_is_a_branch() -> None:
     assert record.kind == "for"
     assert record.condition == "_turn in range(int(x.max()))"
     assert not record.gap_text
-    assert records(repeating, UP)[0].gap_text == "no feed went another way"
+    assert records(repeating, UP)[0].gap_text == "no feed took another branch"
 
 
 def scaled(_: Any, x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def test_a_traced_arm_that_no_feed_took_exits_with_one_and_names_the_line(
     door: Door, narrow: tuple[str, ...], tmp_path: Path
 ) -> None:
     ran = door("export", *narrow, "--capture", "trace")
-    told = f"sample_models/gate.py:{gate_line()}: if x.mean() > 0: no feed took the false arm"
+    told = f"sample_models/gate.py:{gate_line()}: if x.mean() > 0: no feed took the false branch"
     assert ran.returncode == 1
     assert told in " ".join(ran.stdout.split())
     assert (tmp_path / "out" / "rejected" / "model.torchscript.pt").exists()

@@ -40,7 +40,7 @@ def test_what_fits_is_taken(good: Feed) -> None:
         (feed(2, 48, 6), "outside"),
         (feed(2, 20, 2), "dim h is 20, not 8*k"),
         (feed(2, 24, 2), "dim h is 24, not 8*k"),
-        (feed(2, ids=3), "dim batch is 2, and 3 in ids"),
+        (feed(2, ids=3), "dim batch is 2, but 3 in ids"),
         ({**feed(), "free": np.zeros(0, np.float32)}, "dim any of free is 0"),
         ({**feed(), "free": np.zeros(3, np.float64)}, "free is float64, not float32"),
         ({**feed(), "ids": np.zeros(2, np.int64)}, "ids has 1 dims (2,), not 2"),

@@ -79,8 +79,8 @@ def test_a_size_that_feeds_have_anyway_is_not_drawn_again(made: Callable[..., Ma
 
 
 def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
-    def reject(feed: Feed, *, far: bool) -> Outputs:
-        assert far
+    def reject(feed: Feed, *, extreme: bool) -> Outputs:
+        assert extreme
         raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
 
     subject = SimpleNamespace(

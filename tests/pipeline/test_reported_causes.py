@@ -115,7 +115,7 @@ def test_what_a_trace_made_constant_keeps_its_name(order: Orders, made: Made) ->
 
 def test_only_captures_that_the_run_left_out_are_proposed(order: Orders) -> None:
     forced = refused(run(order("torchscript", capture=Capture.TRACE)))
-    assert "(capture it with script: what feeds take cannot be accepted)" in forced
+    assert "(capture it with script: --accept-branch does not apply)" in forced
 
 
 @pytest.mark.needs("onnx")

@@ -102,7 +102,7 @@ def test_a_failed_artifact_is_in_rejected_and_nowhere_else(
 def test_the_reason_names_a_feed_of_the_other_arm_and_the_line(forced: Manifest) -> None:
     (verdict,) = forced.verdicts
     wrong = {output.feed for output in verdict.outputs if not output.passed}
-    arms = verdict.reason.partition("on its other arm: ")[2]
+    arms = verdict.reason.partition("on its other branch: ")[2]
     assert wrong
     told, _, more = arms.strip(" );").partition(" and ")
     named = {feed.strip() for feed in told.split(",")}

@@ -158,7 +158,7 @@ def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> Non
         "epsilon 1e-3, not 1e-5",
         "debug/blocks.1.norm",
         "x.mean() > 0",
-        "no feed took the false arm",
+        "no feed took the false branch",
         "accepted by --accept-branch",
         "Converting a tensor",
         "the batch must be even",

@@ -30,7 +30,7 @@ def test_verdicts_and_reasons_stand_before_what_is_folded(full: Manifest) -> Non
         "| `rejected/openvino` | ❌ **rejected** | -58.5 dB |",
         "**Reasons**",
         "no CUDA driver",
-        "no feed took the false arm",
+        "no feed took the false branch",
         "First wrong layer",
         "<details>",
     )

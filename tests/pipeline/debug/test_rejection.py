@@ -150,7 +150,7 @@ def test_the_result_says_it_and_how_to_go_on(
     show_manifest(manifest, str(out))
     told = " ".join(capsys.readouterr().out.split())
     assert "guilty: layers.1.attention.value (Linear) at " in told
-    assert "more: modelc debug" in told
+    assert "details: modelc debug" in told
 
 
 def test_a_good_export_is_not_looked_into(bert: Path) -> None:

@@ -147,9 +147,9 @@ FAULTS = [
     (_no_relu, ("layer2.0.relu",)),
     (_sum, ("layer2.0",)),
     (_difference, ("layer2.0",)),
-    (_pads, ("layer2.0.bn1", "layer2.0.conv1")),
-    (lambda m: _weight(m, "conv1.weight", lambda a: a[::-1].copy()), ("layer2.0.bn1",)),
-    (lambda m: _weight(m, "conv1.weight_bias", lambda a: a + np.float32(0.1)), ("layer2.0.bn1",)),
+    (_pads, ("layer2.0.conv1", "layer2.0.conv1")),
+    (lambda m: _weight(m, "conv1.weight", lambda a: a[::-1].copy()), ("layer2.0.conv1",)),
+    (lambda m: _weight(m, "conv1.weight_bias", lambda a: a + np.float32(0.1)), ("layer2.0.conv1",)),
 ]
 
 
