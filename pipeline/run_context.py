@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,26 +21,20 @@ from ..core.records import (
     Artifact,
     CalibrationRecord,
     Checkpoint,
-    Dependencies,
     FileRecord,
     is_as_recorded,
-    step_of,
 )
 from ..core.verdict import Verdict
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import is_same_model
 from .cache.dependencies import (
     ReadTracker,
-    collect_imported_dependencies,
-    merge_dependencies,
-    track_reads,
 )
 from .cache.environment import describe_environment
-from .cache.file_digests import first_changed
 from .eager_reference import EagerReference
 from .labelled_accuracy import LabelledFeeds
 from .manifest_file import read_manifest, without_artifacts
-from .order import Order, ResumeState
+from .order import Order
 from .output_folder import OutputFolder
 from .plan import Step
 from .quantization import CalibrationCache
@@ -356,86 +349,3 @@ def relative_to(path: str, folder: OutputFolder) -> str:
     if is_loader_spec(path):
         return path
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()
-
-
-def drop_stale_keys(resume: ResumeState, progress: Progress) -> ResumeState:
-    """Without keys where a file that they were made of is another by now: this run reads that one.
-
-    What is made then is true of what was read, and must not be found again under these keys; what
-    was to be kept was made of what is no more.
-    """
-    changed = first_changed(resume.inputs)
-    if not changed or not resume.keys:
-        return resume
-    text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
-    progress.note(text, warning=True)
-    return ResumeState(failures=_new_failures(resume.failures))
-
-
-def _new_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
-    """Without those that stood when it began, and without their orphans: both are tried again."""
-    left: dict[str, Failure] = {}
-    for one in failures:
-        if not one.key and (not one.orphan_of or one.orphan_of in left):
-            left[one.step] = one
-    return tuple(left.values())
-
-
-def resume_manifest(manifest: Manifest, known: Manifest | None, resume: ResumeState) -> Manifest:
-    """The record to go on with: only what is kept has a key, and what that needed is needed still.
-
-    Needs are of a whole record. An artifact that is not kept may have needed other things than
-    this run does, and so must not be found again by its key.
-    """
-    kept = _list_kept_names(manifest, resume)
-    artifacts = tuple(
-        one if one.step in kept else replace(one, key="") for one in manifest.artifacts
-    )
-    keeps = bool(kept) or any(failure.key for failure in resume.failures)
-    needs = known.needs if known is not None and keeps else Dependencies()
-    return replace(manifest, artifacts=artifacts, needs=needs)
-
-
-def list_remaining_steps(
-    plan: Sequence[Step], manifest: Manifest, resume: ResumeState
-) -> tuple[Step, ...]:
-    """The steps to carry out: what is to be kept, and is not on record with its key, is one too."""
-    failed = {failure.step for failure in resume.failures}
-    done = _list_kept_names(manifest, resume) | failed
-    return tuple(step for step in plan if step.name not in done)
-
-
-def _list_kept_names(manifest: Manifest, resume: ResumeState) -> frozenset[str]:
-    here = {a.step for a in manifest.artifacts if _has_resumed_key(a.name, a.key, resume)}
-    return resume.kept & here
-
-
-def _has_resumed_key(name: str, key: str, resume: ResumeState) -> bool:
-    return key == resume.keys.get(step_of(name), "")
-
-
-def open_tracker(
-    order: Order, checkpoint: Checkpoint
-) -> AbstractContextManager[ReadTracker | None]:
-    """What tracks files that are read beside the order; None where no later run asks for them."""
-    if not order.resume.keys:
-        return nullcontext()
-    ours = [place for place in (order.out, order.cache) if place is not None]
-    return track_reads(
-        Path.cwd(), keyed=_iter_keyed_paths(order, checkpoint), ours=ours, declared=order.depends
-    )
-
-
-def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
-    """Files and folders whose bytes are in the keys of steps."""
-    yield from input_files(order, checkpoint)
-    if order.lowering.calibration is not None:
-        yield Path(order.lowering.calibration.source)
-    if order.measuring is not None:
-        yield Path(order.measuring.data.source)
-
-
-def add_dependencies(manifest: Manifest, tracker: ReadTracker | None) -> Manifest:
-    """The record with what was read until now."""
-    needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
-    return replace(manifest, needs=merge_dependencies(manifest.needs, needs))

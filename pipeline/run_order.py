@@ -30,6 +30,13 @@ from .plan import Step, make_plan, make_skipped_failure, step_failure
 from .provenance.seals import capture_method
 from .quantization import CalibrationCache, prepare_calibration
 from .recorded_run import has_unknown_trace, record_beside
+from .resume import (
+    add_dependencies,
+    drop_stale_keys,
+    list_remaining_steps,
+    open_tracker,
+    resume_manifest,
+)
 from .run_context import (
     Parent,
     RunContext,
@@ -37,15 +44,10 @@ from .run_context import (
     StepResult,
     StepWork,
     Workspace,
-    add_dependencies,
     begin_record,
-    drop_stale_keys,
     find_unreferenced_files,
-    list_remaining_steps,
-    open_tracker,
     read_known_record,
     record_result,
-    resume_manifest,
 )
 from .run_progress import Progress
 from .stated_inputs import load_functions

@@ -17,13 +17,8 @@ from ..manifest_file import without_artifacts
 from ..order import Order, ResumeState
 from ..output_folder import OutputFolder, open_folder
 from ..plan import Step
-from ..run_context import (
-    continue_manifest,
-    find_unreferenced_files,
-    read_known_record,
-    relative_to,
-    resume_manifest,
-)
+from ..resume import resume_manifest
+from ..run_context import continue_manifest, find_unreferenced_files, read_known_record, relative_to
 from ..worst_feed import place_worst_feed
 from .dependencies import find_unmet_dependency, merge_dependencies
 from .result_store import StoredEntry

@@ -470,6 +470,7 @@ def test_a_file_that_was_changed_is_not_run_on_labelled_data(
     assert failed.exit_code == 1
     assert opened_ == []
     assert reason_codes(failed.verdicts[0]) == [ReasonCode.CHANGED_FILE]
+    assert any("labelled data" in note for note in failed.verdicts[0].notes)
 
 
 def test_other_tolerances_do_not_forgive_a_drop(

@@ -1,0 +1,105 @@
+"""Resumes a run: which earlier results stay, what is left to do, what a run depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.manifest import Failure, Manifest
+from ..core.records import Checkpoint, Dependencies, step_of
+from .cache.dependencies import (
+    ReadTracker,
+    collect_imported_dependencies,
+    merge_dependencies,
+    track_reads,
+)
+from .cache.file_digests import first_changed
+from .order import Order, ResumeState
+from .plan import Step
+from .run_context import input_files
+from .run_progress import Progress
+
+
+def drop_stale_keys(resume: ResumeState, progress: Progress) -> ResumeState:
+    """Drop the cache keys of a resumed run if one of its input files changed since it began.
+
+    The keys describe the files as they were. Later results come from other bytes and must not be
+    found under these keys, and earlier results are out of date.
+    """
+    changed = first_changed(resume.inputs)
+    if not changed or not resume.keys:
+        return resume
+    text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
+    progress.note(text, warning=True)
+    return ResumeState(failures=_new_failures(resume.failures))
+
+
+def _new_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Return the failures of this run; earlier ones, and steps skipped for them, are retried."""
+    left: dict[str, Failure] = {}
+    for one in failures:
+        if not one.key and (not one.orphan_of or one.orphan_of in left):
+            left[one.step] = one
+    return tuple(left.values())
+
+
+def resume_manifest(manifest: Manifest, known: Manifest | None, resume: ResumeState) -> Manifest:
+    """Return the manifest to continue: artifacts that are kept have keys and dependencies.
+
+    Dependencies belong to a whole record. An artifact that is not kept may have had others than
+    this run has, so that its key must not be found again.
+    """
+    kept = _list_kept_names(manifest, resume)
+    artifacts = tuple(
+        one if one.step in kept else replace(one, key="") for one in manifest.artifacts
+    )
+    keeps = bool(kept) or any(failure.key for failure in resume.failures)
+    needs = known.needs if known is not None and keeps else Dependencies()
+    return replace(manifest, artifacts=artifacts, needs=needs)
+
+
+def list_remaining_steps(
+    plan: Sequence[Step], manifest: Manifest, resume: ResumeState
+) -> tuple[Step, ...]:
+    """Return the steps to execute, those included whose kept result is not on record any more."""
+    failed = {failure.step for failure in resume.failures}
+    done = _list_kept_names(manifest, resume) | failed
+    return tuple(step for step in plan if step.name not in done)
+
+
+def _list_kept_names(manifest: Manifest, resume: ResumeState) -> frozenset[str]:
+    here = {a.step for a in manifest.artifacts if _has_resumed_key(a.name, a.key, resume)}
+    return resume.kept & here
+
+
+def _has_resumed_key(name: str, key: str, resume: ResumeState) -> bool:
+    return key == resume.keys.get(step_of(name), "")
+
+
+def open_tracker(
+    order: Order, checkpoint: Checkpoint
+) -> AbstractContextManager[ReadTracker | None]:
+    """Track the files that a run reads beside its request; None if no later run reuses results."""
+    if not order.resume.keys:
+        return nullcontext()
+    ours = [place for place in (order.out, order.cache) if place is not None]
+    return track_reads(
+        Path.cwd(), keyed=_iter_keyed_paths(order, checkpoint), ours=ours, declared=order.depends
+    )
+
+
+def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    """Yield the files and folders whose bytes are part of the cache keys."""
+    yield from input_files(order, checkpoint)
+    if order.lowering.calibration is not None:
+        yield Path(order.lowering.calibration.source)
+    if order.measuring is not None:
+        yield Path(order.measuring.data.source)
+
+
+def add_dependencies(manifest: Manifest, tracker: ReadTracker | None) -> Manifest:
+    """Add the dependencies read so far to the manifest."""
+    needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
+    return replace(manifest, needs=merge_dependencies(manifest.needs, needs))
