@@ -96,7 +96,7 @@ def start_guardian(lifeline: int, grace: float) -> int:
     Returns:
         the guardian's process id.
     """
-    group = os.getpgid(0)
+    group, parent = os.getpgid(0), os.getppid()
     if guardian := os.fork():
         return guardian
     try:
@@ -108,7 +108,7 @@ def start_guardian(lifeline: int, grace: float) -> int:
         os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
         while os.read(lifeline, 1 << 10):
             pass
-        _end_group(group, grace)
+        _end_group(group, grace, ask=not _is_alive(parent))
     finally:
         os._exit(0)
 
@@ -120,9 +120,24 @@ def dismiss_guardian(guardian: int) -> None:
         os.waitpid(guardian, 0)
 
 
-def _end_group(group: int, grace: float) -> None:
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    return True
+
+
+def _end_group(group: int, grace: float, *, ask: bool) -> None:
+    """End a group after `grace` seconds; a living parent has sent SIGTERM itself.
+
+    A second SIGTERM would interrupt the cleanup that the first one began.
+    """
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
+        if ask:
+            os.killpg(group, signal.SIGTERM)
         until = time.monotonic() + grace
         while time.monotonic() < until:
             time.sleep(_GUARD_INTERVAL)
