@@ -1,4 +1,4 @@
-"""The places where a capture froze tensor data, also found by a second capture."""
+"""Find the places where a capture froze tensor data, with a second capture if needed."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ def find_frozen_places(
     eager: EagerReference,
     second: RepeatableCapture,
 ) -> tuple[str, ...]:
-    """The places where a capture froze tensor data, `file:line`.
+    """Return the places where a capture froze tensor data, as `file:line`.
 
-    What the tracer warned of and eager does with sizes alone is none. A branch that no feed took
-    otherwise is frozen whatever was said of it: a trace and torch.export run one arm at most, and
-    none where the code asks whether it is captured. Those in scripted submodules are kept, and
-    values that torch.export follows: a second capture shows them. Known shortcuts of libraries are
-    no arms at all.
+    Tracer warnings on lines that depend on sizes only do not count. A branch with one observed
+    outcome counts even without a warning, because a trace and torch.export record at most one
+    outcome. Exceptions are branches in scripted submodules, values that torch.export keeps
+    symbolic (found by a second capture) and known library shortcuts.
 
     Args:
-        capture: how the artifact was captured; a script keeps its branches.
+        capture: how the artifact was captured; a script keeps all branches.
         warned: where the tracer saw a tensor become a Python value.
-        branches: what was seen in eager.
-        eager: the eager side.
-        second: captures once more, and says what was scripted.
+        branches: the branches observed in eager.
+        eager: the eager reference.
+        second: the repeatable capture, with its scripted submodules.
     """
     if capture is Capture.SCRIPT:
         return ()
@@ -63,7 +62,7 @@ def find_frozen_places(
 
 
 def _is_kept(found: DataBranch, capture: Capture | None, second: RepeatableCapture) -> bool:
-    """Whether a capture that said nothing of a branch or a value has it all the same."""
+    """Return whether the capture keeps a branch or value that it did not report."""
     if capture is Capture.MIXED:
         return any(_is_within(found.record.module, path) for path in second.scripted)
     # torch._dynamo reads the code and runs none of it: there is nothing to watch
@@ -78,9 +77,9 @@ def _is_within(module: str, path: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatableCapture:
-    """A capture that can be done again to be watched: `again` captures into a folder.
+    """A capture that can be repeated under observation: `again` captures into a folder.
 
-    `scripted` are the paths of the submodules that keep their branches.
+    `scripted` holds the paths of the submodules that keep their branches.
     """
 
     again: Callable[[Path], object]
@@ -88,7 +87,7 @@ class RepeatableCapture:
 
     @cached_property
     def symbolic_places(self) -> frozenset[tuple[str, int]]:
-        """Where it makes symbols of tensor data, which it follows; captured when first asked."""
+        """Places where the capture makes symbols of tensor data, from a lazy second capture."""
         with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
             try:
                 with watch_capture() as seen:

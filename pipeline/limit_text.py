@@ -1,4 +1,4 @@
-"""Limits as users write them: `--tolerance`, and `--max-drop` with the other accuracy options."""
+"""Parse the limits of `--tolerance`, `--max-drop` and the other accuracy options."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LIMIT_FIELDS = {
 
 
 def parse_limits(text: str) -> tuple[str, dict[str, float]]:
-    """`logits:min-sqnr=60,atol=1e-3`, or the same without an output.
+    """Parse `[OUTPUT:]KEY=VALUE,...`, for example `logits:min-sqnr=60,atol=1e-3`.
 
     Raises:
-        UsageError: an unknown key, or a value that is no number.
+        UsageError: a key is unknown or a value is not a number.
     """
     head, colon, rest = text.rpartition(":")
     values = {}
@@ -39,10 +39,10 @@ def parse_limits(text: str) -> tuple[str, dict[str, float]]:
 
 
 def limit_field(text: str, noun: str = "tolerance") -> str:
-    """The field of `Limits` that goes by this name.
+    """Return the field of `Limits` with this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if text not in LIMIT_FIELDS:
         raise unknown_name_error(noun, text, list(LIMIT_FIELDS))
@@ -50,10 +50,10 @@ def limit_field(text: str, noun: str = "tolerance") -> str:
 
 
 def parse_limit_number(value: object, where: str) -> float:
-    """The number, as a file or an option says it.
+    """Convert a value from a file or an option to a float.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a number.
     """
     given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     try:
@@ -90,7 +90,7 @@ class Measuring:
             )
 
     def summary(self) -> dict[str, str]:
-        """What the manifest keeps of it."""
+        """Return the fields that the manifest records."""
         return {
             "data": self.data.source,
             "metric": self.metric,
@@ -100,10 +100,10 @@ class Measuring:
 
 
 def parse_drop(text: str) -> float:
-    """Read `0.5%` or `0.005`: both are 0.005. A plain number above 0.1 is refused as ambiguous.
+    """Read `0.5%` or `0.005`: both are 0.005. Reject a plain number above 0.1 as ambiguous.
 
     Raises:
-        UsageError: it is no such number.
+        UsageError: the text is not a valid, unambiguous share.
     """
     plain = text.strip().removesuffix("%").strip()
     percent = text.strip().endswith("%")

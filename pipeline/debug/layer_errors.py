@@ -1,4 +1,4 @@
-"""The errors of all layers, and which of them may be the first wrong one."""
+"""Measure the error of each layer and find the layers that are wrong by themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_SUSPECTS = 24  # looked at closely, in order of execution, in one round
 
 @dataclass(kw_only=True)
 class LayerErrors:
-    """SQNR in dB by tensor; None for no error. `guilty` are wrong by themselves, in order."""
+    """SQNR in dB by tensor (None: no error), and the wrong anchors in execution order."""
 
     local: dict[str, float | None] = field(default_factory=dict)
     accumulated: dict[str, float | None] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class LayerErrors:
 
 
 def measure_layers(layers: LayerComparer) -> LayerErrors:
-    """Measure every layer, and find those that are wrong by themselves."""
+    """Measure all layers and judge the suspects among them."""
     found = LayerErrors()
     plain = found.plain = layers.probe.tap(layers.feed, [])
     _measure_block(layers, layers.anchors, found, running=True)
@@ -60,7 +60,7 @@ def measure_layers(layers: LayerComparer) -> LayerErrors:
 def _measure_block(
     layers: LayerComparer, anchors: Iterable[Anchor], found: LayerErrors, *, running: bool
 ) -> None:
-    """One run of eager, of the parts, and of the whole where it is asked for, a block."""
+    """Run eager and the parts once per block, and the whole artifact if `running`."""
     for block in layers.blocks(anchors):
         if not layers.more():
             return
@@ -80,7 +80,7 @@ def _measure_block(
 
 
 def _differs(anchor: Anchor, given: Outputs, made: Outputs) -> bool:
-    """Whether these are integers or bools that are not eager's."""
+    """Return whether a discrete tensor differs from eager."""
     import numpy as np
 
     name = anchor.tensor
@@ -89,9 +89,9 @@ def _differs(anchor: Anchor, given: Outputs, made: Outputs) -> bool:
 
 
 def find_suspects(layers: LayerComparer, found: LayerErrors) -> list[Anchor]:
-    """Layers whose own error is more than their precision explains, or far above the others'.
+    """Return layers whose own error exceeds their precision or is far above the median.
 
-    Of integers and bools any error is.
+    Any error of an integer or bool tensor counts.
     """
     floats = [anchor.tensor for anchor in layers.anchors if anchor.value.is_floating]
     known = [v for v in (found.local.get(name) for name in floats) if v is not None]
@@ -108,7 +108,7 @@ def find_suspects(layers: LayerComparer, found: LayerErrors) -> list[Anchor]:
 def _judge_suspects(
     layers: LayerComparer, doubtful: list[Anchor], found: LayerErrors
 ) -> tuple[list[Anchor], list[Anchor]]:
-    """Of these, which are wrong, and which never were what eager's module gives."""
+    """Split suspects into wrong layers and anchors that do not match eager's value."""
     wrong: list[Anchor] = []
     unlike: list[Anchor] = []
     for anchor in doubtful:
@@ -133,7 +133,7 @@ def _judge_suspects(
 def exceeds_rounding(
     layers: LayerComparer, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
 ) -> bool:
-    """Whether a part's own error is more than rounding its inputs would make of it."""
+    """Return whether a part's own error exceeds the effect of rounding its inputs."""
     import numpy as np
 
     if local is None:
@@ -151,9 +151,9 @@ def exceeds_rounding(
 def _has_consequences(
     layers: LayerComparer, anchor: Anchor, made: Array, found: LayerErrors
 ) -> bool:
-    """Whether what comes after gets worse when it is given what the artifact made here.
+    """Return whether feeding the artifact's tensor to the following parts increases their error.
 
-    If it gets no worse, the artifact means another tensor here than eager does.
+    If it does not, the anchor pairs the tensor with the wrong eager value.
     """
     if anchor.tensor in layers.probe.outputs:
         return True

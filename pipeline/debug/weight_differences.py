@@ -1,4 +1,4 @@
-"""Which weight of a layer differs between eager and the artifact."""
+"""Find the weight of a layer that differs between eager and the artifact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it 
 
 @dataclass(frozen=True, kw_only=True)
 class _WeightPair:
-    """A constant and the weight of eager's that it comes from."""
+    """An artifact constant and the eager weight that it comes from."""
 
     constant: str
     name: str
@@ -28,9 +28,9 @@ class _WeightPair:
 def find_differing_weight(
     culprit: Culprit, probe: Probe, state: Mapping[str, Array], *, half: bool
 ) -> str:
-    """Names the weight that differs most, the number of elements and the largest difference.
+    """Describe the weight that differs most, with its differing elements and largest difference.
 
-    Empty where no weight differs beyond its precision.
+    Return an empty string if no weight differs by more than rounding.
     """
     rounding = 2.0**-7 if half else _EXACT_TOLERANCE
     told: list[tuple[float, str]] = []
@@ -63,7 +63,7 @@ def _pair_weights(
 
 
 def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The weights of the modules that the culprit's nodes come from, norms folded into them."""
+    """Return the weights of the culprit's modules, and sibling weights with batch norms folded."""
     owners = {culprit.module, culprit.value.module, *(node.module for node in culprit.nodes)}
     owners |= {node.owner for node in culprit.nodes if node.owner}
     owners |= {module for node in culprit.nodes for module in node.inside or ()}
@@ -84,7 +84,7 @@ def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, A
 
 
 def _fold_norms(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
-    """The weights of a convolution after a batch norm, whose scale the exporter multiplies in."""
+    """Multiply sibling weights by the scale of a batch norm, as exporters fold it."""
     import numpy as np
 
     found: dict[str, Array] = {}
@@ -102,7 +102,7 @@ def _fold_norms(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dic
 
 
 def _orient_weights(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, bool]]:
-    """The weight as it is and turned over, where the shape is the constant's."""
+    """Return the weight, transposed or reshaped if necessary, in the shape of the constant."""
     fits = []
     if weight.shape == array.shape:
         fits.append((key, weight, True))
@@ -114,7 +114,7 @@ def _orient_weights(array: Array, key: str, weight: Array) -> Sequence[tuple[str
 
 
 def _likeness(one: Array, two: Array) -> float:
-    """The larger of the share of equal elements and the correlation."""
+    """Return the larger of the share of equal elements and the cosine similarity."""
     import numpy as np
 
     same = float(np.mean(np.isclose(one, two, rtol=1e-3, atol=0)))
