@@ -1,6 +1,8 @@
-"""One weight of an ONNX model off by 1 %: python -m sample_models.spoil GOOD.onnx WRONG.onnx.
+"""Corrupt one weight of an ONNX model by 1 %, to see what `modelc validate` and `debug` say.
 
-To see what `modelc validate` and `modelc debug` make of it. The debug sidecar is copied beside it.
+    python -m modelc.sample_models.corrupt GOOD.onnx WRONG.onnx
+
+The debug sidecar is copied with it.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from onnx import numpy_helper
 
 def main() -> None:
     """Read the command line, write the wrong model."""
-    parser = argparse.ArgumentParser(prog="python -m sample_models.spoil", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m modelc.sample_models.corrupt")
     parser.add_argument("good", type=Path)
     parser.add_argument("wrong", type=Path)
     args = parser.parse_args()
-    print(f"{spoil(args.good, args.wrong)} is off by 1 % in {args.wrong}")
+    print(f"{corrupt(args.good, args.wrong)} is off by 1 % in {args.wrong}")
 
 
-def spoil(good: Path, wrong: Path) -> str:
+def corrupt(good: Path, wrong: Path) -> str:
     """Write `wrong`, with one element of the first weight of several dims changed; its name."""
     model = onnx.load(good)
     tensor = next(one for one in model.graph.initializer if len(one.dims) > 1)
