@@ -62,7 +62,7 @@ class Faults:
 
     @contextmanager
     def note_refusal(self, setting: KeyPath) -> Iterator[None]:
-        """Note a setting whose value the block refuses."""
+        """Note a setting whose value the block rejects."""
         try:
             yield
         except ModelcError:
