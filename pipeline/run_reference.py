@@ -69,7 +69,7 @@ def run_reference(
     the whole feed is skipped.
 
     Raises:
-        SizesError: eager rejects stated sizes on any feed.
+        RejectedSizesError: eager rejects stated sizes on any feed.
         CheckpointError: eager rejects a basic feed.
     """
     references: list[ReferenceOutputs] = []

@@ -31,12 +31,7 @@ _MIN_ROWS = 2  # the batch at the start of the search without a sample
 # Sizes to start the search at without a sample: the usual ones of texts, images and signals. The
 # first that eager accepts is used, so that a domain reaches 256 if the model allows it.
 START_SIZES = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
-_LINEAR_RELATIONS = (
-    (1, 0),
-    (1, 1),
-    (1, -1),
-    (2, 0),
-)  # (times, plus) of sizes that derive from another
+_LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # (times, plus) of derived sizes
 
 
 class SizeProbe:
