@@ -72,7 +72,7 @@ def main() -> None:
     Exits without interpreter teardown, which takes a second with torch loaded, and in which native
     libraries may crash and change the exit code.
     """
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails
     stdout = open_streams()
     sleep_while_waiting()
     _handle_signals()

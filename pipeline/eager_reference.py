@@ -156,7 +156,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return eager
 
 
-def _open_on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
+def _open_on_chosen(  # noqa: PLR0913, PLR0917 - the inputs of the choice, and its use
     loaded: LoadedModule,
     signature: Signature,
     judging: Judging,
@@ -188,7 +188,7 @@ def _open_on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and wha
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
-def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
+def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - all facts about eager
     loaded: LoadedModule,
     signature: Signature,
     seed: int,

@@ -147,7 +147,7 @@ def _finite_part(
 def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPlan:
     """Return the recorded plan with the current feeds, and warn if they differ.
 
-    If this run uses another number of feeds or another seed, the recorded plan stays as it is.
+    If this run uses another number of feeds or another seed, the recorded plan is kept.
     """
     if then.samples_digest != now.samples_digest:
         progress.note(f"{now.samples} gives other samples than those on record", warning=True)

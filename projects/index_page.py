@@ -87,7 +87,7 @@ def clear_index(folder: Path, *, wanted: bool) -> None:
         wanted: whether this run writes an index; if not, another program's page is left alone.
 
     Raises:
-        UsageError: another program's file is in the way, or the folder cannot be written.
+        UsageError: another program's file has that name, or the folder cannot be written.
     """
     with folder_errors(folder):
         try:

@@ -130,7 +130,7 @@ def _option_as_key(option: Option) -> str:
 # What `modelc init` writes where only the user knows.
 FACTORY_FORM = "PKG.MOD:FACTORY"
 _OPEN_SIZE = re.compile(r"EDIT_\w+")
-_OUTPUT_KEYS = frozenset({"timing-cache"})  # made by modelc where it is not there
+_OUTPUT_KEYS = frozenset({"timing-cache"})  # modelc creates it if missing
 
 
 def check_paths(said: Iterable[Setting], faults: Faults) -> None:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 TellOf: TypeAlias = Callable[[str], Tell]
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
-_MEMORY_FACTOR = (
-    5  # the weights: the model, what is captured of it, the artifact and its parent opened
-)
+_MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 
 
 @dataclass(frozen=True, kw_only=True)

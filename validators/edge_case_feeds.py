@@ -214,7 +214,7 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     import numpy as np
 
     batch = find_batch_dim(drawer.signature)
-    if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row repeats nothing
+    if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row
         return
     if any(_is_multiple(spec, batch) for spec in drawer.signature.inputs):
         return  # its rows do not repeat with the batch's

@@ -41,7 +41,7 @@ __all__ = ["ArtifactOutputs", "ReferenceOutputs", "judge"]
 _MOST = 1e30  # times the floor; a finite limit because JSON has no Inf
 
 
-def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what is asked of both
+def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
     *,
     artifact: str,
     references: Sequence[ReferenceOutputs],

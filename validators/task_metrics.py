@@ -230,7 +230,7 @@ def _call_metric(
             hint="the error is in the metric's code; call it in Python to see all of it",
         ) from error
     try:
-        value = float(found)  # type: ignore[arg-type]  # what is no number is told below
+        value = float(found)  # type: ignore[arg-type]  # the except clause reports other types
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"the metric {metric.name} gave a {type(found).__name__}, not a number",

@@ -62,7 +62,7 @@ def draw_wide_feeds(
     empty.
 
     * `wide-1` has values up to 1023. `wide-2` and on have the edges of bytes, int16, float32 and
-      int32 within the range, of both signs, beside values spread evenly over magnitudes.
+      int32 within the range, of both signs, and values spread evenly over magnitudes.
     * `wide-high` and `wide-low` hold the ends of the range, so that sums overflow.
     * `wide-apart` alternates the two ends, so that differences overflow.
     * `wide-near-1` and `-2` hold the upper half of the range.
@@ -72,7 +72,7 @@ def draw_wide_feeds(
     * `wide-quotients-1` and on have multiples of the usual divisors, of time and of tens, and their
       neighbours, each divisor at least once: a division in floats gives the wrong integer.
 
-    Beside bools, the ends and the products come with each bool all true and all false.
+    With bool inputs, the ends and the products come with each bool all true and all false.
     """
     specs = find_wide_inputs(signature)
     if not specs:

@@ -120,7 +120,7 @@ def digest_declared(entry: str, root: Path, digest: Callable[[Path], str] = sha2
 
 def list_declared_files(entry: str, root: Path) -> list[Path]:
     """Return the files that a glob matches, and those below matching folders; sorted."""
-    named = glob.glob(entry, root_dir=root, recursive=True)  # noqa: PTH207 - an entry may be absolute
+    named = glob.glob(entry, root_dir=root, recursive=True)  # noqa: PTH207 - maybe absolute
     found: set[Path] = set()
     for path in (root / name for name in named):
         below = path.rglob("*") if path.is_dir() else [path]
@@ -193,7 +193,7 @@ class ReadTracker:
         self._declared = {entry: digest_declared(entry, root) for entry in declared}
         self._busy = threading.local()
         self._process = os.getpid()
-        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - open while the tracker is active
+        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - see `close`
 
     def on_open(self, name: object, flags: object) -> None:
         """Record an opened file; never raises, as an error would end the user's call."""

@@ -248,7 +248,7 @@ _MAX_REASONS = 3  # options to name; each of them may be the cause
 _TARGETS_OPTION = "to"  # adding a target does not change other targets
 
 
-def find_rebuild_reason(  # noqa: PLR0913 - what was, what is asked, and how to look
+def find_rebuild_reason(  # noqa: PLR0913 - earlier and current state, and how to compare
     known: Manifest,
     left: Collection[str],
     order: Order,
