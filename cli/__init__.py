@@ -1,1 +1,1 @@
-"""Arguments in, pixels out: only here are typer, rich, the environment and exit codes known."""
+"""The command line: the only package that uses typer, rich, the environment and exit codes."""

@@ -1,4 +1,4 @@
-"""The command line's door: commands in, one place where errors become exit codes."""
+"""Entry point of the command line: runs one command and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .streams import flush_streams, open_streams
 
 INTERRUPTED = 130
 BUG = 70
-_SIGNALLED = 128  # and the signal's number: what a shell calls a process that a signal ended
+_SIGNALLED = 128  # plus the signal number: the shell's exit code of a signalled process
 
 app = typer.Typer(
     name="modelc",
@@ -67,12 +67,12 @@ def _root(
 
 
 def main() -> None:
-    """The `modelc` command.
+    """Run the `modelc` command.
 
-    It leaves without tearing the interpreter down: that takes a second with torch loaded, and
-    native libraries that crash on their way out would change the exit code.
+    Exits without interpreter teardown, which takes a second with torch loaded, and in which native
+    libraries may crash and change the exit code.
     """
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails
     stdout = open_streams()
     sleep_while_waiting()
     _handle_signals()
@@ -82,14 +82,14 @@ def main() -> None:
 
 
 def _handle_signals() -> None:
-    """Have SIGTERM and SIGHUP end the work as an interrupt does; what ignores them goes on."""
+    """Handle SIGTERM and SIGHUP like an interrupt, unless they are ignored."""
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CliFault:
-    """One thing that stopped the command, as it is told and as `--json` writes it."""
+    """One error that stopped the command, as printed and as written by `--json`."""
 
     kind: str
     message: str
@@ -100,7 +100,7 @@ class _CliFault:
 
     @classmethod
     def of(cls, error: ModelcError) -> _CliFault:
-        """What is told of one of our errors."""
+        """Create the fault of a modelc error."""
         return cls(
             kind=type(error).__name__,
             message=error.text,
@@ -112,9 +112,9 @@ class _CliFault:
 
 
 def run_cli(arguments: list[str]) -> int:
-    """Run one command; return its exit code. No traceback passes without --debug.
+    """Run one command and return its exit code; print a traceback only with --debug.
 
-    With `--json`, what stopped it is a JSON document on stdout as well.
+    With `--json`, errors are also written to stdout as a JSON document.
     """
     from .console import write_json
     from .streams import forget_folders
@@ -125,8 +125,8 @@ def run_cli(arguments: list[str]) -> int:
         _check_environment(arguments)
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED  # typer itself makes an exit of most interrupts
-    except BaseException as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
+        code = INTERRUPTED  # typer converts most interrupts to an exit
+    except BaseException as error:  # noqa: BLE001 - any unexpected error is a bug in modelc
         code = (
             INTERRUPTED if _is_interrupt(error) else _report_failure(error, debug=debug, json=json)
         )
@@ -144,7 +144,7 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _hint_for_output() -> str:
-    """What is left of a command that was interrupted, and where."""
+    """Describe what an interrupted command left, and where."""
     from .streams import last_output_folder
 
     folder = last_output_folder()
@@ -154,10 +154,10 @@ def _hint_for_output() -> str:
 
 
 def _check_environment(arguments: list[str]) -> None:
-    """Check what nothing can be done without.
+    """Check the requirements of every command.
 
     Raises:
-        UsageError: the current folder is gone, or an argument is no text or a named pipe.
+        UsageError: the current folder was removed, or an argument is not text or is a named pipe.
     """
     try:
         Path.cwd()
@@ -173,14 +173,14 @@ def _check_environment(arguments: list[str]) -> None:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether an interrupt is behind it: a library being loaded makes an ImportError of one."""
+    """Whether an interrupt caused the error: during an import it may become an ImportError."""
     if isinstance(error, KeyboardInterrupt):
         return not is_from_user_code(error)
     return error.__cause__ is not None and _is_interrupt(error.__cause__)
 
 
 def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
-    """Tell what stopped the work; the exit code of whose it is to mend."""
+    """Report the error and return its exit code."""
     error = as_usage_error(error) or error
     if isinstance(error, TyperException):
         code, faults = error.exit_code, _usage_faults(error)
@@ -197,7 +197,7 @@ def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
 
 
 def _usage_faults(error: TyperException) -> list[_CliFault]:
-    """An error that typer found in the arguments; without a message it has shown the help."""
+    """Convert an error of typer in the arguments; without a message, typer has shown the help."""
     message = error.format_message().replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
@@ -209,7 +209,7 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
 
 
 def _nearest_options(error: TyperException) -> list[str]:
-    """The options that a misspelt one may be, the closest first."""
+    """Return the options nearest to a misspelt one, closest first."""
     options: Sequence[str] = getattr(error, "possibilities", None) or ()
     return nearest_names(str(getattr(error, "option_name", "")), options, count=2)
 
@@ -217,7 +217,7 @@ def _nearest_options(error: TyperException) -> list[str]:
 def _print_faults(
     faults: Sequence[_CliFault], *, json: bool, error: BaseException | None = None
 ) -> None:
-    """Each on stderr; as one document on stdout where that is asked for."""
+    """Print each fault on stderr, and as one document on stdout with `json`."""
     from .console import show_json_error
 
     for one in faults:
@@ -232,7 +232,7 @@ def _one_line(text: str) -> str:
 
 
 def _print_error(message: str, hint: str, error: BaseException | None = None) -> None:
-    """One line of error, one line of hint; before them the traceback of `error`, if given."""
+    """Print the error and its hint, one line each, after the traceback of `error` if given."""
     from rich.markup import escape
 
     from .console import error_console
@@ -246,7 +246,7 @@ def _print_error(message: str, hint: str, error: BaseException | None = None) ->
 
 
 def _bug_hint() -> str:
-    """Where the traceback is; a disk that takes no file must not hide what happened."""
+    """Return where the traceback is; a failing disk must not hide the error."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="modelc-bug-", suffix=".log", delete=False, encoding="utf-8",

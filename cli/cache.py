@@ -1,4 +1,4 @@
-"""`modelc cache`: what earlier runs left for later ones, and how much of it stays."""
+"""`modelc cache`: list, limit and verify the results that earlier runs stored."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def verify(
 
 
 def _open_layout(cache_dir: Path | None) -> StoreLayout:
-    """The store in the folder that was named, or in the user's own."""
+    """Open the store in the given folder, or in the user's default one."""
     from ..core.errors import UsageError
     from ..pipeline.cache.result_store import RESULTS_FOLDER
     from ..pipeline.cache.store_layout import StoreLayout

@@ -29,15 +29,15 @@ from .streams import lenient_stream
 
 @dataclass(frozen=True, kw_only=True)
 class CiRun:
-    """A run in a job of a forge. Where stdout has one JSON document, all else goes to stderr."""
+    """A run in a CI job. If stdout has a JSON document, everything else goes to stderr."""
 
     place: CiJob
     json: bool = False
 
     def report_refusal(self, error: ModelcError, file: Path, out: Path | None) -> None:
-        """What keeps a run from beginning: remarks on its lines, the summary, the documents.
+        """Report why a run cannot start: annotations, the summary and the documents.
 
-        No document is written without `out`; one that cannot be is a warning beside the error.
+        Documents are only written with `out`; failure to write one is a warning.
         """
         from ..projects.ci_documents import CI_DOCUMENTS, SUMMARY_DOCUMENT, write_refusal
 
@@ -52,12 +52,12 @@ class CiRun:
                 self.report_warning(fault)
 
     def report_warning(self, fault: ModelcError) -> None:
-        """What changes no result is a warning."""
+        """Report an error that does not change the result as a warning."""
         self._remark([Annotation(level=WARNING_LEVEL, title="modelc", message=fault.text)], Path())
 
     @contextmanager
     def progress(self, out: Path, *, jobs: int) -> Iterator[CiScreen]:
-        """While models are made; documents of an earlier run are gone by then."""
+        """Report progress while models run; documents of an earlier run are removed before."""
         from ..projects.ci_documents import clear_documents
 
         clear_documents(out)
@@ -71,7 +71,7 @@ class CiRun:
     def report_result(
         self, ended: Sequence[ModelOutcome], record: RunRecord, project: Project, out: Path
     ) -> None:
-        """The result in plain lines, remarks, and the documents."""
+        """Report the result: plain lines, annotations and documents."""
         from ..projects.ci_documents import SUMMARY_DOCUMENT, write_documents
 
         self._show(ended, record, out)
@@ -100,7 +100,7 @@ class CiRun:
                 _write_line(self.place.forge.remark(self._place_note(note, folder)), stream)
 
     def _place_note(self, note: Annotation, folder: Path) -> Annotation:
-        """The remark with its file as the forge knows it; in words where it is elsewhere."""
+        """Make the path of an annotation relative to the checkout, or move it to the text."""
         if not note.file:
             return note
         found = path_within(note.file, self.place.root, Path(), folder, self.place.root)
@@ -111,7 +111,7 @@ class CiRun:
         return replace(note, file="", line=0, message=message)
 
     def _summarise(self, text: str) -> None:
-        """Add to the page of the job; that it cannot be written changes no result."""
+        """Append to the job summary; failure to write does not change the result."""
         if self.place.summary is None:
             return
         try:
@@ -125,7 +125,7 @@ class CiRun:
 
     @contextmanager
     def _open_lines(self) -> Iterator[TextIO]:
-        """Where lines go: a copy of the stream, in UTF-8 whatever the job's locale is."""
+        """Open a UTF-8 copy of the output stream, whatever the locale of the job."""
         with lenient_stream(os.dup(2 if self.json else 1), "utf-8", closes=True) as stream:
             yield stream
 
@@ -135,10 +135,10 @@ def _write_line(line: str, stream: TextIO) -> None:
 
 
 def make_ci_run(*, json: bool, quiet: bool) -> CiRun:
-    """The run in the job that this process is of.
+    """Make the reporter of the job that this process belongs to.
 
     Raises:
-        UsageError: `--quiet` as well, which would leave groups without lines.
+        UsageError: `--quiet` is given too, which would leave groups without lines.
     """
     if quiet:
         raise UsageError(
@@ -150,14 +150,14 @@ def make_ci_run(*, json: bool, quiet: bool) -> CiRun:
     return CiRun(place=detect_job(), json=json)
 
 
-_SHARED_GROUP = "models"  # the one group of those that run side by side
+_SHARED_GROUP = "models"  # the group of models that run in parallel
 
 
 class CiScreen:
-    """Writes what models tell.
+    """Writes the progress of models to a job log.
 
-    Where they run one after the other, each has its group; where side by side, all have one and
-    every line names its model.
+    Models that run one at a time have a group each. Parallel models share one group, and every line
+    starts with the name of its model.
     """
 
     def __init__(self, forge: Forge, write: Callable[[str], None], *, jobs: int) -> None:
@@ -168,7 +168,7 @@ class CiScreen:
         self._lock = Lock()
 
     def of(self, model: str) -> Tell:
-        """The listener to one model."""
+        """Return the listener for one model."""
 
         def tell(event: Event) -> None:
             line = _event_line(event)
@@ -181,14 +181,14 @@ class CiScreen:
         return tell
 
     def note(self, event: Event) -> None:
-        """What is of no model, as a cache that cannot be reached."""
+        """Write an event of no model, such as an unreachable cache."""
         line = _event_line(event)
         if line:
             with self._lock:
                 self._write(self._forge.foreign(line))
 
     def close(self) -> None:
-        """End the group that is open."""
+        """End the open group."""
         with self._lock:
             self._into("")
 
@@ -203,9 +203,9 @@ class CiScreen:
 
 
 def _event_line(event: Event) -> str:
-    """A line for what ended and what is noted; no line for what only goes on.
+    """Format a finished step or a note as a line; empty for other events.
 
-    An attempt that did not pass is followed by the next; the summary says how the artifact ended.
+    A failed attempt is marked `miss`, as another follows; the summary has the final outcome.
     """
     match event:
         case Finished():

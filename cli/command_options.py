@@ -58,7 +58,7 @@ def _parameter_name(row: OptionSpec) -> str:
 
 
 def _is_given(row: OptionSpec, context: typer.Context) -> bool:
-    """Whether the user gave the option, on the command line or as a variable."""
+    """Whether the user gave the option, on the command line or as an environment variable."""
     source = context.get_parameter_source(_parameter_name(row))
     return source is not None and source.name != "DEFAULT"
 
@@ -72,7 +72,7 @@ def _panel_of(parameter: inspect.Parameter) -> str:
 
 
 def _make_parameter(row: OptionSpec) -> inspect.Parameter:
-    """The parameter that typer makes the flag of."""
+    """Make the parameter from which typer creates the flag."""
     kind, default = _type_and_default(row)
     info = typer.Option(
         *(row.flags or (f"--{row.name}",)),
@@ -91,12 +91,12 @@ def _make_parameter(row: OptionSpec) -> inspect.Parameter:
 
 
 def _type_and_default(row: OptionSpec) -> tuple[Any, object]:
-    """The type that the command line parses, and the default that the help shows."""
+    """Return the type that the command line parses, and the default that the help shows."""
     if row.many:
         return list[str], None
     default = None if row.recorded else row.default
     if row.lists_choices:
-        make_enum: Any = StrEnum  # by its functional form, whose members mypy cannot know
+        make_enum: Any = StrEnum  # the functional form, whose members mypy cannot know
         choice = make_enum("Choice", {one: one for one in row.choices})
         return choice, None if default is None else choice(str(default))
     if row.kind is ValueKind.TRUTH:
@@ -114,7 +114,7 @@ def _complete_targets(incomplete: str) -> list[str]:
 
 
 def refuse_others(given: Given, allowed: Collection[str], where: str, hint: str | Hint) -> None:
-    """Refuse a given option that is not among the allowed ones: it would have no effect.
+    """Reject a given option outside of `allowed`, as it would have no effect.
 
     Raises:
         UsageError: there is such an option.
@@ -123,7 +123,7 @@ def refuse_others(given: Given, allowed: Collection[str], where: str, hint: str 
 
 
 def refuse(given: Given, names: Iterable[str], where: str, hint: str | Hint) -> None:
-    """Refuse these options where they are given: they would have no effect.
+    """Reject these options if given, as they would have no effect.
 
     Raises:
         UsageError: one of them is given.

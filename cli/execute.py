@@ -34,7 +34,7 @@ def execute(order: Order, call: CallOptions) -> None:
     """
     if not call.dry_run:
         execute_request(order, call)
-    process_bounds(call)  # refuses what a run refuses
+    process_bounds(call)  # raises the same errors as a run
     parse_formats(call.report)
     rows = plan_rows(make_plan(order), order)
     if call.json:

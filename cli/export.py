@@ -1,4 +1,4 @@
-"""`modelc export`, `build-ov` and `build-trt`: a checkpoint in, proven artifacts out."""
+"""`modelc export`, `build-ov` and `build-trt`: convert a checkpoint to verified artifacts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import ENGINE_OPTIONS, AccuracyOptions, ArtifactOptions, JudgingOptions
 from .command_options import refuse_others, with_options
 
-# The options of a command that finishes a folder; the others are on record.
+# Options of a command that finishes a folder; the manifest records the others.
 _FINISH_OPTIONS = {
     "checkpoint", "samples", "allow-pickle", "trust", "preprocess",
     *(one.name for record in (JudgingOptions, AccuracyOptions, CallOptions)
@@ -98,7 +98,7 @@ def _build(path: Path, target: str, given: Given) -> None:
 
 
 def _finish(folder: Path, given: Given) -> None:
-    """Carry out what is pending in an output folder."""
+    """Run the pending steps of an output folder."""
     from ..pipeline.make_order import make_judging, make_measuring, make_settings
     from ..pipeline.recorded_run import FinishRequest
     from .execute import execute_request

@@ -59,7 +59,7 @@ def report(
             )
         write_report(paths[0], out, formats, json=call.json)
         return
-    if len(paths) != 2:  # noqa: PLR2004 - one run, or two beside each other
+    if len(paths) != 2:  # noqa: PLR2004 - one run, or a comparison of two
         raise UsageError(
             f"{len(paths)} runs were given", hint="give one, or two to compare: BEFORE AFTER"
         )

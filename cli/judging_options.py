@@ -1,4 +1,4 @@
-"""Limits and reports as the command line and modelc.toml say them."""
+"""Read limits and report formats from the command line and modelc.toml."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parse_formats(texts: Sequence[str]) -> tuple[ReportFormat, ...]:
 
 
 def parse_folder_formats(path: Path, texts: Sequence[str]) -> tuple[ReportFormat, ...]:
-    """As `parse_formats`, for `validate`: only a folder has a manifest to report.
+    """Parse the formats of `--report` for `validate`; only a folder has a manifest to report.
 
     Raises:
         UsageError: `path` is a model file.

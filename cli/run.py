@@ -1,4 +1,4 @@
-"""`modelc run`: all models of a project, each proven or refused, what is done already taken up."""
+"""`modelc run`: convert and judge all models of a project, reusing earlier results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several commands do with their options: limits, project settings, keys, folders."""
+"""Options that several commands share: limits, project settings, keys, folders."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CACHE_DIR = "Folder of the cache; default: the user's own, as the system has it.
 
 
 def process_bounds(call: CallOptions) -> ProcessLimits | None:
-    """The limits of a child process; None where the work is done in this process.
+    """Return the limits of a child process; None if the work runs in this process.
 
     Raises:
-        UsageError: a limit was given where there is no child process to keep it.
+        UsageError: a limit is given but there is no child process to enforce it.
     """
     from ..core.children.limits import ProcessLimits
     from ..projects.setting_values import parse_bytes, parse_seconds
@@ -132,7 +132,7 @@ def load_public_key(path: Path | None) -> PublicKey | None:
 
 
 def file_move(given: Given, *, trust: bool = False) -> Moved:
-    """Where `--checkpoint` and `--samples` say that the files of an earlier run are now."""
+    """Return the new locations from `--checkpoint` and `--samples` for an earlier run's files."""
     from ..pipeline.recorded_run import Moved
 
     source = read_record(SourceOptions, given)

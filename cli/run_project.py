@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """What the command line of `modelc run` says beside settings."""
+    """The arguments of `modelc run` that are not settings."""
 
     file: Path
     models: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ class RunArguments:
 
 
 def run_project(asked: RunArguments, given: Overrides) -> int:
-    """Carry out the project; the exit code.
+    """Run the project and return the exit code.
 
     Raises:
-        ModelcError: the project cannot be carried out; nothing was begun.
+        ModelcError: the project is invalid; nothing was started.
     """
     from ..projects.project_results import RunScope, find_regression, read_base
     from ..projects.run_record import make_record, with_regression
@@ -87,7 +87,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
 
 @contextmanager
 def _report_refusals(asked: RunArguments, given: Overrides) -> Iterator[None]:
-    """Before the first step: no success of an earlier run outlives one that does not begin."""
+    """Report an error before the first step, and remove the success of an earlier run."""
     try:
         yield
     except ModelcError as error:
@@ -100,7 +100,7 @@ def _report_refusals(asked: RunArguments, given: Overrides) -> Iterator[None]:
 
 
 def _remove_records(out: Path, asked: RunArguments) -> None:
-    """Remove the record and the index of an earlier run; that it cannot be is only told."""
+    """Remove the run record and the index of an earlier run; failure is only reported."""
     from ..projects.index_page import clear_index
     from ..projects.run_record import forget_record
 
@@ -151,7 +151,7 @@ def _execute_models(
 def _open_caching(
     run: RunSettings, asked: RunArguments, tell: Tell
 ) -> Iterator[ReuseSources | None]:
-    """Where earlier results are looked for; None where they are not to be."""
+    """Open the sources of earlier results; None if reuse is disabled."""
     from ..pipeline.cache.file_digests import FileDigests
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT
     from ..pipeline.cache.reuse import ReuseSources
@@ -172,7 +172,7 @@ def _open_caching(
 def _listen(
     models: Sequence[ModelOrder], run: RunSettings, asked: RunArguments
 ) -> Iterator[tuple[Tell, TellOf]]:
-    """Who listens to the run, and to each of its models."""
+    """Provide the listeners for the run and for each of its models."""
     if asked.ci is not None:
         with asked.ci.progress(run.out, jobs=min(run.jobs, len(models))) as lines:
             yield lines.note, lines.of
@@ -189,7 +189,7 @@ def _conclude(
     asked: RunArguments,
     key: PrivateKey | None,
 ) -> int:
-    """Write the record and the documents, show them; the exit code."""
+    """Write and show the run record and the documents; return the exit code."""
     from ..pipeline.report_files import write_reports
     from ..projects.index_page import write_index
     from ..projects.project_results import read_results
@@ -214,12 +214,12 @@ def _conclude(
 
 
 def name_column_width(models: Sequence[ModelOrder]) -> int:
-    """Columns of the models' names and what parts them from the rest; none for one model."""
+    """Return the columns for model names and their separator; 0 for a single model."""
     return max(len(model.name) for model in models) + 2 if len(models) > 1 else 0
 
 
 def make_model_listener(screen: Screen, width: int) -> Callable[[str], Tell]:
-    """The screen for each model, its name before what is told where there is room for it."""
+    """Return a listener per model that prefixes its name to the steps if there is room."""
     lock = Lock()
 
     def of(name: str) -> Tell:

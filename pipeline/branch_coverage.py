@@ -1,4 +1,4 @@
-"""Branches on tensor data: what a capture froze of them, and what that means for its verdict."""
+"""Check branches on tensor data: what a capture froze, and what that means for the verdict."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from .order import Judging
     from .run_progress import Progress
 
-_MAX_LISTED = 8  # branches that a message names
-_MAX_SHOWN = 3  # untested branches that a reason names
-_MAX_DETAILED = 3  # feeds that take another arm, by name
+_MAX_LISTED = 8  # branches to list in a message
+_MAX_SHOWN = 3  # untested branches to name in a reason
+_MAX_DETAILED = 3  # feeds to name that take the other branch
 BRANCH_KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
 _PATCH_HINT = "change that line in a copy, with --patch PKG.MOD:FN"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BranchCoverage:
-    """What was seen of the model's branches, and those that the user accepts as they are."""
+    """The observed branches of the model, and those that the user accepts."""
 
     watched: BranchReport
     accept: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class BranchCoverage:
 
     @property
     def records(self) -> tuple[BranchRecord, ...]:
-        """For the manifest."""
+        """The records for the manifest."""
         return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
 
     @property
@@ -57,7 +57,7 @@ class BranchCoverage:
         return any(self._means(text, record, then=text in before) for text in self.accept)
 
     def relocate_places(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Places of the manifest's time where they are now; those that are changed."""
+        """Map places in the manifest to their current lines; keep places that are gone."""
         if frozen is None:
             return None
         now = (
@@ -67,10 +67,10 @@ class BranchCoverage:
         return tuple(dict.fromkeys(place for places in now for place in places))
 
     def _means(self, place: str, record: BranchRecord, *, then: bool) -> bool:
-        """Whether a place is the branch's now, or was when the manifest was written.
+        """Whether a place refers to the branch now, or did when the manifest was written.
 
-        Lines move: what is of that time (`then`) is the branch of the same condition, wherever it
-        is now, and not another one that has come to its line.
+        Lines move: a place from that time (`then`) refers to the branch with the same condition,
+        wherever it is now, and not to another branch that moved to its line.
         """
         old = [one for one in self.then if _matches_place(place, one.place)]
         if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
@@ -82,20 +82,20 @@ class BranchCoverage:
         return _matches_place(place, record.place)
 
     def is_place_of(self, place: str, record: BranchRecord) -> bool:
-        """Whether a place of the manifest's time is the branch's."""
+        """Whether a place in the manifest refers to the branch."""
         return self._means(place, record, then=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureEvidence:
-    """What is known of how an artifact was captured.
+    """The facts about how an artifact was captured.
 
-    `branches` are those of the model that was captured, which may be a rewritten copy; `whole` are
-    those of the model itself then, and `patched` says that the user wrote a rewrite. `frozen` are
-    places that the capture froze, None where that is not known; `traced` says that it was a trace
-    all the same, which may have frozen any. `untried` are captures that may keep a branch, and
-    that this run does not try anyway. `is_trace` says that the artifact is of a trace,
-    `outside_torch` where forward computes outside of torch then.
+    `branches` are those of the captured model, which may be a rewritten copy. `whole` are then
+    those of the original model, and `patched` says whether the user wrote the rewrite. `frozen` are
+    the places that the capture froze, None if unknown; `traced` says that it was nevertheless a
+    trace, which may have frozen any. `untried` are captures that may keep a branch and that this
+    run does not try. `is_trace` says whether the artifact comes from a trace, and `outside_torch`
+    where its forward computes outside of torch.
     """
 
     branches: BranchCoverage
@@ -117,12 +117,12 @@ class CaptureEvidence:
 
     @property
     def places(self) -> dict[str, None]:
-        """The places that it froze, each once."""
+        """The places that the capture froze, without duplicates."""
         return dict.fromkeys(self.frozen or ())
 
     @property
     def unseen(self) -> list[str]:
-        """Places that it froze and that eager could not be watched at."""
+        """The frozen places at which eager could not be observed."""
         fixed = self.frozen_branches
         return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
 
@@ -131,9 +131,9 @@ class CaptureEvidence:
 
 
 def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Reject an artifact with a frozen branch that no feed took otherwise, unless it is accepted.
+    """Reject an artifact with an unaccepted frozen branch whose other outcome no feed covers.
 
-    Where its outputs are wrong already, say which feeds take another arm.
+    If its outputs are wrong already, add which feeds take the other branch.
     """
     capture = asked.capture_evidence
     if capture is None:
@@ -165,10 +165,11 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Look at branches of the model that its rewritten copy has no more.
+    """Check branches of the model that are missing from its rewritten copy.
 
-    One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless it is
-    accepted; a known rewrite is made to keep what the model computes, so it is a note.
+    A branch with only one observed outcome may have lost the other: a user's patch is rejected for
+    it, unless it is accepted. A built-in rewrite preserves what the model computes, so it only gets
+    a note.
     """
     capture = asked.capture_evidence
     whole = None if capture is None else capture.whole
@@ -186,9 +187,9 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Say of a trace where Python decided by tensor data: in torch's code, or outside of torch.
+    """Report where Python decided by tensor data in a trace: in torch's code or outside of torch.
 
-    Of a trace that is wrong, what was computed outside of torch is the cause, before all else.
+    If the trace is wrong, computation outside of torch is the first reason.
     """
     capture = asked.capture_evidence
     if capture is None or not capture.is_trace:
@@ -209,7 +210,7 @@ def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
-    """What else there is to say of the branches of what passed."""
+    """Yield the remaining notes on the branches of an artifact that passed."""
     branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
@@ -231,7 +232,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
 def capture_from_record(
     branches: BranchCoverage, artifact: Artifact, manifest: Manifest
 ) -> CaptureEvidence:
-    """Return what the record says of the capture of what was made before."""
+    """Return the recorded facts about the capture of an existing artifact."""
     return CaptureEvidence(
         branches=branches,
         frozen=artifact.frozen,
@@ -243,10 +244,10 @@ def capture_from_record(
 def branch_coverage(
     eager: EagerReference, accept: Sequence[str] = (), *, then: Manifest | None = None
 ) -> BranchCoverage:
-    """The model's branches on the eager reference's feeds; watched once, then remembered.
+    """Return the model's branches on the eager reference's feeds; they are observed once.
 
-    `then` is the manifest of what is judged again. Drawn from another seed, the subject's example
-    is not the feed that was captured.
+    `then` is the manifest of artifacts that are judged again. With another seed, the example of the
+    reference is not the feed that was captured, so it is not used.
     """
     feeds = [(one.feed.name, one.feed.arrays) for one in eager.references]
     same = then is None or then.feeds.seed == eager.feeds.seed
@@ -264,13 +265,13 @@ def watch_branches(
     *,
     then: Manifest | None = None,
 ) -> tuple[BranchRecord, ...]:
-    """Watch eager on every feed, as a step of its own; returns the records.
+    """Observe eager's branches on every feed, as a step of the run, and return the records.
 
     Args:
-        eager: the eager side.
+        eager: the eager reference.
         accept: branches that the user accepts.
-        progress: where progress is told.
-        then: the manifest so far; what was accepted for its artifacts stays accepted there.
+        progress: the progress reporter.
+        then: the manifest so far; branches accepted for its artifacts stay accepted.
 
     Raises:
         UsageError: `accept` names no branch that depends on tensor data.
@@ -280,7 +281,7 @@ def watch_branches(
         reason = found.watched.incomplete
         clock.passed = not reason
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
-        if reason:  # of what was seen before, nothing is known to be all
+        if reason:  # the branches seen before the failure may be incomplete
             clock.detail = f"not watched: {reason}"
     before = () if then is None else get_accepted_branches(then)
     if not reason:
@@ -291,7 +292,7 @@ def watch_branches(
 def update_branches(
     manifest: Manifest, eager: EagerReference, accept: Sequence[str], progress: Progress
 ) -> Manifest:
-    """The manifest with the branches as they are now, and what is frozen at the lines of now."""
+    """Return the manifest with the current branches, and frozen places at their current lines."""
     records = watch_branches(eager, accept, progress, then=manifest)
     seen = branch_coverage(eager, accept, then=manifest)
     artifacts = (replace(a, frozen=seen.relocate_places(a.frozen)) for a in manifest.artifacts)
@@ -299,7 +300,7 @@ def update_branches(
 
 
 def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
-    """That what the user accepts is there."""
+    """Check that each accepted branch exists."""
     places = [record.place for record in records]
     for text in accept:
         if not any(_matches_place(text, place) for place in places):
@@ -313,12 +314,12 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
 
 
 def get_accepted_branches(manifest: Manifest) -> tuple[str, ...]:
-    """The branches that were accepted when the artifacts were made."""
+    """Return the branches that were accepted when the artifacts were built."""
     return tuple(record.place for record in manifest.branches if record.accepted)
 
 
 def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
-    """The same judging, that accepts what the manifest's artifacts were accepted with as well.
+    """Extend the accepted branches with those recorded in the manifest.
 
     A manifest that is not trusted adds nothing.
     """
@@ -334,13 +335,13 @@ def _matches_place(text: str, place: str) -> bool:
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:
-    """The first texts, and how many more there are."""
+    """Return the first texts, and the number of others."""
     more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
     return [*texts[:_MAX_SHOWN], *more]
 
 
 def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
-    """The texts with the hint after the last."""
+    """Append the hint to the last text."""
     return [*texts[:-1], f"{texts[-1]} ({hint})"]
 
 
@@ -353,9 +354,9 @@ def _describe_removed(found: DataBranch) -> str:
 
 
 def _is_masked_value(found: DataBranch) -> bool:
-    """Whether a frozen value differs between feeds that it makes no difference to.
+    """Whether a frozen value differs between feeds without an effect on the outputs.
 
-    Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
+    Something removes the difference, as `max(1, value)` does, but may not on other feeds.
     """
     return found.record.kind == "value" and bool(found.others)
 
@@ -383,7 +384,7 @@ def _alternative_captures(untried: Sequence[Capture]) -> str:
 def _suggest_fix(
     fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
 ) -> str:
-    """What a user can do about branches that no feed took otherwise."""
+    """Return the hint for branches of which no feed covers the other outcome."""
     open_ones = [one for one in fixed if one.record.gap_text or _is_masked_value(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:

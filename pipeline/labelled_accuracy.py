@@ -1,4 +1,4 @@
-"""Accuracy on labelled data: eager's answers, computed once, and an artifact's beside them."""
+"""Measure accuracy on labelled data: eager's answers, computed once, against an artifact's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .eager_reference import EagerReference
     from .run_progress import Progress
 
-MAX_NAMED_SAMPLES = 100  # disagreeing samples that are named
+MAX_NAMED_SAMPLES = 100  # disagreeing samples to name
 
 
 class BrokenAnswerError(RunnerError):
@@ -47,16 +47,16 @@ def measure_accuracy(
     max_drop: float | None = None,
     advance: Advance = no_progress,
 ) -> Accuracy:
-    """Run the labelled samples through an opened model and compare it with eager.
+    """Run the labelled samples through an open model and compare it with eager.
 
     Args:
-        runner: any opened model of the eager reference's inputs and outputs.
+        runner: an open model with the eager reference's inputs and outputs.
         labelled: the samples with eager's answers.
-        max_drop: the gate that `Accuracy.passed` holds to; None is the order's own.
-        advance: told how many samples are done.
+        max_drop: the limit for `Accuracy.passed`; None uses the limit of the order.
+        advance: called with the number of samples done and the total.
 
     Raises:
-        RunnerError: the runtime refused a batch, or answers are NaN or Inf where eager's are not.
+        RunnerError: the runtime rejects a batch, or answers are NaN or Inf where eager's are not.
         UsageError: the data changed, or the user's metric raised.
     """
     answers = ModelAnswers(labelled.eager.metric)
@@ -72,7 +72,7 @@ def measure_accuracy(
                 hint="see the verdict on its outputs",
             ) from error
         except UsageError:
-            noted.find_broken(batch, start)  # the user's metric may well raise on NaN
+            noted.find_broken(batch, start)  # the user's metric may raise on NaN
             noted.refuse_broken()
             raise
         noted.take(batch, start)
@@ -87,13 +87,13 @@ def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
         raise RunnerError(f"the artifact has no output {output!r}", hint="convert it again")
     try:
         return rows_of(outputs[output], output, batch)
-    except UsageError as error:  # eager's had its rows
+    except UsageError as error:  # eager's output had the right rows
         raise RunnerError(error.message, hint="convert it again") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NotableSamples:
-    """The samples worth a name, found while they are at hand."""
+    """Collects the names of notable samples while their batch is in memory."""
 
     labelled: LabelledFeeds
     answers: ModelAnswers
@@ -101,7 +101,7 @@ class _NotableSamples:
     broken: list[str] = field(default_factory=list)
 
     def take(self, batch: LabelledBatch, start: int) -> None:
-        """Look at the batch whose first sample is number `start`."""
+        """Check the batch whose first sample is number `start`."""
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
         for place in find_differing_samples(eager, self.answers, start, stop)[
@@ -118,7 +118,7 @@ class _NotableSamples:
             )
 
     def find_broken(self, batch: LabelledBatch, start: int) -> None:
-        """Look for NaN and Inf in the batch whose first sample is number `start`."""
+        """Check the batch whose first sample is number `start` for new NaN and Inf."""
         places = find_newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
         self.broken.extend(batch.names[place - start] for place in places)
 
@@ -133,7 +133,7 @@ class _NotableSamples:
         return names[number] if names else str(number)
 
     def refuse_broken(self) -> None:
-        """NaN where eager has none is wrong, whatever a metric makes of it."""
+        """Raise if there is NaN or Inf where eager has none, regardless of the metric."""
         if not self.broken:
             return
         count = len(self.broken)
@@ -181,10 +181,10 @@ _STABLE_FILES_HINT = "run again, with files that stay as they are"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledFeeds:
-    """An opened labelled set and what eager answers on it, computed once.
+    """An open labelled set with eager's answers, computed once.
 
-    `signature` is the subject's. `output` is what the metric reads, `digests` has one a batch,
-    `digest` is over all.
+    `signature` is that of the eager reference. `output` is the output that the metric reads,
+    `digests` has one entry per batch, `digest` covers all.
     """
 
     samples: LabelledSet
@@ -196,19 +196,19 @@ class LabelledFeeds:
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.eager)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 over samples and labels as they were fed."""
+        """The SHA-256 over samples and labels as fed."""
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
     def batches(self) -> Iterator[LabelledBatch]:
-        """Every batch, read anew.
+        """Read and yield every batch again.
 
         Raises:
-            UsageError: the data is not what eager was fed.
+            UsageError: the data differs from what eager was fed.
         """
         count = 0
         for count, batch in enumerate(self.samples, start=1):
@@ -229,10 +229,10 @@ class LabelledFeeds:
 def open_labelled(
     measuring: Measuring, eager: EagerReference, progress: Progress
 ) -> Iterator[LabelledFeeds]:
-    """Open the data and run eager on all of it; what a loader left on disk goes at the end.
+    """Open the data and run eager on all of it; delete the loader's temporary files at the end.
 
     Raises:
-        UsageError: the data, its labels or the metric cannot be used; told in one line.
+        UsageError: the data, its labels or the metric cannot be used.
     """
     metric = find_metric(measuring.metric, lambda spec: import_object(spec, "--metric"))
     with progress.step("open labelled data", log="labelled"):
@@ -251,7 +251,7 @@ def open_labelled(
 def enter_labelled(
     measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
 ) -> LabelledFeeds | None:
-    """The labelled data open for as long as `held` is; None where nothing is measured."""
+    """Open the labelled data for as long as `held` is open; None if nothing is measured."""
     if measuring is None:
         return None
     return held.enter_context(open_labelled(measuring, eager, progress))
@@ -264,7 +264,6 @@ def _run_eager_on_labels(
     eager: EagerReference,
     progress: Progress,
 ) -> LabelledFeeds:
-    """Run eager on every sample."""
     title = "eager on labelled data"
     digests: list[bytes] = []
     output = ""
@@ -301,16 +300,16 @@ def _run_eager_on_labels(
 
 
 def _eager_warnings(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
-    """What looks wrong with eager's own answers."""
+    """Return warnings about eager's own answers."""
     nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
     return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
 
 
 def _choose_output(outputs: Outputs, given: str | None) -> str:
-    """The name of the output that the metric reads.
+    """Return the name of the output that the metric reads.
 
     Raises:
-        UsageError: there is no such output, or no float one.
+        UsageError: the given output does not exist, or there is no float output.
     """
     if given is not None:
         if given not in outputs:
@@ -331,7 +330,7 @@ def _choose_output(outputs: Outputs, given: str | None) -> str:
 def _score_batch(
     answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
-    """Score a batch of eager's; a fault is the labels', and named by the sample."""
+    """Score a batch of eager's; a fault comes from the labels, and the error names the sample."""
     predictions = rows_of(outputs[output], output, batch)
     _check_classes(predictions, samples, answers)
     try:
@@ -344,7 +343,7 @@ def _score_batch(
 
 
 def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
-    """That there are as many classes as outputs, for metrics of classes."""
+    """Check that there are as many classes as outputs, for metrics of classes."""
     classes = samples.classes
     if not classes or not isinstance(answers.metric, TopK):
         return
@@ -358,7 +357,7 @@ def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswe
 
 
 def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:
-    """The rows of the samples, without what fills the batch up."""
+    """Return the rows of the samples, without the padding of the batch."""
     if not batch.axis:
         return array[None]
     rows = next(iter(batch.feed.values())).shape[0]

@@ -1,4 +1,4 @@
-"""Differences that roundoff or eager's fast paths decide: ties, thresholds, padding rows."""
+"""Judge differences that roundoff or eager's fast paths decide: ties, thresholds, padding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .reply_evidence import Evidence, JudgedEvidence, redraw
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
 
-_TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores, as the note says it
+_TIE_ORDERS = {False: "the first", True: "the last"}  # the order among equal scores, as in the note
 _ROUGH_TOLERANCE = 1e-4  # of the signal: 80 dB
 
 
 def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge; where that rejects, take the second looks that may clear the artifact, in order."""
+    """Judge the evidence; on a rejection, apply the checks in `SECOND_LOOKS` in order."""
     judged = evidence.judge()
     for look in SECOND_LOOKS:
         judged = look(judged, eager)
@@ -33,12 +33,12 @@ def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
 
 
 def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge again where an artifact was rejected for its choice among equal scores.
+    """Judge again if an artifact was rejected for its choice among equal scores.
 
-    On each feed that it failed, eager is run again taking the first, and the last, of scores that
-    are equal but for roundoff, wherever torch leaves that open. If the artifact is eager's equal
-    so, within all limits, that answer stands there as eager's own: any other choice is rejected as
-    before. Some other feed must show the same choices without a tie.
+    On each failed feed, eager runs again with the first, then the last, of scores that are equal up
+    to roundoff, where torch leaves the order open. If the artifact matches within all limits, these
+    outputs become the reference on that feed; any other choice remains rejected. At least one other
+    feed must show the same choice without a tie.
     """
     evidence, failed = judged.evidence, _find_failed_feeds(judged.measured)
     for last in _TIE_ORDERS:
@@ -56,14 +56,14 @@ def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence
 
 
 def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
-    """The feeds that count and on which an output is beyond its limits."""
+    """Return the feeds that count and on which an output exceeds its limits."""
     return frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
 
 
 def _settle_feeds(
     evidence: Evidence, feeds: Collection[str], eager: EagerReference, *, last: bool
 ) -> Evidence | None:
-    """The evidence with eager's other choice on these feeds; None where there is no other."""
+    """Return the evidence with eager's other choice on these feeds; None if there is no other."""
     known = any(one.exact is not None for one in evidence.references)
     others = {
         one.feed.name: _reference_with_order(one, eager, last=last, known=known)
@@ -79,9 +79,9 @@ def _settle_feeds(
 def _reference_with_order(
     reference: ReferenceOutputs, eager: EagerReference, *, last: bool, known: bool
 ) -> ReferenceOutputs | None:
-    """Eager with its ties so; None where that changes nothing, or float64 chooses otherwise.
+    """Run eager with this tie order; None if nothing changes or float64 chooses differently.
 
-    `known` says that the artifact is held to float64.
+    `known` says whether the artifact is judged against float64.
     """
     outputs = _run_with_order(reference, eager, last=last, exact=False)
     if outputs is None or _is_same_outputs(outputs, reference.outputs):
@@ -90,7 +90,7 @@ def _reference_with_order(
     if known:
         exact = _run_with_order(reference, eager, last=last, exact=True)
         if exact is None or _is_apart(outputs, exact):
-            return None  # a floor as high as that would pass anything
+            return None  # a floor this high would accept anything
     return ReferenceOutputs(
         feed=reference.feed, outputs=outputs, exact=exact, settled=_TIE_ORDERS[last]
     )
@@ -117,7 +117,7 @@ def _is_same_outputs(one: Outputs, other: Outputs) -> bool:
 
 
 def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
-    """Whether float64 is further from float32 than roundoff: it settled some tie otherwise."""
+    """Whether float64 differs from float32 by more than roundoff: it resolved a tie differently."""
     import numpy as np
 
     for name, array in outputs.items():
@@ -132,14 +132,14 @@ def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
 
 
 def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str]) -> Evidence:
-    """The evidence with the settled references of these feeds alone."""
+    """Return the evidence with the settled references of these feeds only."""
     both = zip(evidence.references, settled.references, strict=True)
     found = tuple(new if old.feed.name in feeds else old for old, new in both)
     return replace(evidence, references=found)
 
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
-    """Whether a feed that counts makes the same kind of choice with nothing left open."""
+    """Whether a feed that counts gives the same outputs in every tie order."""
     for one in evidence.references:
         if one.settled or one.feed.name in evidence.loose:
             continue
@@ -150,7 +150,7 @@ def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
 
 
 def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
-    """One line for each order: on which feeds, and what the artifact was held to there."""
+    """Describe the feeds settled by each tie order, one line per order."""
     told = []
     for order in _TIE_ORDERS.values():
         feeds = [one.feed.name for one in chosen if one.settled == order]
@@ -166,12 +166,11 @@ PLAIN_PATH = "plain path"
 
 
 def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge again where an artifact was rejected for what a fast path fills in.
+    """Judge again if an artifact was rejected for the fill of an attention fast path.
 
-    On each feed that it failed, eager is run again without fast paths of attention. If the artifact
-    is eager's equal so on the whole feed, within all limits, and the two paths differ in padded
-    positions alone, the plain path stands there as eager's own, with a note. Wherever the two
-    agree it is held to both.
+    On each failed feed, eager runs again without fast paths of attention. If the artifact matches
+    on the whole feed, within all limits, and the two paths differ in padded positions only, the
+    plain path becomes the reference there, with a note. Where the two paths agree, both apply.
     """
     asked = judged.evidence
     failed = frozenset() if judged.passed else asked.find_failed()
@@ -203,7 +202,7 @@ SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], 
 
 
 def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> ReferenceOutputs | None:
-    """Eager's plain path; None where it does not run, or gives nothing else."""
+    """Run eager's plain path; None if it fails or gives the same outputs."""
     try:
         found = eager.model.run_plain_attention(reference.feed.arrays)
     except CheckpointError:
@@ -219,7 +218,7 @@ def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> Refe
 def _select_judged_outputs(
     reference: ReferenceOutputs, references: Sequence[ReferenceOutputs]
 ) -> Outputs:
-    """The outputs; without a row that a mask hides altogether, as nothing is judged there."""
+    """Return the outputs without a row that a mask hides completely, which is not judged."""
     if reference.feed.name != EMPTY_MASK:
         return reference.outputs
     shown = drop_masked_row(reference, ArtifactOutputs(outputs=reference.outputs), references)
@@ -229,9 +228,9 @@ def _select_judged_outputs(
 def _use_plain_references(
     evidence: Evidence, plain: dict[str, ReferenceOutputs], eager: EagerReference
 ) -> Evidence:
-    """The evidence with the plain path on these feeds: eager as it runs says nothing of its noise.
+    """Return the evidence with the plain path, without noise redraws, on these feeds.
 
-    Float64 takes it by itself; where it does not, it is another function, which is seen.
+    Float64 takes the plain path by itself; if it does not, it is detected as another function.
     """
     others = tuple(plain.values())
     if any(one.exact is not None for one in evidence.references):
@@ -261,11 +260,11 @@ def _plain_path_note(positions: int, feeds: Sequence[str]) -> str:
     )
 
 
-# Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
+# Pairs of draws, each with its negative: at a perfect tie, one of the two changes the result.
 PAIRS = 4
-# What weights and inputs are off by, as a share of themselves: about what each precision's
-# rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves;
-# 8 bits leave some 20 dB).
+# Perturbation of weights and inputs relative to their magnitude: about what each precision's
+# rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves; 8
+# bits leave some 20 dB).
 SHARES = {
     Precision.FP32: 2e-6,
     Precision.FP16: 1e-3,
@@ -280,10 +279,10 @@ def mark_undecided_replies(
     precision: Precision,
     eager: EagerReference,
 ) -> list[ArtifactOutputs]:
-    """The replies, those with integers that are not eager's with marks on what roundoff decides.
+    """Mark in the replies the integers that differ from eager's where roundoff decides.
 
-    Ties in an argmax or a topk, and thresholds that are just met: there eager itself gives another
-    answer when its weights and inputs are off by as much as the precision rounds, or in float64.
+    These are ties in argmax or topk, and values at a threshold: eager itself gives another result
+    in float64, or when its weights and inputs change by as much as the precision rounds.
     """
     known = any(one.exact is not None for one in references)
     told = []
@@ -309,7 +308,7 @@ def _has_other_integers(reference: ReferenceOutputs, reply: ArtifactOutputs, nam
 def _mark_outputs(
     reference: ReferenceOutputs, answers: Outputs, share: float, eager: EagerReference
 ) -> dict[str, Array]:
-    """By output, where any of the draws, or float64, is not eager's."""
+    """Mark, per output, where a draw or float64 differs from eager."""
     others = list(eager.model.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))
     if reference.exact is not None:
         others.append(reference.exact)
@@ -322,10 +321,10 @@ def _mark_outputs(
 
 
 def mark_undecided(answer: Array, eager: Array, others: Sequence[Array]) -> Array:
-    """Where any of the others is not eager's, and so roundoff decides.
+    """Mark where any of the others differs from eager, so that roundoff decides.
 
-    Where even their number is decided by roundoff (boxes that a threshold leaves), places say
-    nothing: then those are marked whose value eager gives in either.
+    If roundoff decides even the number of elements (boxes above a threshold), positions do not
+    correspond; then elements are marked whose value occurs in either of eager's results.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Runs eager on every feed, and refuses models that keep state or give no finite output."""
+"""Run eager on every feed; reject models that keep state or give no finite output."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..validators.wide_integer_feeds import WIDE
 from .dim_constraints import RejectedSizesError
 from .run_progress import Progress
 
-_MAX_SHOWN_FEEDS = 3  # rejected feeds that the terminal names
+_MAX_SHOWN_FEEDS = 3  # rejected feeds to name in the terminal
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceRun:
-    """Eager's answers, and a record of every feed, rejected ones included."""
+    """Eager's outputs, and a record of every feed, including rejected ones."""
 
     references: tuple[ReferenceOutputs, ...]
     records: tuple[FeedRecord, ...]
 
     @property
     def note(self) -> str:
-        """The feeds with hard values that are rejected, in a line; empty where there are none."""
+        """The rejected edge-case feeds, in one line; empty if there are none."""
         hard = [one for one in self.records if one.skipped and not one.gap]
         many = "feeds are" if len(hard) > 1 else "feed is"
         told = f"{len(hard)} {many} not judged on, as eager rejects them: {_describe_skipped(hard)}"
@@ -40,7 +40,7 @@ class ReferenceRun:
 
     @property
     def warning(self) -> str:
-        """The feeds with usual values that are rejected: there nothing is judged, though stated."""
+        """The rejected feeds with usual values, whose sizes are not judged; empty if none."""
         sized = [one for one in self.records if one.gap]
         told = (
             f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
@@ -64,12 +64,12 @@ def run_reference(
 ) -> ReferenceRun:
     """Run eager on each feed.
 
-    Of a feed of hard values, outputs in which eager gives NaN or Inf, and has none on the basic
-    feeds, are left out as well: what an artifact gives there says nothing. The whole feed is where
-    no other output is of floats.
+    On a feed of extreme values, outputs in which eager gives NaN or Inf, but not on the basic
+    feeds, are not judged, as nothing can be concluded from them. If no other float output remains,
+    the whole feed is skipped.
 
     Raises:
-        SizesError: eager rejects sizes that were stated, in whichever feed.
+        RejectedSizesError: eager rejects stated sizes on any feed.
         CheckpointError: eager rejects a basic feed.
     """
     references: list[ReferenceOutputs] = []
@@ -84,7 +84,7 @@ def run_reference(
         if reference is not None and not reason:
             references.append(reference)
         elif feed.kind == NONFINITE:
-            continue  # that NaN gives NaN is no news
+            continue  # NaN outputs for NaN inputs are expected
         records.append(feed.record(reason))
         advance(done, len(feeds))
     places = {feed.name: place for place, feed in enumerate(feeds)}
@@ -97,7 +97,7 @@ def run_reference(
 def _try_feed(
     feed: NamedFeed, answer: Callable[[NamedFeed], ReferenceOutputs]
 ) -> tuple[ReferenceOutputs | None, str]:
-    """Eager's answer, or why there is none."""
+    """Return eager's outputs, or the reason why there are none."""
     try:
         return answer(feed), ""
     except CheckpointError as error:
@@ -107,7 +107,7 @@ def _try_feed(
 
 
 def nonfinite_outputs(outputs: Outputs) -> set[str]:
-    """The float outputs that hold NaN or Inf."""
+    """Return the float outputs with NaN or Inf."""
     import numpy as np
 
     return {
@@ -118,10 +118,10 @@ def nonfinite_outputs(outputs: Outputs) -> set[str]:
 
 
 def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> ReferenceOutputs | None:
-    """The reference, held to float outputs of numbers alone where others have NaN or Inf.
+    """Restrict the reference to finite float outputs if others have NaN or Inf.
 
-    Integers and bools are left out with these: they may be computed of NaN. None where no output is
-    left; `allowed` are outputs with NaN or Inf by design.
+    Integers and bools are excluded with these, as they may be computed from NaN. None if no output
+    remains; `allowed` are outputs with NaN or Inf by design.
     """
     wrong = nonfinite_outputs(reference.outputs) - set(allowed)
     if not wrong:
@@ -134,7 +134,7 @@ def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> Refere
 def _finite_part(
     reference: ReferenceOutputs, allowed: Collection[str]
 ) -> tuple[ReferenceOutputs | None, str]:
-    """As `finite_part`, and why the whole feed is left out."""
+    """Apply `finite_part`; also return why the whole feed is skipped."""
     found = finite_part(reference, allowed)
     if found is not None:
         return found, ""
@@ -145,9 +145,9 @@ def _finite_part(
 
 
 def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPlan:
-    """The plan on record with the feeds of now; that they are others than then is told.
+    """Return the recorded plan with the current feeds, and warn if they differ.
 
-    What was asked for now alone, another number or seed, leaves the record as it is.
+    If this run uses another number of feeds or another seed, the recorded plan is kept.
     """
     if then.samples_digest != now.samples_digest:
         progress.note(f"{now.samples} gives other samples than those on record", warning=True)
@@ -160,7 +160,7 @@ def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPl
 
 
 def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
-    """What differs, in words; empty where nothing does, or nothing is on record."""
+    """Describe the differences; empty if there are none, or nothing was recorded."""
     if not then or list(then) == list(now):
         return ""
     before, after = ({record.name for record in records} for records in (then, now))
@@ -169,22 +169,22 @@ def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> 
     return "; ".join(parts) or "eager rejects others"
 
 
-_MAX_FEEDS = 16  # feeds that such a model is run on again
-_MAX_NAMED_BUFFERS = 4  # attributes that a message names
-_STATE_TOLERANCE = 1e-3  # of the largest value: far above what another order of sums gives
+_MAX_FEEDS = 16  # maximum number of feeds to run again
+_MAX_NAMED_BUFFERS = 4  # attributes to name in a message
+_STATE_TOLERANCE = 1e-3  # of the largest value: far above the effect of another summation order
 
 
 def check_stateless(
     eager: Eager, before: ModuleSnapshot, references: Sequence[ReferenceOutputs]
 ) -> None:
-    """Run a model that changed its own state again as it was loaded, each feed by itself.
+    """Run a model that changed its own state again from its initial state, feed by feed.
 
-    Most change nothing, and are not run again. Counters and caches that change no output are
-    fine. What sets itself up from its first inputs, or keeps a running value that it computes with,
-    would be captured with what modelc's own feeds left in it.
+    Models that change nothing are not run again. Counters and caches that change no output are
+    allowed. A model that initializes itself from its first inputs, or computes with a running
+    value, would be captured with state from modelc's own feeds.
 
     Raises:
-        CheckpointError: it gives other outputs then.
+        CheckpointError: the outputs differ.
     """
     changed = before.list_changes()
     feeds = [one for one in references if not one.feed.beyond] if changed else []
@@ -200,13 +200,13 @@ def check_stateless(
 
 @contextmanager
 def preserve_state(eager: Eager, feed: Feed) -> Iterator[None]:
-    """Within, eager may be run on anything: what forward keeps of it is none of the model's.
+    """Allow running eager on any feed within the block, and restore its state afterwards.
 
-    Attributes, buffers and small tensors are put back. Weights that forward writes into and state
-    outside of the module cannot be: there the feed must be answered as it was before.
+    Restores attributes, buffers and small tensors. Weights that forward modifies and state outside
+    of the module cannot be restored; then `feed` must give the same outputs as before.
 
     Raises:
-        CheckpointError: it is answered otherwise, and twice the same way.
+        CheckpointError: the outputs on `feed` changed, and did so reproducibly.
     """
     before = eager.before()
     first = _run_or_none(eager, feed)
@@ -263,17 +263,17 @@ def _is_same_output(found: Array, wanted: Array) -> bool:
     return np.allclose(found, wanted, rtol=0, atol=_STATE_TOLERANCE * scale, equal_nan=True)
 
 
-_MAX_SHOWN_WEIGHTS = 3  # weights that a line names
+_MAX_SHOWN_WEIGHTS = 3  # weights to name in a line
 
 
 def check_finite(
     references: Sequence[ReferenceOutputs], weights: Sequence[NonFiniteWeight]
 ) -> None:
-    """That there is something to compare.
+    """Check that eager gives a finite number to compare.
 
     Raises:
-        CheckpointError: eager's outputs hold no finite number on any feed; the first of the
-            weights with NaN or Inf is named.
+        CheckpointError: eager's outputs have no finite number on any feed; names the first weight
+            with NaN or Inf.
     """
     arrays = [array for one in references for array in one.outputs.values() if array.size]
     if not arrays or not all(map(_is_all_nonfinite, arrays)):
@@ -296,7 +296,7 @@ def check_finite(
 
 
 def note_nonfinite_weights(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
-    """A note on weights with NaN or Inf, where eager gives numbers all the same."""
+    """Describe weights with NaN or Inf in a model whose outputs are finite."""
     if not weights:
         return ()
     more = (

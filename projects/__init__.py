@@ -1,1 +1,1 @@
-"""`modelc.toml`: many models, their targets and gates, in one declared order."""
+"""`modelc.toml`: a project of many models with their targets and gates."""

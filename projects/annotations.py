@@ -1,4 +1,4 @@
-"""What a run has to say of lines: of modelc.toml for gates and models, of the user's code else."""
+"""Annotations of a run on lines of modelc.toml (gates, models) and of the user's code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ERROR_LEVEL, WARNING_LEVEL = "error", "warning"
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """One remark. `file` is as it was told, relative to the project or the working folder.
+    """One annotation; `file` is relative to the project or the working folder, as reported.
 
-    `line` is 0 where none is known.
+    `line` is 0 if unknown.
     """
 
     level: str
@@ -31,7 +31,7 @@ class Annotation:
 
 
 def annotate_fault(error: ModelcError) -> tuple[Annotation, ...]:
-    """What keeps a run from beginning: one for each fault, on its line of modelc.toml."""
+    """Annotate why a run cannot start: one annotation per fault, on its line of modelc.toml."""
     return tuple(
         _annotate_place(one.place, "modelc", f"{one.text} (hint: {one.hint})")
         for one in split_faults(error)
@@ -41,9 +41,9 @@ def annotate_fault(error: ModelcError) -> tuple[Annotation, ...]:
 def annotate_run(
     ended: Sequence[ModelOutcome], regression: Regression | None, places: Mapping[str, Place]
 ) -> tuple[Annotation, ...]:
-    """What is wrong, errors first: forges show the first ones only.
+    """Annotate the problems of a run, errors first because forges show only the first ones.
 
-    `places` is where modelc.toml names each model.
+    `places` maps each model to its place in modelc.toml.
     """
     found = [note for one in ended for note in _annotate_model(one, places.get(one.name))]
     worse = () if regression is None else regression.worse
@@ -64,7 +64,7 @@ def _annotate_model(one: ModelOutcome, place: Place | None) -> Iterator[Annotati
 
 
 def _annotate_rows(model: str, manifest: Manifest, place: Place | None) -> Iterator[Annotation]:
-    """Artifacts of this run that are not proven."""
+    """Yield annotations on artifacts of this run that did not pass."""
     for row in make_rows(manifest):
         name = row.name.removeprefix(REJECTED_PREFIX)
         if name not in manifest.steps or row.outcome is Outcome.PASSED:
@@ -75,9 +75,9 @@ def _annotate_rows(model: str, manifest: Manifest, place: Place | None) -> Itera
 
 
 def _annotate_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
-    """Lines of the user's own code, but what they have accepted.
+    """Yield annotations on lines of the user's code, except accepted ones.
 
-    What a framework warned of while it captured is left out: what came of it has been judged.
+    Warnings of frameworks during capture are omitted, as the verdict covers their effect.
     """
     for one in find_source_lines(manifest):
         if one.file and not one.accepted and one.rule is not TRACE_WARNING:
@@ -98,15 +98,15 @@ def _annotate_change(one: MeasureChange, place: Place | None) -> Annotation:
 def _annotate_place(
     place: Place | None, title: str, message: str, *, level: str = ERROR_LEVEL
 ) -> Annotation:
-    """An annotation on the line of modelc.toml that `place` is, if it is one."""
+    """Make an annotation on the line of modelc.toml at `place`, if any."""
     file, line = (place.file, place.line) if place is not None and place.line else ("", 0)
     return Annotation(level=level, title=title, message=message, file=file, line=line)
 
 
 def path_within(file: str, root: Path, *folders: Path) -> str:
-    """The path of `file` below `root`, with forward slashes; nothing where it is not there.
+    """Return the path of `file` below `root` with forward slashes; empty if it is outside.
 
-    A relative one begins in the first of `folders` that has it.
+    A relative path is resolved against the first of `folders` that contains it.
     """
     for folder in folders:
         path = (folder / file).resolve()

@@ -1,4 +1,4 @@
-"""Which artifacts of a project are wanted: formats by precisions, and `--only`."""
+"""Select the artifacts of a project: formats by precisions, and `--only`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .project_records import ModelOrder
 
 @dataclass(frozen=True, kw_only=True)
 class WantedArtifacts:
-    """What is wanted, each once, and what was left out of it, in words."""
+    """The requested artifacts without duplicates, and descriptions of the omitted combinations."""
 
     wanted: tuple[Wanted, ...]
     left_out: tuple[str, ...] = ()
@@ -27,10 +27,10 @@ class WantedArtifacts:
 def cross_formats(
     to: Sequence[str], precisions: Sequence[str], targets: tuple[Target, ...] = TARGETS
 ) -> WantedArtifacts:
-    """Every format at every precision that it has; `NAME:PRECISION` is that alone.
+    """Combine every format with every precision it supports; `NAME:PRECISION` is used as is.
 
     Raises:
-        UsageError: an unknown format, or a precision that none of them has.
+        UsageError: a format is unknown, or no format supports a precision.
     """
     wanted: dict[str, Wanted] = {}
     left_out: dict[str, str] = {}
@@ -49,7 +49,7 @@ def cross_formats(
 
 
 def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]) -> None:
-    """That some format has each precision; without a format to cross them with, none is used."""
+    """Check that some format supports each precision; skip the check without formats."""
     for precision in precisions if crossed else ():
         if not any(precision in target.MADE_FROM for target in crossed):
             names = " or ".join(target.NAME for target in crossed)
@@ -62,13 +62,13 @@ def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]
 def select_models(
     models: Sequence[ModelOrder], words: Sequence[str], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[ModelOrder, ...]:
-    """The models with what the words name: formats, precisions, artifacts. None takes all.
+    """Return the models restricted to the named formats, precisions and artifacts; empty: all.
 
-    A format and a precision together mean both: `onnx,int8` is ONNX in INT8. Two formats mean
-    either.
+    A format and a precision must both match: `onnx,int8` is ONNX in INT8. Of two formats, either
+    matches.
 
     Raises:
-        UsageError: a word names nothing here, or nothing is left.
+        UsageError: a word matches nothing, or nothing is left.
     """
     if not words:
         return tuple(models)
@@ -98,13 +98,13 @@ def select_models(
 
 
 class _Selection:
-    """What the words name, by kind."""
+    """The selected words, by kind."""
 
     def __init__(self, *, formats: set[str], precisions: set[str], names: set[str]) -> None:
         self.formats, self.precisions, self.names = formats, precisions, names
 
     def takes(self, one: Wanted) -> bool:
-        """Whether it is named, or has a format and a precision that are."""
+        """Whether the artifact is named, or its format and precision are selected."""
         if one.name in self.names:
             return True
         if not self.formats and not self.precisions:
@@ -116,7 +116,7 @@ class _Selection:
 def _narrow_model(
     model: ModelOrder, asked: _Selection, targets: tuple[Target, ...]
 ) -> ModelOrder | None:
-    """The model with what is left of its order; None where nothing is."""
+    """Restrict a model's order to the selection; None if nothing is left."""
     wanted = tuple(one for one in model.order.wanted if asked.takes(one))
     if not wanted:
         return None
@@ -125,7 +125,7 @@ def _narrow_model(
 
 
 def _drop_useless_options(order: Order, targets: tuple[Target, ...]) -> Order:
-    """The order without options of precision that have nothing left to be for."""
+    """Drop precision options from the order that no remaining artifact uses."""
     lowers = {one.precision for one in order.wanted} - {Precision.FP32}
     lowering = order.lowering
     if Precision.INT8 not in lowers:

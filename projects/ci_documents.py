@@ -21,9 +21,10 @@ from .run_record import ArtifactRun, ModelRun, RunRecord, folder_errors
 
 @dataclass(frozen=True, kw_only=True)
 class CiDocument:
-    """One of them; `mark` stands near its beginning.
+    """One document; `mark` occurs near its beginning.
 
-    `render` is given the record and a link, `refused` what kept a run from beginning and a link.
+    `render` takes the run record and a link; `refused` takes the error that kept a run from
+    starting and a link.
     """
 
     file: str
@@ -56,10 +57,10 @@ CI_DOCUMENTS = (
 
 
 def clear_documents(out: Path) -> None:
-    """Remove those of an earlier run, so that no success of it outlives a run that breaks.
+    """Remove the documents of an earlier run, so that its success does not outlive a crash.
 
     Raises:
-        UsageError: a file of somebody else has the name of one, or the folder cannot be written.
+        UsageError: another program's file has the name of one, or the folder cannot be written.
     """
     with folder_errors(out):
         for one in CI_DOCUMENTS:
@@ -68,10 +69,10 @@ def clear_documents(out: Path) -> None:
 
 
 def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Path, ...]:
-    """Write them into the folder of all models; `link` leads to the whole log.
+    """Write the documents to the folder of all models; `link` is the URL of the log.
 
     Raises:
-        UsageError: one cannot be written.
+        UsageError: a document cannot be written.
     """
     return tuple(
         write_document(one.render(record, link), out / one.file, one) for one in CI_DOCUMENTS
@@ -79,7 +80,7 @@ def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Pa
 
 
 def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
-    """Write one of them for a run that did not begin; that of an earlier run goes in any case.
+    """Write the document of a run that did not start; always remove that of an earlier run.
 
     Raises:
         UsageError: it cannot be written.
@@ -98,14 +99,14 @@ _STATE_OUTCOMES = {
     "pending": Outcome.PENDING,
     "not-run": Outcome.SKIPPED,
 }
-_MODEL_CASE = "model"  # the case of what stopped a whole model
-_BASE_SUITE = "base"  # the suite of what the project no longer makes as well as it did
+_MODEL_CASE = "model"  # the case of an error that stopped a whole model
+_BASE_SUITE = "base"  # the suite of regressions of artifacts that are not in this run
 _RUN_SUITE = "run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _JunitCase:
-    """A test case, and what is printed with it."""
+    """A test case and its output."""
 
     name: str
     outcome: Outcome
@@ -114,7 +115,7 @@ class _JunitCase:
 
 
 def write_junit(record: RunRecord) -> str:
-    """The run's record, with what got worse as failures of their artifacts."""
+    """Render the run record as JUnit XML, with regressions as failures of their artifacts."""
     worse = () if record.regression is None else record.regression.worse
     suites = []
     for model in record.models:
@@ -133,7 +134,7 @@ def write_junit(record: RunRecord) -> str:
 
 
 def refusal_junit(error: ModelcError) -> str:
-    """A run that did not begin: one suite, each fault an error."""
+    """Render a run that did not start: one suite with an error per fault."""
     cases = [
         _JunitCase(
             name=f"fault {number}",
@@ -165,11 +166,11 @@ def _make_suite(
 
 
 def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_JunitCase]:
-    """What stopped the model, its artifacts, and what no longer is one of them."""
+    """Yield the cases of the model's error, its artifacts, and artifacts that it lost."""
     names = {one.name for one in model.artifacts}
     if model.error or not names:
         reason = f"{model.error} (hint: {model.hint})" if model.error else _model_reason(model)
-        outcome = _STATE_OUTCOMES[model.state]  # of a model without artifacts none has passed
+        outcome = _STATE_OUTCOMES[model.state]  # a model without artifacts has not passed any
         outcome = Outcome.FAILED if outcome is Outcome.PASSED else outcome
         yield _JunitCase(name=_MODEL_CASE, outcome=outcome, reason=reason)
     for one in model.artifacts:
@@ -184,7 +185,7 @@ def _model_reason(model: ModelRun) -> str:
 
 
 def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureChange]) -> _JunitCase:
-    """An artifact; proven ones that break a gate or are worse than the base have failed."""
+    """Make the case of an artifact; one that breaks a gate or regressed has failed."""
     reasons = [one.reason] if one.reason else []
     broken = [b.message for b in model.breaches if b.artifact == one.name]
     lost = [_change_text(change) for change in worse if change.artifact == one.name]

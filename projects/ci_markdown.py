@@ -22,7 +22,7 @@ from .project_records import MeasureChange, Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
 
 SUMMARY_MARK = "<!-- modelc run -->"
-_MAX_OPEN = 8  # warnings that are shown unfolded
+_MAX_OPEN = 8  # warnings to show without folding
 _STATE_TEXTS = {
     "passed": "✅ proven",
     "failed": "❌ **refused**",
@@ -39,7 +39,7 @@ _CHANGE_TITLES = {
 
 
 def write_summary(record: RunRecord) -> str:
-    """The run as Markdown of at most 60 kB; what was cut is named at its end."""
+    """Render the run as Markdown of at most 60 kB, with a note on omitted parts at the end."""
     regression = record.regression
     blocks = [
         MarkdownBlock("summary", [run_headline(record), ""]),
@@ -61,7 +61,7 @@ def write_summary(record: RunRecord) -> str:
 
 
 def refusal_summary(error: ModelcError) -> str:
-    """A run that did not begin, as Markdown: what was refused, each fault with place and hint."""
+    """Render a run that did not start as Markdown: each fault with its place and hint."""
     blocks = [
         MarkdownBlock("summary", [refusal_headline(error), ""]),
         MarkdownBlock("reasons", add_title("Why", refusal_reasons(error))),
@@ -70,7 +70,7 @@ def refusal_summary(error: ModelcError) -> str:
 
 
 def refusal_headline(error: ModelcError) -> str:
-    """That it did not begin, and the number of faults."""
+    """Return the headline of a run that did not start, with the number of faults."""
     faults = count_text(len(split_faults(error)), "fault")
     return (
         f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
@@ -79,12 +79,12 @@ def refusal_headline(error: ModelcError) -> str:
 
 
 def refusal_reasons(error: ModelcError) -> list[str]:
-    """A line for each fault, with its hint."""
+    """Return a line for each fault, with its hint."""
     return [f"- {as_prose(one.text)} *Hint:* {as_prose(one.hint)}" for one in split_faults(error)]
 
 
 def run_headline(record: RunRecord) -> str:
-    """How it ended, and the counts."""
+    """Return the outcome of the run and the counts."""
     states = Counter(one.state for model in record.models for one in model.artifacts)
     stopped = Counter(model.state for model in record.models if not model.artifacts)
     breaches = sum(len(model.breaches) for model in record.models)
@@ -110,12 +110,12 @@ def run_headline(record: RunRecord) -> str:
 
 
 def add_title(title: str, lines: Sequence[str]) -> list[str]:
-    """Lines below a title in bold; none where there are none."""
+    """Put a bold title above the lines; empty without lines."""
     return [f"**{title}**", "", *lines, ""] if lines else []
 
 
 def reason_lines(record: RunRecord) -> list[str]:
-    """A line for each model that stopped, artifact that is not proven, and gate that is broken."""
+    """Return a line for each stopped model, artifact that did not pass, and broken gate."""
     return [f"- {line}" for model in record.models for line in _model_reasons(model)]
 
 
@@ -131,7 +131,7 @@ def _model_reasons(model: ModelRun) -> Iterator[str]:
 
 
 def _fold_warnings(record: RunRecord) -> list[str]:
-    """What to know of artifacts, proven or not, model by model; folded where it is long."""
+    """Return the warnings on artifacts by model, folded if long."""
     lines = [f"- {line}" for model in record.models for line in _model_notes(model)]
     if len(lines) <= _MAX_OPEN:
         return add_title("Warnings", lines)
@@ -139,7 +139,7 @@ def _fold_warnings(record: RunRecord) -> list[str]:
 
 
 def _model_notes(model: ModelRun) -> Iterator[str]:
-    """Each warning once, with all artifacts of the model that it is of."""
+    """Yield each warning once, with all artifacts of the model that it applies to."""
     owners: dict[str, list[str]] = {}
     for one in model.artifacts:
         for note in one.notes:
@@ -151,7 +151,7 @@ def _model_notes(model: ModelRun) -> Iterator[str]:
 
 
 def artifact_table(models: Sequence[ModelRun]) -> list[str]:
-    """A row for each artifact; a model without any has one of its own."""
+    """Return a table with a row for each artifact; a model without any has one row."""
     head = ("model", "artifact", "verdict", ">size", ">SQNR dB", "from", ">seconds")
     return markdown_table(head, (row for model in models for row in _model_rows(model)))
 
@@ -180,7 +180,7 @@ def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
 
 
 def change_table(regression: Regression | None, change: Change) -> list[str]:
-    """A row for each measure that changed so; none where none did."""
+    """Return a table of the measures that changed in this direction; empty if none did."""
     found = () if regression is None else regression.changed
     rows = [_change_cells(one) for one in found if one.change is change]
     head = ("what", "measure", ">base", ">now", "")
@@ -199,7 +199,7 @@ def _change_cells(one: MeasureChange) -> tuple[str, ...]:
 
 
 def _base_lines(regression: Regression | None) -> list[str]:
-    """Which run it was, and what makes the two hard to compare."""
+    """Name the base run, and what makes the runs hard to compare."""
     if regression is None:
         return []
     told = (
@@ -214,14 +214,14 @@ def _name(model: ModelRun, artifact: str) -> str:
 
 
 COMMENT_MARK = "<!-- modelc run: comment -->"
-_COMMENT_LINES = 20  # of each part: the summary has them all
+_COMMENT_LINES = 20  # per part; the summary has all lines
 _COMMENT_LIMIT = 16_000  # bytes
 
 
 def write_comment(record: RunRecord, *, link: str = "") -> str:
-    """What a reviewer needs: how it ended, why, what got worse; the table folded.
+    """Render the comment for reviewers: outcome, reasons, regressions, and a folded table.
 
-    `link` is where the whole log is, if it is anywhere.
+    `link` is the URL of the log, if any.
     """
     regression = record.regression
     blocks = [
@@ -242,7 +242,7 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
 
 
 def refusal_comment(error: ModelcError, *, link: str = "") -> str:
-    """The same of a run that did not begin: what was refused."""
+    """Render the comment of a run that did not start."""
     blocks = [
         MarkdownBlock("summary", [refusal_headline(error), ""]),
         MarkdownBlock("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
@@ -263,6 +263,6 @@ def _other_changes(regression: Regression | None) -> list[str]:
 
 
 def _first_lines(lines: list[str]) -> list[str]:
-    """The first lines, and how many there are beyond them."""
+    """Return the first lines, and the number of others."""
     rest = len(lines) - _COMMENT_LINES
     return [*lines[:_COMMENT_LINES], *([f"- and {rest} more"] if rest > 0 else [])]

@@ -1,4 +1,4 @@
-"""`index.html`: one page over all models of a project, each row a link to its model's page."""
+"""`index.html`: one page over all models of a project, each row linking to its model's page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REPLACED_TEXT = "it was replaced after the run: modelc run judges it again"
 
 @dataclass(frozen=True, kw_only=True)
 class IndexLine:
-    """One artifact of one model; `said` replaces the verdict's word, `reason` is why it is so."""
+    """One artifact of a model; `said` replaces the word of the verdict, `reason` explains it."""
 
     model: str
     line: SummaryLine
@@ -50,7 +50,7 @@ class IndexLine:
 
     @property
     def link(self) -> str:
-        """Where the model's page explains it, relative to the index; empty without a page."""
+        """The link to the model's page, relative to the index; empty without a page."""
         report = find_format("html").file
         return f"{quote(self.model)}/{report}#row-{self.line.place}" if self.linked else ""
 
@@ -71,23 +71,23 @@ def write_project_reports(folder: Path, formats: Sequence[ReportFormat]) -> tupl
 
 
 def write_index(results: ProjectResults) -> Path:
-    """Write the index; the pages that it leads to are those of the models.
+    """Write the index, which links to the pages of the models.
 
     Raises:
-        UsageError: a file of somebody else has its name, or it cannot be written.
+        UsageError: another program's file has its name, or it cannot be written.
     """
     return write_document(render_index(results), results.folder / INDEX_FILE, find_format("html"))
 
 
 def clear_index(folder: Path, *, wanted: bool) -> None:
-    """Remove that of an earlier run, so that no success of it outlives a run that breaks.
+    """Remove the index of an earlier run, so that its success does not outlive a crash.
 
     Args:
-        folder: of all models.
-        wanted: whether this run writes one; a page of somebody else is left alone where not.
+        folder: the folder of all models.
+        wanted: whether this run writes an index; if not, another program's page is left alone.
 
     Raises:
-        UsageError: a file of somebody else is in the way, or the folder cannot be written.
+        UsageError: another program's file has that name, or the folder cannot be written.
     """
     with folder_errors(folder):
         try:
@@ -100,7 +100,7 @@ def clear_index(folder: Path, *, wanted: bool) -> None:
 
 
 def render_index(results: ProjectResults) -> str:
-    """The page: totals, a row an artifact, what is wrong, what changed, versions."""
+    """Render the page: totals, a row per artifact, problems, changes, versions."""
     lines = index_lines(results)
     record = results.record
     dates = [one.created for one in results.manifests.values()]
@@ -117,13 +117,13 @@ def render_index(results: ProjectResults) -> str:
 
 
 def index_lines(results: ProjectResults) -> list[IndexLine]:
-    """A line for each artifact of the last run, what did not pass first."""
+    """Return a line for each artifact of the last run, with those that did not pass first."""
     lines = [line for end in results.record.models for line in _model_lines(end, results)]
     return sorted(lines, key=lambda one: WORST_FIRST.index(one.line.outcome))
 
 
 def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
-    """The artifacts of one model; a model that stopped has one line, whatever its folder holds."""
+    """Yield a line per artifact of a model, or a single line if the model stopped."""
     manifest = results.manifests.get(end.name)
     if manifest is None or end.error or end.state == "not-run":
         outcome = _INDEX_OUTCOMES.get(end.state, Outcome.FAILED)
@@ -138,7 +138,7 @@ def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
 
 
 def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
-    """The artifacts that the run ended with, as they are in the folder now."""
+    """Yield the artifacts of the run's result, as they are in the folder now."""
     ends = {one.name: one for one in end.artifacts}
     mine = artifact_names(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
@@ -148,13 +148,13 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
         row = rows[line.place]
         step = step_of(row.name)
         if row.name not in mine:
-            continue  # of another run or export
+            continue  # from another run or export
         shown.add(step)
         broken = gates.get(step, "")
         then = ends.get(step)
         if row.artifact and then and not _is_of_run(row.artifact, then):
             if step in stopped:
-                continue  # made by an earlier run; the row of what stopped says how this one ended
+                continue  # from an earlier run; the failed step has its own row
             changed = replace(line, outcome=Outcome.FAILED)
             yield IndexLine(
                 model=end.name, line=changed, linked=True, said=_NEWER_TEXT, reason=_REPLACED_TEXT
@@ -172,12 +172,12 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
 
 
 def _is_of_run(artifact: Artifact, end: ArtifactRun) -> bool:
-    """Whether the artifact on record is what the run ended with: one that stopped made none."""
+    """Whether the recorded artifact is the result of the run; a failed step has none."""
     return end.state in _JUDGED_STATES and is_unchanged(artifact, end)
 
 
 def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
-    """An artifact of the run of which the folder has no record any more."""
+    """Make the line of an artifact that the folder no longer records."""
     outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.FAILED), "", one.reason
     if outcome is Outcome.PASSED:
         outcome, said, reason = Outcome.FAILED, _NEWER_TEXT, _REPLACED_TEXT
@@ -186,7 +186,7 @@ def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
 
 
 def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
-    """Whether the project may be deployed, in words; then the totals."""
+    """Render whether the project may be deployed, then the totals."""
     found = Counter(one.line.outcome for one in lines)
     regression = results.record.regression
     worse = 0 if regression is None else len(regression.worse)
@@ -205,7 +205,7 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
 
 
 def _index_answer(found: Counter[Outcome], worse: int) -> str:
-    """Whether the project may be deployed; `worse` counts measures beside the base."""
+    """Return whether the project may be deployed; `worse` counts regressions from the base."""
     good, total = found[Outcome.PASSED], found.total()
     if not total:
         told = "No: the run made and judged nothing."
@@ -266,7 +266,7 @@ def _regression_table(regression: Regression | None) -> Markup | None:
 
 
 def _version_table(manifests: Sequence[Manifest]) -> Markup | None:
-    """Each package with its versions; several where models were made with several."""
+    """Render each package with its versions; several if models were built with several."""
     found: dict[str, dict[str, None]] = {}
     for manifest in manifests:
         for name, version in manifest.environment.items():

@@ -1,4 +1,4 @@
-"""Turns settings into one order per model, and checks them before anything slow starts."""
+"""Make one order per model from settings, and check them before anything slow starts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _make_orders(
         one = _OrderMaker(model, out, place, targets).order(faults)
         if one is not None:
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
-    if len(found) == len(known):  # else the artifacts of the others are unknown
+    if len(found) == len(known):  # otherwise the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
         asked = (step.name for model in found for step in model.plan if step.asked)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
@@ -116,7 +116,7 @@ class _OrderMaker:
         self, model: ModelSettings, out: Path, cache: Path | None, targets: tuple[Target, ...]
     ) -> None:
         self.model = model
-        usual = (("precision",),)  # an order has the other defaults by itself
+        usual = (("precision",),)  # an order sets the other defaults itself
         self.said = {
             path: one
             for path, one in model.said.items()
@@ -128,7 +128,7 @@ class _OrderMaker:
         self.unused: list[str] = []
 
     def order(self, faults: Faults) -> ModelOrder | None:
-        """Return the order with its plan; None where something is wrong, which goes to `faults`."""
+        """Return the order with its plan; None if there are errors, which are added to `faults`."""
         before = len(faults.found)
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
         lacking = [name for name in unsaid if not faults.is_refused(self.model.name, name)]

@@ -62,7 +62,7 @@ class Faults:
 
     @contextmanager
     def note_refusal(self, setting: KeyPath) -> Iterator[None]:
-        """Note a setting whose value the block refuses."""
+        """Note a setting whose value the block rejects."""
         try:
             yield
         except ModelcError:
@@ -130,7 +130,7 @@ def _option_as_key(option: Option) -> str:
 # What `modelc init` writes where only the user knows.
 FACTORY_FORM = "PKG.MOD:FACTORY"
 _OPEN_SIZE = re.compile(r"EDIT_\w+")
-_OUTPUT_KEYS = frozenset({"timing-cache"})  # made by modelc where it is not there
+_OUTPUT_KEYS = frozenset({"timing-cache"})  # modelc creates it if missing
 
 
 def check_paths(said: Iterable[Setting], faults: Faults) -> None:

@@ -1,4 +1,4 @@
-"""Reads modelc.toml into a Project, with the line of every key."""
+"""Read modelc.toml into a Project, with the line of every key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_project(path: Path) -> Project:
 
 
 def read_project_leniently(path: Path, faults: Faults) -> Project:
-    """As `read_project`, without invalid settings, which go to `faults`.
+    """Read a modelc.toml like `read_project`, but add invalid settings to `faults`.
 
     Raises:
         UsageError: it cannot be read at all, or is not TOML.
@@ -104,7 +104,7 @@ class _ProjectReader:
         self.faults = faults
 
     def project(self, tables: Mapping[str, object]) -> Project:
-        """All of it."""
+        """Read the whole file."""
         for name, found in tables.items():
             if name == "model" and isinstance(found, dict):
                 self.faults.add(
@@ -134,7 +134,7 @@ class _ProjectReader:
         )
 
     def place(self, path: KeyPath, *, table: bool = False) -> Place:
-        """`modelc.toml:12 [models.digits]`, of a key or of a table itself."""
+        """Return the place of a key or of a table itself: `modelc.toml:12 [models.digits]`."""
         around = path if table else path[:-1]
         key = f"[{format_key_path(around)}]" if around else ""
         return Place(file=str(self.path), line=nearest_line(self.lines, path) or 0, key=key)
@@ -208,7 +208,7 @@ class _ProjectReader:
         self.faults.add(
             f"unknown key {name!r}", hint=unknown_key_hint(name, known), place=self.place(path)
         )
-        if name in MODEL_KEYS:  # said where it does not count
+        if name in MODEL_KEYS:  # valid in a model's table only
             self.faults.refused.add(("defaults", name))
         elif name not in RESERVED_NAMES:
             self.faults.refused.update((*path[:-1], meant) for meant in _nearest_key(name, known))
@@ -263,7 +263,7 @@ _OPEN_BRACKETS, _CLOSE_BRACKETS = "[{", "]}"
 
 
 def find_key_lines(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, of every table and key of a text that TOML's reader took."""
+    """Return the line, from 1, of every table and key of a text that is valid TOML."""
     found: dict[KeyPath, int] = {}
     table: KeyPath = ()
     for line, header, name in _statements(text):
@@ -277,14 +277,14 @@ def find_key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """The line of a key, of the first thing in it, or of the nearest table around that has one."""
+    """Return the line of a key, its first content, or the nearest enclosing table."""
     around = [path[:size] for size in range(len(path), 0, -1)]
     first = (one for one in lines if one[: len(path)] == path)
     return next((lines[one] for one in (path, *first, *around) if one in lines), None)
 
 
 def _statements(text: str) -> Iterator[tuple[int, bool, str]]:
-    """Line, whether it is a table's header, and the name, of each statement."""
+    """Yield line, whether it is a table header, and name of each statement."""
     name: list[str] = []
     depth, in_value = 0, False
     for line, sign, word in _tokens(f"{text}\n"):
@@ -300,7 +300,7 @@ def _statements(text: str) -> Iterator[tuple[int, bool, str]]:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, bool, str]]:
-    """Line, whether it is a sign of the grammar, and the word, comments left out."""
+    """Yield line, whether it is punctuation, and text of each token, without comments."""
     line, at = 1, 0
     for token in _TOML_TOKEN.finditer(text):
         line += text.count("\n", at, token.start())
@@ -310,7 +310,7 @@ def _tokens(text: str) -> Iterator[tuple[int, bool, str]]:
 
 
 def _parse_dotted_key(name: str) -> KeyPath:
-    """The parts of a dotted key, as the reader takes it apart."""
+    """Split a dotted key into its parts."""
     table: object = tomllib.loads(f"{name} = 0")
     parts = []
     while isinstance(table, dict):

@@ -38,7 +38,7 @@ class SettingLayer(StrEnum):
 class Setting:
     """One setting; `told` is its place: `modelc.toml:12 [models.digits]`, `--set`, ...
 
-    A `shared` setting is for all models.
+    A `shared` setting applies to all models.
     """
 
     path: KeyPath
@@ -49,12 +49,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """`seed`, `gates.max-size`, `gates."*-int8".max-size`."""
+        """The path as in TOML: `seed`, `gates.max-size`, `gates."*-int8".max-size`."""
         return format_key_path(self.path)
 
 
 def format_key_path(path: KeyPath) -> str:
-    """A path as TOML writes it."""
+    """Format a path as in TOML."""
     plain = (part.replace("-", "").replace("_", "").isalnum() and part.isascii() for part in path)
     return ".".join(part if bare else f'"{part}"' for part, bare in zip(path, plain, strict=True))
 
@@ -146,7 +146,7 @@ class ModelOrder:
     places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
 
     def gate_for(self, artifact: str) -> Gate:
-        """The limits of one artifact: its own precede those of a pattern, these those of all."""
+        """Return the limits of one artifact: its own first, then a pattern's, then general ones."""
         found = Gate(pattern=artifact)
         ordered = sorted(
             self.gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact)
@@ -255,7 +255,7 @@ class ModelOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `modelc export` for this model; 1 where a gate is broken."""
+        """The exit code of `modelc export` for this model; 1 if a gate is broken."""
         if self.error is not None:
             return self.error.exit_code
         code = 0 if self.manifest is None else self.manifest.exit_code
@@ -263,7 +263,7 @@ class ModelOutcome:
 
 
 def combine_exit_codes(ended: Sequence[ModelOutcome], *, prepare_only: bool = False) -> int:
-    """Return 1 where an artifact is wrong or breaks a gate; else the first other code, or 0.
+    """Return 1 if an artifact is wrong or breaks a gate; else the first other code, or 0.
 
     With `prepare_only`, models that are only pending on another host do not count.
     """

@@ -22,7 +22,7 @@ from .run_record import RUN_FILE, RunRecord, make_record, read_record
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectResults:
-    """A folder of models: `record` is of its last run, `manifests` are by the model's name."""
+    """A folder of models: the `record` of its last run, and the `manifests` by model."""
 
     folder: Path
     record: RunRecord
@@ -30,14 +30,14 @@ class ProjectResults:
 
 
 def is_project_folder(folder: Path) -> bool:
-    """Whether it holds the results of several models, and no manifest of its own."""
+    """Whether the folder holds results of several models, and no manifest of its own."""
     if not folder.is_dir() or (folder / MANIFEST).is_file():
         return False
     return (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{MANIFEST}"))
 
 
 def read_results(folder: Path) -> ProjectResults:
-    """What `modelc run` left in a folder; without its record, what the manifests say.
+    """Read the results of `modelc run`; without its record, derive them from the manifests.
 
     Raises:
         UsageError: a record cannot be read.
@@ -71,14 +71,14 @@ def _model_folders(folder: Path) -> list[Path]:
 
 
 def _is_model_folder(place: Path) -> bool:
-    """Whether a model's folder lies here: reports are not written through links."""
+    """Whether this is a model's folder and not a link; reports are not written through links."""
     return not place.is_symlink()
 
 
 def compare_projects(
     before: ProjectResults, after: ProjectResults, *, latency: bool = False
 ) -> Comparison:
-    """Two projects model by model; artifacts are named `model/artifact`.
+    """Compare two projects model by model; artifacts are named `model/artifact`.
 
     Raises:
         UsageError: one of them has no model with a manifest.
@@ -112,7 +112,7 @@ def _describe_side(results: ProjectResults) -> ComparedRun:
 
 
 def _pair_manifests(before: Manifest | None, after: Manifest | None) -> tuple[Manifest, Manifest]:
-    """Both manifests; for a model that one run lacks, the other's without any artifact."""
+    """Return both manifests; replace a missing one by the other's without artifacts."""
     known = before or after
     if known is None:
         raise ValueError("a model of neither run")
@@ -129,7 +129,7 @@ _VERDICT_MEASURE = "verdict"
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRun:
-    """An earlier run: the record of each of its models."""
+    """An earlier run: the manifest of each of its models."""
 
     path: Path
     manifests: Mapping[str, Manifest]
@@ -137,9 +137,9 @@ class BaseRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunScope:
-    """Which artifacts this run is to make, and which the project declares; by model.
+    """The artifacts that this run builds, and those that the project declares, by model.
 
-    `models` are all that the project has, those among them that are not run.
+    `models` are all models of the project, including those that do not run.
     """
 
     made: Mapping[str, frozenset[str]]
@@ -148,13 +148,13 @@ class RunScope:
 
     @classmethod
     def of(cls, planned: PlannedProject, run: Sequence[ModelOrder]) -> RunScope:
-        """From what was planned of the project and the part of it that is run."""
+        """Create the scope from the planned project and the models that run."""
         models = tuple(model.name for model in planned.settings.models)
         return cls(made=_step_names(run), declared=_step_names(planned.models), models=models)
 
 
 def read_base(path: Path) -> BaseRun:
-    """An earlier run, to be read before a new one changes any of its records.
+    """Read an earlier run, before a new one changes any of its records.
 
     Raises:
         UsageError: there is no run, or a record of it cannot be read.
@@ -188,10 +188,11 @@ def find_regression(
     prepare_only: bool = False,
     latency: bool = False,
 ) -> Regression:
-    """This run beside an earlier one, by the rules of `modelc report`.
+    """Compare this run with an earlier one, by the rules of `modelc report`.
 
-    What the project no longer declares is told; what it declares and is no longer proven is worse.
-    With `prepare_only` what only waits for another host now is told, with `latency` timings count.
+    An artifact that the project no longer declares is only reported; a declared one that no longer
+    passes is worse. With `prepare_only`, steps that are now pending on another host are only
+    reported; with `latency`, timings count.
     """
     changed: list[MeasureChange] = []
     compared = 0
@@ -239,7 +240,7 @@ def _comparison_notes(before: Manifest, one: ModelOutcome) -> tuple[str, ...]:
 def _compare_model(
     before: Manifest, one: ModelOutcome, parts: RunScope, *, latency: bool
 ) -> Iterator[Measure]:
-    """What can be compared of one model: of artifacts that are asked for, or declared no more."""
+    """Yield the comparable measures of a model: of artifacts requested, or no longer declared."""
     declared, made = parts.declared[one.name], parts.made[one.name]
     after = one.manifest or replace(before, artifacts=(), verdicts=(), failures=(), pending=())
     why = "" if one.error is None else f"the model stopped: {one.error.text}"
@@ -253,7 +254,7 @@ def _compare_model(
 
 
 def _restrict_manifest(manifest: Manifest, made: Collection[str]) -> Manifest:
-    """The record without what the folder holds of other runs."""
+    """Return the manifest without artifacts of other runs."""
     names = artifact_names(made)
     return replace(
         manifest,
@@ -266,7 +267,7 @@ def _restrict_manifest(manifest: Manifest, made: Collection[str]) -> Manifest:
 def _list_changes(
     model: str, measures: Sequence[Measure], *, prepare_only: bool
 ) -> Iterator[MeasureChange]:
-    """What changed beyond its margin."""
+    """Yield the measures that changed beyond their margin."""
     for one in measures:
         waits = one.measure == _VERDICT_MEASURE and one.after == str(Outcome.PENDING)
         change = Change.INFO if waits and prepare_only else one.change

@@ -1,4 +1,4 @@
-"""`modelc init`: writes a commented modelc.toml for checkpoints."""
+"""`modelc init`: write a commented modelc.toml for checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EDIT = "# EDIT: "  # marks a line that only the user can complete
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateEdit:
-    """A line that only the user can complete: `what` says with what, `sizes` are words in it."""
+    """A line that only the user can complete: `what` it needs, and its placeholder `sizes`."""
 
     line: int
     key: str
@@ -39,9 +39,9 @@ class TemplateEdit:
 
 @dataclass(frozen=True, kw_only=True)
 class NewProject:
-    """A modelc.toml that was written: its models, the lines to edit in it, and what else is wrong.
+    """A modelc.toml that was written: its models, the lines to edit, and other faults.
 
-    `left` is what a plan finds wrong with other lines than `edits`.
+    `left` are faults that a plan finds outside of `edits`.
     """
 
     file: Path
@@ -63,16 +63,17 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
     """Write a modelc.toml for checkpoints, and read it back.
 
     Args:
-        checkpoints: one table each.
-        file: where; nothing there is replaced without `force`.
-        model: `package.module:factory` of them all; only then code of theirs is imported.
-        model_args: its arguments, as `depth=50`.
-        force: replace a file that is there.
+        checkpoints: the checkpoints; each gets a table.
+        file: the path to write; an existing file is only replaced with `force`.
+        model: `package.module:factory` for all; their code is imported only if given.
+        model_args: its arguments, such as `depth=50`.
+        force: replace an existing file.
         targets: the table of formats.
 
     Raises:
-        UsageError: the file is there, or cannot be written; there is no such checkpoint or factory.
-        CheckpointError: a checkpoint is none, or is damaged.
+        UsageError: the file exists or cannot be written; a checkpoint or the factory does not
+            exist.
+        CheckpointError: a checkpoint is invalid or damaged.
     """
     if file.exists() and not force:
         raise UsageError(f"{file} is there", hint="name another with -o, or add --force")
@@ -98,7 +99,7 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
     try:
         with draft_file(file) as draft:
             draft.write_text(text, encoding="utf-8")
-            read_project(draft)  # a fault here would be ours, and nothing is left behind
+            read_project(draft)  # an error here is a bug, and no file is left behind
     except OSError as error:
         raise UsageError(
             f"cannot write {file}: {error.strerror}", hint="give another -o"
@@ -109,7 +110,7 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
 
 
 def _find_edits(text: str) -> Iterator[TemplateEdit]:
-    """The lines that are marked, but comments."""
+    """Yield the marked lines, except comments."""
     for number, line in enumerate(text.split("\n"), start=1):
         said, mark, what = line.rpartition(_EDIT)
         if mark and not line.startswith("#"):
@@ -118,7 +119,7 @@ def _find_edits(text: str) -> Iterator[TemplateEdit]:
 
 
 def _find_other_faults(file: Path, edits: Sequence[TemplateEdit]) -> tuple[ModelcError, ...]:
-    """What a plan of the file finds wrong with its other lines."""
+    """Return the faults that a plan finds in the other lines of the file."""
     known = {one.line for one in edits}
     try:
         plan_project(file)
@@ -130,7 +131,7 @@ def _find_other_faults(file: Path, edits: Sequence[TemplateEdit]) -> tuple[Model
 
 
 def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
-    """A name for each, told apart where case does not count."""
+    """Choose a name for each checkpoint, unique regardless of case."""
     found: dict[str, str] = {}
     for path in checkpoints:
         stem = _model_name(path.resolve())
@@ -143,7 +144,7 @@ def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _model_name(path: Path) -> str:
-    """The file's or the folder's name; the folder's for a file that is called `model`, say."""
+    """Return the name of the file, or of its folder if the file has a generic name (`model`)."""
     own = path.name if path.is_dir() else path.stem
     return make_model_name(path.parent.name if own in RESERVED_NAMES and path.parent.name else own)
 
@@ -170,7 +171,7 @@ _TEMPLATE_TAIL = """
 
 
 def _default_lines(targets: tuple[Target, ...]) -> Iterator[str]:
-    """What holds for every model: formats that are ready here, and precision."""
+    """Yield the defaults for every model: formats that are ready here, and precision."""
     ready = [one for one in targets if one.readiness().ready and not is_stage(one, targets)]
     usual = [one.NAME for one in ready if not isinstance(one, Native)]
     others = [one.NAME for one in ready if one.NAME not in usual]
@@ -183,7 +184,7 @@ def _default_lines(targets: tuple[Target, ...]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _TemplateDraft:
-    """What the tables of the models share."""
+    """The parts that the tables of all models share."""
 
     folder: Path
     model: str | None
@@ -192,7 +193,7 @@ class _TemplateDraft:
     def models(
         self, described: Sequence[CheckpointDescription], names: Sequence[str]
     ) -> Iterator[str]:
-        """The tables, with what each checkpoint says in comments."""
+        """Yield the tables, with the facts of each checkpoint in comments."""
         for one, name in zip(described, names, strict=True):
             path = Path(os.path.relpath(one.path, self.folder)).as_posix()
             yield f"\n[models.{name}]\n"
@@ -229,7 +230,7 @@ def _describe_checkpoint(one: CheckpointDescription) -> Iterator[str]:
 
 
 def _input_line(one: CheckpointDescription) -> Iterator[str]:
-    """The line of the inputs; a comment where the checkpoint or the model says them itself."""
+    """Yield the line of the inputs; as a comment if the checkpoint or the model defines them."""
     specs = ", ".join(map(_quote, one.inputs))
     if not one.inputs:
         yield "# input = [...]          # the checkpoint says them; give them for other sizes\n"
@@ -240,8 +241,8 @@ def _input_line(one: CheckpointDescription) -> Iterator[str]:
 
 
 def _quote(text: str) -> str:
-    """A text as TOML has it."""
-    if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that are no UTF-8
+    """Quote a text as a TOML string."""
+    if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that is not UTF-8
         raise UsageError(f"{text!r} is no text that TOML can hold", hint="rename it")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
@@ -249,6 +250,6 @@ def _quote(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Names that come from a file, fit for one line of comment."""
+    """Make names from a file safe for one line of comment."""
     plain = "".join(c if c.isprintable() else "?" for c in text)
     return plain if len(plain) <= _MAX_MODELS else plain[: _MAX_MODELS - 1] + "…"

@@ -1,4 +1,4 @@
-"""Runs the models of a project in child processes, after reusing the steps that are up to date."""
+"""Run the models of a project in child processes, after reusing steps that are up to date."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 
 TellOf: TypeAlias = Callable[[str], Tell]
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
-_MEMORY_FACTOR = (
-    5  # the weights: the model, what is captured of it, the artifact and its parent opened
-)
+_MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectLimits:
-    """What a run may take. `memory` is in bytes, of all models together; None is no limit.
+    """The limits of a run; `memory` is in bytes for all models together, None is no limit.
 
-    `timeout` is in seconds of one step. `jobs` models run side by side.
+    `timeout` is in seconds per step. `jobs` models run in parallel.
     """
 
     jobs: int = 1
@@ -48,7 +46,7 @@ class ProjectLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyModel:
-    """A model whose done steps have been taken up, in `seconds`; what is left is to be made."""
+    """A model whose done steps were reused, in `seconds`; the other steps are to be run."""
 
     model: ModelOrder
     taken: ReuseResult
@@ -61,10 +59,10 @@ class ReadyModel:
         return tuple(step.name for step in self.model.plan if step.name not in done)
 
     def make_outcome(self, manifest: Manifest, since: float) -> ModelOutcome:
-        """With the record that the model ended with; `since` is when its own time began."""
+        """Make the outcome with the final manifest; `since` is when the model itself started."""
         keyed = {one.step for one in manifest.artifacts if one.key}
         keyed |= {one.step for one in manifest.failures if one.key}
-        kept = self.taken.resume.done & keyed  # of inputs that changed meanwhile nothing is
+        kept = self.taken.resume.done & keyed  # without steps whose inputs changed
         restored = tuple(name for name in self.taken.restored if name in kept)
         return ModelOutcome(
             name=self.model.name,
@@ -84,16 +82,16 @@ def run_models(
     caching: ReuseSources | None,
     limits: ProjectLimits,
 ) -> tuple[ModelOutcome, ...]:
-    """Carry out models, each in a process of its own, and say how each ended, in their order.
+    """Run models, each in a child process, and return their outcomes in order.
 
     Args:
-        models: what is to be made.
-        tell_of: the listener to a model's progress, by its name; called from several threads.
-        caching: where earlier results are looked for and new ones kept; None makes all anew.
-        limits: how many at once, and what they may take.
+        models: the models with the steps to run.
+        tell_of: returns the listener for a model by name; called from several threads.
+        caching: where to find and store results; None rebuilds everything.
+        limits: the number of parallel models, and their resources.
 
     Raises:
-        KeyboardInterrupt: this process was interrupted; children and their files are gone.
+        KeyboardInterrupt: this process was interrupted; the children and their files are removed.
     """
     found: dict[str, ModelOutcome] = {}
     ready: list[ReadyModel] = []
@@ -109,14 +107,14 @@ def run_models(
 
 
 def _may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
-    """Whether another model is begun after these."""
+    """Whether to start another model after these."""
     return limits.keep_going or not any(one.exit_code for one in ended)
 
 
 def _reuse_steps(
     model: ModelOrder, tell: Tell, caching: ReuseSources | None
 ) -> ReadyModel | ModelOutcome:
-    """The model with what of it is done; its end, where that cannot be looked at."""
+    """Reuse the done steps of a model; return its outcome if they cannot be read."""
     since = time.perf_counter()
     if caching is None:
         nothing = ReuseResult(manifest=None, resume=ResumeState())
@@ -162,7 +160,7 @@ def _end_unstarted(model: ModelOrder) -> ModelOutcome:
 
 
 class _ModelPool:
-    """Runs what is left, several at once, each within its part of what the run may take."""
+    """Runs the remaining steps of several models in parallel, within the limits of the run."""
 
     def __init__(
         self, tell_of: TellOf, caching: ReuseSources | None, limits: ProjectLimits
@@ -173,25 +171,25 @@ class _ModelPool:
         self._stop = Event()
 
     def execute(self, ready: Sequence[ReadyModel]) -> dict[str, ModelOutcome]:
-        """The ends by name; those that were not come to are not there."""
+        """Return the outcomes by name; models that were not started are missing."""
         jobs = max(1, min(self._limits.jobs, len(ready)))
         small = [one for one in ready if self._fits(one, jobs)]
         large = [one for one in ready if not self._fits(one, jobs)]
         found = self._together(small, jobs)
-        for one in large:  # alone, with all the memory that there is
+        for one in large:  # one at a time, with all of the memory
             if not _may_continue(found.values(), self._limits):
                 break
             found |= self._together([one], 1)
         return found
 
     def _fits(self, one: ReadyModel, jobs: int) -> bool:
-        """Whether the model is likely to do with its part of the memory."""
+        """Whether the model likely fits in its share of the memory."""
         if self._limits.memory is None or jobs == 1:
             return True
         return _estimate_memory(one.model) <= self._limits.memory // jobs
 
     def _together(self, ready: Sequence[ReadyModel], jobs: int) -> dict[str, ModelOutcome]:
-        """Run them side by side. An interrupt reaches this thread: it ends the others' children."""
+        """Run models in parallel; an interrupt reaches this thread, which ends all children."""
         found: dict[str, ModelOutcome] = {}
         waiting = list(ready)
         running: set[Future[ModelOutcome]] = set()
@@ -220,7 +218,7 @@ class _ModelPool:
         )
 
     def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
-        """Make what is left of one model, and keep it for later runs."""
+        """Run the remaining steps of one model, and store the results for later runs."""
         from ..pipeline.isolation.supervisor import run_isolated
 
         model = ready.model
@@ -238,7 +236,7 @@ class _ModelPool:
 
 
 def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
-    """A bug of ours, which is the end of one model and not of the run; its traceback is written."""
+    """Convert a bug of modelc to an error of one model, and write its traceback to a log."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / "bug.log"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -246,14 +244,14 @@ def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
 
 
 def _count_cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _estimate_memory(model: ModelOrder) -> int:
-    """Bytes of memory that a model is likely to take, from the size of its checkpoint."""
+    """Estimate the memory of a model in bytes from the size of its checkpoint."""
     return _BASE_MEMORY + _MEMORY_FACTOR * _path_size(model.order.source.checkpoint)
 
 

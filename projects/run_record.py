@@ -1,4 +1,4 @@
-"""`run.json`: how a run over a project ended, in short; each model's manifest says the rest."""
+"""`run.json`: a summary of a project run; the manifest of each model has the details."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 SCHEMA_VERSION = 2
-REGRESSION_EXIT_CODE = 1  # as a verdict that failed
-_RECORD_START = b'{\n "modelc": "'  # of each of ours
+REGRESSION_EXIT_CODE = 1  # same as for a failed verdict
+_RECORD_START = b'{\n "modelc": "'  # the start of every record of modelc
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactRun:
     """One step of a model.
 
-    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
-    failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
-    `sqnr` in dB on the worst feed that is held to it, None where there is none or where the
-    artifact answers just as eager does. `notes` are what to know of it beside its verdict, passed
-    or not. `digest` is over all of its files but the debug sidecar, for `modelc verify` to know it
-    again.
+    `state` is passed, failed, error or pending. `source` is made, kept (it was in the folder, or
+    would fail again), cache, or empty without an artifact. `size` is in bytes; `sqnr` is in dB on
+    the worst feed that counts, None if undefined or if the artifact equals eager. `notes` are
+    caveats apart from the verdict. `digest` covers all files except the debug sidecar, for `modelc
+    verify`.
     """
 
     name: str
@@ -57,8 +56,8 @@ class ArtifactRun:
 class ModelRun:
     """One model.
 
-    `error` is what stopped it before its artifacts, `state` passed, failed, error, pending, or
-    not-run. `seconds` is the wall time of its own work. `notes` are of all its artifacts alike.
+    `error` is what stopped it before its artifacts; `state` is passed, failed, error, pending or
+    not-run. `seconds` is the wall time of its own work. `notes` apply to all its artifacts.
     """
 
     name: str
@@ -75,9 +74,9 @@ class ModelRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run of `modelc run`. `regression` is what changed from the run that it was held against.
+    """One run of `modelc run`; `regression` has the changes since the base run.
 
-    It is None where none was named.
+    It is None without a base run.
     """
 
     modelc: str
@@ -86,13 +85,13 @@ class RunRecord:
     models: tuple[ModelRun, ...]
     regression: Regression | None = None
     schema_version: int = SCHEMA_VERSION
-    seal: str = ""  # the last of all: it covers the text before it
+    seal: str = ""  # must be last, as it covers the text before it
 
 
 def make_record(
     ended: Sequence[ModelOutcome], *, seconds: float, prepare_only: bool = False
 ) -> RunRecord:
-    """The record of how models ended; `seconds` is the wall time of all."""
+    """Make the record of the models' outcomes; `seconds` is the wall time of the run."""
     return RunRecord(
         modelc=__version__,
         exit_code=combine_exit_codes(ended, prepare_only=prepare_only),
@@ -102,33 +101,33 @@ def make_record(
 
 
 def digest_artifact(artifact: Artifact) -> str:
-    """One digest over all files of an artifact but the debug sidecar, which may stay behind."""
+    """Return one digest over all files of an artifact except the optional debug sidecar."""
     return joint_digest([file for file in artifact.files if file.role != "debug"])
 
 
 def is_unchanged(artifact: Artifact, end: ArtifactRun) -> bool:
-    """Whether an artifact's files are those that the run ended with, as far as it noted them."""
+    """Whether an artifact's files are those of the run's result, as far as recorded."""
     return not end.digest or digest_artifact(artifact) == end.digest
 
 
 def is_run_record(text: bytes) -> bool:
-    """Whether a file named `run.json` is one of ours, however it is spaced, and not another's."""
+    """Whether a `run.json` was written by modelc, regardless of its whitespace."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):  # broken, or no text: of ours only where it begins so
+    except (ValueError, RecursionError):  # damaged or not text: modelc's only if the start matches
         return text.startswith(_RECORD_START)
     return isinstance(document, dict) and {"modelc", "models"} <= set(document)
 
 
 def with_regression(record: RunRecord, regression: Regression | None) -> RunRecord:
-    """The record of a run that was held against another: what got worse is a failure."""
+    """Add the changes since the base run to the record; a regression is a failure."""
     worse = regression is not None and bool(regression.worse)
     code = REGRESSION_EXIT_CODE if worse else record.exit_code
     return replace(record, regression=regression, exit_code=code)
 
 
 def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None) -> Path:
-    """Write `run.json` into the folder of all models, whole or not at all, and sign it.
+    """Write `run.json` atomically to the folder of all models, and sign it.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -143,7 +142,11 @@ def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None)
 
 
 def read_record(text: bytes) -> RunRecord:
-    """The record of a run; raises ValueError where it is none."""
+    """Decode the record of a run.
+
+    Raises:
+        ValueError: the text is not a valid record.
+    """
     import msgspec
 
     record = msgspec.json.decode(text, type=RunRecord)
@@ -154,16 +157,16 @@ def read_record(text: bytes) -> RunRecord:
 
 
 def _is_plain_name(name: str) -> bool:
-    """Whether something in a folder can have the name, and it is no way out of it."""
+    """Whether the name is valid for an entry of a folder and does not lead out of it."""
     parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
     return is_file_name(name) and name != ".." and parts == ((name,), (name,))
 
 
 def clear_record(folder: Path) -> None:
-    """Remove that of an earlier run, so that no success of it outlives a run that breaks.
+    """Remove the record of an earlier run, so that its success does not outlive a crash.
 
     Raises:
-        UsageError: the folder cannot be written, or is none, or the file is a stranger's.
+        UsageError: the folder cannot be written or is not a folder, or the file is not modelc's.
     """
     path = folder / RUN_FILE
     forget_record(folder)
@@ -174,11 +177,11 @@ def clear_record(folder: Path) -> None:
         )
     with folder_errors(folder):
         drop_signature(folder, RUN_FILE)
-        path.unlink(missing_ok=True)  # says what is wrong with the folder
+        path.unlink(missing_ok=True)  # raises the error of the folder
 
 
 def forget_record(folder: Path) -> None:
-    """Remove that of an earlier run where the next one does not begin; a stranger's file stays.
+    """Remove the record of an earlier run if the next one does not start; keep foreign files.
 
     Raises:
         UsageError: it cannot be removed.
@@ -192,10 +195,10 @@ def forget_record(folder: Path) -> None:
 
 @contextmanager
 def folder_errors(folder: Path) -> Iterator[None]:
-    """Tell in one line that the folder of all models cannot be written.
+    """Convert an OSError in the folder of all models to an error in one line.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the folder cannot be written.
     """
     try:
         yield

@@ -49,7 +49,7 @@ def json_schema() -> dict[str, object]:
 
 
 def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
-    """A table of a model: its keys, `gates` and `tolerance`."""
+    """Make the schema of a model's table: its keys, `gates` and `tolerance`."""
     plain = {name: _describe_key(key) for name, key in keys.items()}
     tables = {
         GATES: {"description": TABLES[GATES], **_pattern_schema(GATE_KEYS)},
@@ -70,7 +70,7 @@ def _limits_schema() -> dict[str, object]:
 
 
 def _pattern_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
-    """A table of keys, with sub-tables of the same keys by any other name."""
+    """Make the schema of a table of keys, with sub-tables of the same keys by any other name."""
     plain = {name: _describe_key(key) for name, key in keys.items()}
     inner = {"type": "object", "additionalProperties": False, "properties": plain}
     return {"type": "object", "properties": plain, "additionalProperties": inner}
@@ -89,7 +89,7 @@ def _describe_key(key: OptionSpec) -> dict[str, object]:
 
 
 def _value_schema(key: OptionSpec) -> dict[str, object]:
-    """The schema of one value of a key."""
+    """Make the schema of one value of a key."""
     match key.kind:
         case ValueKind.TRUTH:
             return {"type": "boolean"}
@@ -114,7 +114,7 @@ def _number_schema(key: OptionSpec) -> dict[str, object]:
 
 
 def _text_schema(key: OptionSpec) -> dict[str, object]:
-    """The schema of a text; for `to`, known names are offered and those of plugins accepted."""
+    """Make the schema of a text; `to` suggests known names and accepts those of plugins."""
     from ..converters.registry import BUILT_IN
 
     if key.name != "to":

@@ -1,4 +1,4 @@
-"""The keys of modelc.toml: options of the table, and what only a project has."""
+"""The keys of modelc.toml: options of the table, and keys of projects only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..pipeline.option_table import ENGINE_OPTIONS, OPTIONS
 from ..pipeline.option_values import check_drop, check_report
 
 SHARED_KEYS = tuple(one for one in OPTIONS if one.key)
-MODEL_KEYS = {  # `checkpoint` is of one model alone, never in [defaults]
+MODEL_KEYS = {  # `checkpoint` belongs to one model and is not valid in [defaults]
     "checkpoint": OptionSpec(
         name="checkpoint", kind=ValueKind.PATH, help="Weights of the model: a file or a folder."
     ),
@@ -103,4 +103,4 @@ RESERVED_NAMES = {
     *TABLES,
     "defaults",
     "models",
-}  # no names of models: --set tells by them
+}  # not valid as model names, as --set would be ambiguous

@@ -1,4 +1,4 @@
-"""Resolves settings: flags, environment, model tables, defaults, built-in values, in this order."""
+"""Resolve settings: flags, environment, model tables, defaults, built-in values, in this order."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from .setting_keys import (
 from .setting_values import parse_value_text
 
 VARIABLE_PREFIX = "MODELC_"
-# Variables of commands, which are no settings of a project.
+# Variables of commands, which are not project settings.
 OTHER_VARIABLES = frozenset({"MODELC_ISOLATE", *(one.env for one in OPTIONS if one.env)})
-_CURRENT_FOLDER = Path()  # what paths of flags and variables are relative to
+_CURRENT_FOLDER = Path()  # the base of relative paths in flags and variables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def resolve_settings(project: Project, given: Overrides | None = None) -> Settin
 
 
 def resolve_settings_leniently(project: Project, given: Overrides, faults: Faults) -> Settings:
-    """As `resolve_settings`, without invalid values, which go to `faults`."""
+    """Resolve settings like `resolve_settings`, but add invalid values to `faults`."""
     warnings: list[str] = []
     variables = tuple(_read_variables(given.environment, faults, warnings))
     flags = tuple(_read_flags(project, given, faults))
@@ -103,7 +103,7 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
 
 
 def results_folder(file: Path, given: Overrides) -> Path:
-    """The folder of results, also of a project with faults, as far as it can be read."""
+    """Return the folder of results, even of a project with faults, as far as it can be read."""
     faults = Faults()
     try:
         project = read_project_leniently(file, faults)
@@ -113,7 +113,7 @@ def results_folder(file: Path, given: Overrides) -> Path:
 
 
 def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:
-    """The defaults; paths are relative to the folder of the project."""
+    """Yield the defaults; paths are relative to the folder of the project."""
     for name, key in keys.items():
         if key.default is not None:
             value = str(folder / str(key.default)) if key.kind is ValueKind.PATH else key.default
@@ -123,7 +123,7 @@ def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[
 
 
 def _keep_last(said: Sequence[Setting]) -> dict[KeyPath, Setting]:
-    """The last setting of each path."""
+    """Return the last setting of each path."""
     return {one.path: one for one in said}
 
 
@@ -184,7 +184,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
 
 
 def _parse_key_path(text: str) -> KeyPath:
-    """Split a TOML key into its parts; none where it is not a key."""
+    """Split a TOML key into its parts; empty if it is not a key."""
     if "\n" in text or text.count(".") > len(text) // 2:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Parses one value of modelc.toml, a flag or a variable, with sizes and times."""
+"""Parse one value of modelc.toml, a flag or a variable, with sizes and times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
 
 
 def parse_value_text(key: OptionSpec, text: str, base: Path) -> Value:
-    """As `parse_value`, from text; a list is one value, `[...]`, or separated by commas.
+    """Parse a value like `parse_value`, from text; a list is `[...]` or separated by commas.
 
     Raises:
         UsageError: the value has another type, or is out of range.
@@ -111,7 +111,7 @@ def _parse_float(key: OptionSpec, raw: int | float) -> float:
 
 
 def describe_limits(key: OptionSpec) -> str:
-    """`a whole number, 1 to 8`."""
+    """Describe the limits: `a whole number, 1 to 8`."""
     low = f"{key.least:g} or more" if key.least is not None else ""
     low = f"more than {key.above:g}" if key.above is not None else low
     high = f"at most {key.most:g}" if key.most is not None else ""
@@ -162,7 +162,7 @@ def _value_error(key: OptionSpec, raw: object, wanted: str) -> UsageError:
 
 
 def _toml_text(raw: object) -> str:
-    """A value as TOML has it, short."""
+    """Format a value as in TOML, shortened."""
     if isinstance(raw, bool):
         return str(raw).lower()
     if isinstance(raw, dict):
@@ -182,7 +182,7 @@ _TIME_UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def parse_bytes(text: str, *, least: int = 1) -> int:
-    """`50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
+    """Parse `50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 
     Raises:
         UsageError: the text is not a size, or is less than `least` bytes.
@@ -192,7 +192,7 @@ def parse_bytes(text: str, *, least: int = 1) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """`10 min` as seconds.
+    """Parse `10 min` as seconds.
 
     Raises:
         UsageError: the text is not a time.

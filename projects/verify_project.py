@@ -1,4 +1,4 @@
-"""`modelc verify` of a project: each model's folder and the record of the run."""
+"""`modelc verify` of a project: the folder of each model, and the record of the run."""
 
 from __future__ import annotations
 
@@ -46,18 +46,17 @@ _UNREADABLE = "it is no file that can be read"
 
 
 def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verification:
-    """Check a folder of one model, or of a run with several and what earlier runs left beside them.
+    """Verify the folder of one model, or of a run with several and remains of earlier runs.
 
-    Every folder below it that has a manifest is checked, and so is the record of every run below
-    it; every model file must be claimed. Each record is read once, and all that is said is of
-    that text.
+    Checks every folder below with a manifest, and the record of every run; every model file must be
+    claimed. Each record is read once, so that all checks use the same bytes.
 
     Args:
-        folder: it holds a manifest, or the `run.json` of a run.
-        key: of whoever must have signed the manifests and the record of the run.
+        folder: a folder with a manifest, or with the `run.json` of a run.
+        key: the public key of the signer of the manifests and the run record.
 
     Raises:
-        UsageError: it holds neither.
+        UsageError: the folder has neither.
     """
     places = manifest_folders(folder)
     if not (folder / RUN_FILE).is_file() and folder not in places:
@@ -77,7 +76,7 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
 def _verify_model(
     place: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
 ) -> FolderVerification:
-    """A folder with a manifest, by its name below the root."""
+    """Verify a folder with a manifest; its name is relative to the root."""
     name = "" if place == root else place.relative_to(root).as_posix()
     text = texts[place]
     if text is not None:
@@ -90,7 +89,7 @@ def _verify_model(
 
 
 def _read_regular_file(path: Path) -> bytes | None:
-    """The bytes of a file; None where it is a pipe, a folder, or may not be read."""
+    """Read a file; None if it is not a regular file or cannot be read."""
     try:
         return path.read_bytes() if path.is_file() else None
     except OSError:
@@ -100,13 +99,13 @@ def _read_regular_file(path: Path) -> bytes | None:
 def _verify_run_record(
     folder: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
 ) -> Iterator[ProvenanceCheck]:
-    """A run's own record, and whether the models' manifests say the same.
+    """Check the record of a run, and that the models' manifests match it.
 
     Args:
-        folder: it holds the record.
-        root: what is verified; of a run below it, names say where it is.
-        texts: what the manifests were when they were read, by their folders.
-        key: as `verify_results` has it.
+        folder: the folder of the record.
+        root: the root of the verification, which names of nested runs are relative to.
+        texts: the manifests as read, by folder.
+        key: see `verify_results`.
     """
     before = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
     of, text = f"{before}run", _read_regular_file(folder / RUN_FILE)
@@ -114,7 +113,7 @@ def _verify_run_record(
         yield ProvenanceCheck(of=of, what="form", found=CheckOutcome.FAILED, detail=_UNREADABLE)
         return
     if before and not is_run_record(text):
-        return  # of another program
+        return  # written by another program
     try:
         record = read_record(text)
     except ValueError as error:
@@ -143,7 +142,7 @@ def _has_seal(text: bytes) -> bool:
 
 
 def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
-    """What the run says of a model beside what the model's own manifest says now."""
+    """Compare the run's result for a model with the model's manifest."""
     if not end.artifacts:
         detail = f"not claimed: {end.error or end.state}"
         return ProvenanceCheck(
@@ -187,6 +186,6 @@ def _has_passed(end: ArtifactRun, manifest: Manifest | None) -> bool:
 
 
 def _is_other_file(end: ArtifactRun, manifest: Manifest) -> bool:
-    """Whether the manifest has another file under the name than the run made."""
+    """Whether the manifest has another file under that name than the run built."""
     named = [one for one in manifest.artifacts if one.name == end.name]
     return bool(end.digest) and not (len(named) == 1 and is_unchanged(named[0], end))

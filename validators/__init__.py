@@ -1,1 +1,1 @@
-"""Arrays in, verdicts out: knows numbers, never formats or frameworks."""
+"""Judge arrays: this package depends on neither formats nor frameworks."""

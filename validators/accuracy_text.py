@@ -1,38 +1,38 @@
-"""An accuracy in words: values, drops and intervals in the unit of their metric."""
+"""Format accuracy values, drops and intervals in the unit of their metric."""
 
 from __future__ import annotations
 
 from ..core.findings import Accuracy
 
 _SHARES = ("top1", "top5")
-_FEW = 10  # samples: below, a bootstrap draws the same ones again and is far too narrow
+_FEW = 10  # samples; a bootstrap over fewer redraws the same ones and is far too narrow
 
 
 def metric_text(metric: str, value: float) -> str:
-    """A value of the metric of this name: a share in percent, anything else in five digits."""
+    """Format a metric value: shares in percent, anything else with five significant digits."""
     return f"{value:.2%}" if metric in _SHARES else f"{value:.5g}"
 
 
 def value_text(accuracy: Accuracy, value: float) -> str:
-    """A value of the metric, as `metric_text` has it."""
+    """Format a value of the metric of `accuracy`; see `metric_text`."""
     return metric_text(accuracy.metric, value)
 
 
 def drop_text(accuracy: Accuracy, drop: float) -> str:
-    """A drop: points of a share, percent of eager's value, or in the metric's own unit."""
+    """Format a drop: points of a share, percent of eager's value, or the metric's own unit."""
     if accuracy.metric in _SHARES:
         return f"{100 * drop:.2f} points"
     return f"{drop:.2%}" if accuracy.relative else f"{drop:.4g}"
 
 
 def interval_text(accuracy: Accuracy) -> str:
-    """The drop's interval, as `-0.62 to 1.31 points`."""
+    """Format the interval of the drop, as in `-0.62 to 1.31 points`."""
     low, high = drop_text(accuracy, accuracy.low), drop_text(accuracy, accuracy.high)
     return f"{low.removesuffix(' points')} to {high}"
 
 
 def describe_accuracy(accuracy: Accuracy) -> str:
-    """What was measured, in one line."""
+    """Summarize an accuracy measurement in one line."""
     return (
         f"{accuracy.metric} on {accuracy.samples:,} labelled samples: eager "
         f"{value_text(accuracy, accuracy.eager)}, artifact "
@@ -42,7 +42,7 @@ def describe_accuracy(accuracy: Accuracy) -> str:
 
 
 def explain_refusal(accuracy: Accuracy) -> str:
-    """Why the gate refuses it; empty where it does not."""
+    """Return why the accuracy gate rejects the artifact; empty if it passes."""
     if accuracy.passed or accuracy.max_drop is None:
         return ""
     chance = ""
@@ -57,7 +57,7 @@ def explain_refusal(accuracy: Accuracy) -> str:
 
 
 def explain_doubt(accuracy: Accuracy) -> str:
-    """What a reader should know of a drop that no gate refuses; empty where it is plain."""
+    """Return a caveat about a drop that passes the gate; empty if the result is clear."""
     if accuracy.samples < _FEW:
         return (
             f"{accuracy.samples} labelled samples say next to nothing of {accuracy.metric}: "
@@ -79,7 +79,7 @@ def explain_doubt(accuracy: Accuracy) -> str:
 
 
 def _estimate_sample_count(accuracy: Accuracy) -> str:
-    """About how many samples would do: an interval shrinks as the root of their number."""
+    """Estimate how many samples suffice: an interval shrinks with the root of their number."""
     room = (accuracy.max_drop or 0.0) - accuracy.drop
     if room <= 0:
         return ""

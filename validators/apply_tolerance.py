@@ -1,4 +1,4 @@
-"""Apply a tolerance to what was measured: the same when judged, and when judged again later."""
+"""Apply a tolerance to measurements, when an artifact is first judged or judged again later."""
 
 from __future__ import annotations
 
@@ -24,22 +24,27 @@ from .output_pairs import MISSING, VALUES
 from .tolerance import OutputScale
 
 _MARGIN_LIMIT = 400.0  # dB
-# Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager
-# moves by.
+# Relative to the peak on the feed or at the usual scale. A larger error is not roundoff, however
+# much eager moves.
 GROSS_ERROR = 1e-2
-# Below `min_sqnr`, which is for a whole output on one feed: in INT8 5 dB, as a layer has whose
-# scale is lost. What drowned has 0 dB.
+# dB below `min_sqnr`, which applies to a whole output on one feed. In INT8 this is 5 dB, as for a
+# layer that lost its scale; a signal below the noise has 0 dB.
 GROUP_MARGIN = 10.0
 
 
 def apply_tolerance(
     measured: Verdict, tolerance: Tolerance, told: Mapping[str, str] | None = None
 ) -> Verdict:
-    """The verdict that these measures make at this tolerance; `told` describes feeds by name.
+    """Return the verdict for these measurements at this tolerance.
 
-    It passes without `faults`, with the form of every output right, each float output within its
-    limits on every feed that counts and in every channel, and enough rows agreeing. An artifact
-    that answered no feed stays an error: there is nothing to hold to anything.
+    An artifact passes if it has no `faults`, every output has the right form, each float output is
+    within its limits on every feed that counts and in every channel, and enough rows agree. An
+    artifact that ran on no feed keeps the state `error`.
+
+    Args:
+        measured: the measurements.
+        tolerance: the limits to apply.
+        told: descriptions of the feeds by name, for the reasons.
     """
     if measured.state is State.ERROR:
         return replace(measured, tolerance=tolerance)
@@ -93,7 +98,7 @@ def apply_tolerance(
 
 
 def find_gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:
-    """The outputs that count whose error is above a hundredth of the peak: no roundoff."""
+    """Yield failing outputs whose error exceeds 1% of the peak and so cannot be roundoff."""
     for name in dict.fromkeys(output.output for output in verdict.outputs):
         limits, scale = verdict.tolerance.of(name), _output_scale(name, verdict.outputs)
         for one in verdict.outputs:
@@ -103,7 +108,7 @@ def find_gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:
 
 
 def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
-    """What is wrong with a channel; empty where nothing is."""
+    """Return why a channel fails; empty if it passes."""
     where = f"output {channel.output!r} channel {channel.channel} of axis {channel.axis}"
     more = f" (and {channel.more} more)" if channel.more else ""
     if channel.times_floor is not None:
@@ -119,9 +124,9 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
 
 
 def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
-    """What is wrong with a group of channels; empty where nothing is.
+    """Return why a group of channels fails; empty if it passes.
 
-    Channels that died are, whatever the limits; a kind is held to `min_sqnr` less `GROUP_MARGIN`.
+    Dead channels fail at any tolerance. A kind must reach `min_sqnr - GROUP_MARGIN`.
     """
     where = f"output {group.output!r} axis {group.axis}"
     if group.dead_count:
@@ -139,7 +144,7 @@ def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
 
 
 def _ranges_text(found: Sequence[tuple[int, int]]) -> str:
-    """`4..83`, `2, 5, 8` or, of many, the first three and how many more."""
+    """Format index ranges as `4..83` or `2, 5, 8`: the first three, then the number of others."""
     named = [str(first) if first == last else f"{first}..{last}" for first, last in found[:3]]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004 - as above
     return f"{', '.join(named)}{more}"
@@ -150,7 +155,7 @@ def _output_scale(name: str, outputs: Sequence[OutputVerdict]) -> OutputScale:
 
 
 def _is_output_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
-    """Whether the output passed on every feed, so that its channels are what is left to see."""
+    """Whether the output passed on every feed; only then are its channels checked."""
     return all(o.passed for o in outputs if o.output == name and not o.loose)
 
 
@@ -178,7 +183,7 @@ def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) 
 def _check_table(
     output: OutputVerdict, limits: Tolerance, scale: OutputScale
 ) -> tuple[str, float | None, Excuse | None]:
-    """What is over its limit, the headroom in dB (negative is over), and what excuses it."""
+    """Return the limit violations, the margin in dB (negative: over the limit) and the excuse."""
     if output.exact:
         return "", None, None
     if limits.floor_factor is not None and output.times_floor is not None:
@@ -197,7 +202,10 @@ def _check_table(
 def _check_floor(
     output: OutputVerdict, limits: Tolerance, scale: OutputScale
 ) -> tuple[str, float | None, Excuse | None]:
-    """As `_check_table`: within the floor; below the table's SQNR only where eager moves as far."""
+    """Check against the noise floor; returns the same as `_check_table`.
+
+    An SQNR below the limit is accepted only if eager itself moves by as much.
+    """
     times, factor = output.times_floor or 0.0, limits.floor_factor or 0.0
     room = _margin_db(factor, times)
     largest = "" if output.max_abs is None else f", max abs {output.max_abs:.1e}"
@@ -223,12 +231,12 @@ def _check_floor(
 
 
 def _gross_error(output: OutputVerdict, limits: Tolerance, scale: OutputScale) -> float:
-    """The error that is no roundoff, at the scale of the feed or as it usually is."""
+    """Return the error above which roundoff is ruled out, at the feed's or the usual scale."""
     return max(limits.atol, GROSS_ERROR * max(output.peak or 0.0, scale.peak))
 
 
 def _margin_db(limit: float, value: float) -> float:
-    """How far in dB a value is below its limit; within +-400, which JSON can hold."""
+    """Return the margin of a value to its limit in dB, clamped to +-400 because JSON has no Inf."""
     if not value:
         return _MARGIN_LIMIT
     return (
@@ -252,7 +260,7 @@ def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:
 def _table_excess(
     max_abs: float | None, peak: float | None, sqnr: float | None, limits: Tolerance
 ) -> tuple[list[str], list[float]]:
-    """What is over `atol + rtol * peak` or below `min_sqnr`, and how far each is from its limit."""
+    """Check `atol + rtol * peak` and `min_sqnr`; return the violations and the margins in dB."""
     parts: list[str] = []
     rooms: list[float] = []
     limit = limits.atol + limits.rtol * (peak or 0.0)
@@ -268,7 +276,7 @@ def _table_excess(
 
 
 def _comparison_text(value: float, limit: float, style: str) -> str:
-    """`3.1e-02 > 1.2e-03` or `31.2 dB < 90`, with as many digits as tell the two apart."""
+    """Format `3.1e-02 > 1.2e-03` or `31.2 dB < 90`, with enough digits to distinguish the two."""
     for digits in range(1, 17):
         left, right = f"{value:.{digits}{style}}", f"{limit:.{digits}{style}}"
         if left != right:
@@ -279,7 +287,7 @@ def _comparison_text(value: float, limit: float, style: str) -> str:
 
 
 def _has_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> bool:
-    """Whether enough integers over all feeds are eager's, where that is what is asked for."""
+    """Whether at least `min_agreement` of the integers over all feeds equal eager's."""
     counted = [o for o in outputs if o.output == name and not o.loose and not o.apart]
     sizes = sum(math.prod(o.shape) for o in counted)
     if limits.min_agreement is None or not sizes:
@@ -290,7 +298,7 @@ def _has_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Toleranc
 
 
 def _check_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> str:
-    """Too few rows whose largest element is eager's, over all feeds that count."""
+    """Return why too few rows have their largest element where eager has it; empty if enough do."""
     least = limits.min_agreement
     counted = [
         o for o in outputs
@@ -311,10 +319,10 @@ def _check_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolera
 
 
 def _severity(output: OutputVerdict) -> float:
-    """Ranks failures.
+    """Rank failures, largest first.
 
-    An integer that is off (an argmax that flipped) mostly follows from a float that is off, and a
-    missing output is told by name already.
+    A wrong integer (a flipped argmax) mostly follows from a wrong float, so it ranks lowest. A
+    missing output ranks below zero because another reason names it.
     """
     if output.form:
         return {MISSING: -1.0, VALUES: 0.0}.get(output.form_kind, math.inf)
@@ -322,7 +330,7 @@ def _severity(output: OutputVerdict) -> float:
 
 
 def _describe_worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
-    """The worst failing output, its feed and why, and how many more failed."""
+    """Describe the worst failing output and its feed, and count the other failures."""
     failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
     if not failed:
         return []

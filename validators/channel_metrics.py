@@ -1,4 +1,4 @@
-"""Each channel of an output at its own scale, and channels grouped by scale for INT8."""
+"""Measure each channel of an output at its own scale; group channels by scale for INT8."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from ..core.verdict import Tolerance
     from .output_pairs import OutputPair
 
-# A channel has fewer elements and may be far smaller than the whole that `min_sqnr` is for: it may
-# lie this many dB below.
+# dB below `min_sqnr`, which applies to the whole output: a channel has fewer elements and may be
+# far smaller.
 CHANNEL_MARGIN = 20.0
-_IMAGE_RANK = 3  # dims from which axis 1 holds channels too
+_IMAGE_RANK = 3  # number of dims from which axis 1 holds channels too
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSums:
-    """Sums over all feeds for each channel of one axis: of e^2, of (a - e)^2, and max |a - e|."""
+    """Sums of e^2 and (a - e)^2 and max |a - e| over all feeds, per channel of one axis."""
 
     signal: Array
     noise: Array
     max_abs: Array
 
     def sqnr(self) -> Array:
-        """10 log10(signal / noise) in dB; Inf without noise, -Inf with noise and no signal."""
+        """Return 10 log10(signal / noise) in dB; Inf without noise, -Inf without signal."""
         import numpy as np
 
-        with np.errstate(all="ignore"):  # 0 / 0 is replaced, log10(0) is -Inf as it should be
+        with np.errstate(all="ignore"):  # 0 / 0 is replaced below; log10(0) is -Inf as intended
             found = 10 * np.log10(self.signal / self.noise)
         return np.where(self.noise > 0, found, np.inf)
 
@@ -44,16 +44,16 @@ class ChannelSums:
 def measure_channels(
     name: str, pairs: Sequence[OutputPair], *, floor: float, tolerance: Tolerance
 ) -> Iterator[ChannelVerdict]:
-    """The worst channel of each axis, at its own scale and over all feeds.
+    """Yield the worst channel of each axis, at its own scale and over all feeds.
 
-    Channels lie along the last axis and, from three dims on, along axis 1, where that axis has one
-    size on all feeds. The worst is that of the lowest SQNR among those whose max |a - e| is above
-    `floor` (and above `atol`, where eager is zero throughout). NaN, Inf and fill are left out.
+    Channels lie along the last axis and, from three dims on, along axis 1, if that axis has the
+    same size on all feeds. The worst channel has the lowest SQNR among those whose max |a - e|
+    exceeds `floor` (or `atol`, where eager is zero throughout). NaN, Inf and fill are ignored.
 
     Args:
-        name: a float output, of eager's shape and dtype on every feed.
-        pairs: the feeds that were answered.
-        floor: the error that is roundoff at the usual scale of the whole output.
+        name: a float output with eager's shape and dtype on every feed.
+        pairs: the feeds on which the artifact ran.
+        floor: the roundoff error at the usual scale of the whole output.
         tolerance: the `atol` and the `min_sqnr` of the whole output.
     """
     import numpy as np
@@ -61,7 +61,7 @@ def measure_channels(
     for axis in channel_axes([pair.eager[name] for pair in pairs]):
         found = pool_channels(name, pairs, axis)
         sqnr = found.sqnr()
-        # Where eager is zero there is no SQNR to ask for, and `atol` is what is allowed.
+        # Where eager is zero, SQNR is undefined and `atol` applies.
         allowed = np.where(found.signal > 0, floor, max(floor, tolerance.atol))
         loud = found.max_abs > allowed
         if not loud.any():
@@ -80,7 +80,7 @@ def measure_channels(
 
 
 def channel_axes(arrays: Sequence[Array]) -> Iterator[int]:
-    """The axes with channels: of one size on all feeds, which is at least 2."""
+    """Yield the axes with channels: the same size, at least 2, on all feeds."""
     ranks = {array.ndim for array in arrays}
     if len(ranks) != 1 or ranks == {0}:
         return
@@ -91,7 +91,7 @@ def channel_axes(arrays: Sequence[Array]) -> Iterator[int]:
 
 
 def pool_channels(name: str, pairs: Sequence[OutputPair], axis: int) -> ChannelSums:
-    """The sums over all feeds, in float64; temporaries are of one block, whatever the arrays."""
+    """Compute the sums over all feeds in float64, block by block to bound memory."""
     import numpy as np
 
     signal, noise, max_abs = np.zeros((3, pairs[0].eager[name].shape[axis]))
@@ -108,7 +108,7 @@ def pool_channels(name: str, pairs: Sequence[OutputPair], axis: int) -> ChannelS
 
 
 def _argmin_among(values: Array, chosen: Array) -> int:
-    """The place of the least value among the chosen."""
+    """Return the index of the smallest value among the chosen."""
     import numpy as np
 
     return int(np.where(chosen, values, np.inf).argmin())
@@ -117,9 +117,9 @@ def _argmin_among(values: Array, chosen: Array) -> int:
 def _channel_rows(
     eager: Array, artifact: Array, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eager and the error as rows of channels; 0 where there is NaN, Inf or fill.
+    """Return eager and the error as rows of channels, with 0 for NaN, Inf and fill.
 
-    Of complex numbers the magnitudes of both.
+    For complex numbers these are magnitudes.
     """
     import numpy as np
 
@@ -135,39 +135,37 @@ def _channel_rows(
     return truth, answer - truth
 
 
-# Channels of one output by groups of one scale, for INT8: boxes in pixels beside scores in 0..1.
-#
-# 8-bit noise is one for all channels of a tensor, and a single quiet channel drowns in it by
-# design. A kind of channels that is of another scale throughout is an answer of its own, which must
-# not.
+# INT8: groups of channels of one scale, for example boxes in pixels beside scores in 0..1. All
+# channels of an 8-bit tensor share one quantization noise, so a single quiet channel is lost in it
+# by design. A kind of channels with a scale of its own is a result of its own and must not be lost.
 
 
-# 20 dB: what is ten times as quiet still has half of the 8 bits of the whole.
+# 20 dB: a signal ten times as quiet still has half of the 8 bits of the whole.
 _APART = 10.0
-# 120 dB below the loudest channel, which is below one unit in the last place of its float32: what
-# lies there is a remainder, as of a pruned channel, and nobody's answer.
+# 120 dB below the loudest channel, less than one unit in the last place of its float32: a residue,
+# as of a pruned channel, not a result.
 _LEAST = 1e-6
-# A few quiet channels among many are of one kind with them; at an eighth they are one of their own.
+# A few quiet channels among many belong to the same kind; from an eighth on they form their own.
 _SHARE = 1 / 8
-# One number in a row of others is a quiet logit; one number at each of many places is a map.
+# One number in a row of others is a quiet logit; one number at each of many positions is a map.
 _ALONE, _PLACES = 1, 32
 # A channel that spans a sixteenth of its group's range spans 16 of the 256 steps of 8 bits.
 _SPAN = 1 / 16
-_STILL = 1e-3  # of eager's span: what moves less is constant
-_TAKEN = 1 << 20  # elements over all feeds that medians are taken over
-_MATRIX = 2  # dims: axis 0 may hold channels where nothing is a batch
+_STILL = 1e-3  # of eager's span; a channel with a smaller span is constant
+_TAKEN = 1 << 20  # maximum number of elements, over all feeds, that a median uses
+_MATRIX = 2  # dims; axis 0 of a matrix may hold channels if the batch is not an axis
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ChannelStatistics:
-    """Per channel of one axis over all feeds: sums, ends, and the usual magnitude where not 0."""
+    """Sums, ranges and usual magnitudes over all feeds, per channel of one axis."""
 
     count: Array
     signal: Array
     noise: Array
     low: Array
     high: Array
-    answered: Array  # the span of the artifact's
+    answered: Array  # span of the artifact's values
     usual: Array
 
     @property
@@ -182,33 +180,33 @@ class _ChannelStatistics:
 
 
 def _zero_invalid(values: Array) -> Array:
-    """The values, 0 where they are negative or not finite: of channels without any element."""
+    """Replace negative and non-finite values, which channels without elements have, by 0."""
     import numpy as np
 
     return np.where(np.isfinite(values), np.maximum(values, 0), 0)
 
 
 def measure_groups(name: str, pairs: Sequence[OutputPair]) -> Iterator[GroupVerdict]:
-    """The kinds of channels of each axis that has several, and what is dead in any.
+    """Yield the kinds of channels of each axis with several kinds, and the dead channels.
 
-    **Groups.** The channels of an axis are sorted by their RMS in eager over all feeds. Between two
-    of them lies a border where the louder is at least 20 dB above the quieter and most of those
-    beyond it are that loud *usually* (by their median over elements that are not zero): a class
-    that is large in one sample of many is no other kind. Where all of eager's values lie in 0..1
-    (probabilities, normalised coordinates) the scale is a common one and there are no borders.
+    **Groups.** The channels of an axis are sorted by their RMS in eager over all feeds. A border
+    separates two neighbours if the louder is at least 20 dB above the quieter and most channels
+    beyond it are that loud *usually* (by the median over nonzero elements): a class that is large
+    in one sample of many is not another kind. If all of eager's values lie in 0..1 (probabilities,
+    normalised coordinates), the channels share one scale and there are no borders.
 
-    **Kinds.** A group is one where it has at least an eighth of the axis's channels, and two of
-    them, or one that holds 32 elements on a feed. Each is measured at its own scale; see
-    `group_fault` for its limit. Smaller groups are quiet channels that drown by design.
+    **Kinds.** A group is a kind if it has at least an eighth of the channels of the axis, and at
+    least two channels or 32 elements on a feed. Each kind is measured at its own scale; see
+    `group_fault` for the limit. Smaller groups are quiet channels, which 8-bit noise hides by
+    design.
 
-    **Dead channels.** A channel of any group, 120 dB below the loudest at most, is dead where
-    eager's spans at least a sixteenth of its group's range, zero included, which 8 bits at the
-    group's own scale would show in 16 steps, and the artifact's is one constant over all feeds and
-    places.
+    **Dead channels.** A channel at most 120 dB below the loudest is dead if the artifact's values
+    are one constant over all feeds and positions, while eager's span at least a sixteenth of its
+    group's range (zero included), which is 16 steps of 8 bits at the group's own scale.
 
     Args:
-        name: a float output, of eager's shape and dtype on every feed.
-        pairs: the feeds that were answered and count.
+        name: a float output with eager's shape and dtype on every feed.
+        pairs: the feeds that count and on which the artifact ran.
     """
     for axis in _group_axes([pair.eager[name] for pair in pairs]):
         found = _pool_statistics(name, pairs, axis)
@@ -223,7 +221,7 @@ def measure_groups(name: str, pairs: Sequence[OutputPair]) -> Iterator[GroupVerd
 
 
 def _group_axes(arrays: Sequence[Array]) -> Iterator[int]:
-    """The axes with channels, and the first of a matrix that is no batch."""
+    """Yield the channel axes, and axis 0 of a matrix if its size never varies."""
     yield from channel_axes(arrays)
     if all(array.ndim == _MATRIX for array in arrays):
         sizes = {len(array) for array in arrays}
@@ -236,7 +234,7 @@ def _is_group_kind(size: int, total: int, places: int) -> bool:
 
 
 def _find_groups(found: _ChannelStatistics) -> list[Array]:
-    """The indices of channels in groups, the quietest group first; those without signal in none."""
+    """Return the channel indices by group, quietest first; channels without signal are omitted."""
     import numpy as np
 
     rms = found.rms
@@ -247,7 +245,7 @@ def _find_groups(found: _ChannelStatistics) -> list[Array]:
     if found.low[order].min() >= 0 and found.high[order].max() <= 1:
         return [order]
     levels, usual = rms[order], found.usual[order]
-    # Only where the next is so much louder is there anything to count.
+    # Skip the count below unless the next level is loud enough.
     steps = np.flatnonzero(levels[1:] >= _APART * levels[:-1])
     borders = [
         step + 1 for step in steps if np.mean(usual[step + 1 :] >= _APART * levels[step]) > 1 / 2
@@ -256,7 +254,7 @@ def _find_groups(found: _ChannelStatistics) -> list[Array]:
 
 
 def _find_dead(found: _ChannelStatistics, group: Array) -> Array:
-    """The channels of a group that vary in eager and not in the artifact."""
+    """Return the channels of a group that vary in eager but not in the artifact."""
     reach = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
     span = found.span[group]
     dead: Array = group[(span >= _SPAN * reach) & (found.answered[group] <= _STILL * span)]
@@ -282,7 +280,7 @@ def _make_group_verdict(  # noqa: PLR0913 - the parts of one record
 
 
 def index_ranges(indices: Array) -> tuple[tuple[int, int], ...]:
-    """The first and the last of each run of neighbours, ascending."""
+    """Return the first and last index of each run of consecutive indices, ascending."""
     import numpy as np
 
     if not len(indices):
@@ -292,7 +290,7 @@ def index_ranges(indices: Array) -> tuple[tuple[int, int], ...]:
 
 
 def _pool_statistics(name: str, pairs: Sequence[OutputPair], axis: int) -> _ChannelStatistics:
-    """The measures over all feeds, in float64 and block by block; NaN, Inf and fill left out."""
+    """Measure all feeds in float64, block by block, ignoring NaN, Inf and fill."""
     import numpy as np
 
     channels = pairs[0].eager[name].shape[axis]
@@ -327,7 +325,7 @@ def _pool_statistics(name: str, pairs: Sequence[OutputPair], axis: int) -> _Chan
 
 
 def _usual_magnitudes(arrays: Sequence[Array], axis: int) -> Array:
-    """The median magnitude of each channel over elements that are finite and not zero."""
+    """Return the median magnitude of each channel over finite nonzero elements."""
     import numpy as np
 
     most = max(1, _TAKEN // (len(arrays) * arrays[0].shape[axis]))

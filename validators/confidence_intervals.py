@@ -1,4 +1,4 @@
-"""Confidence intervals of a difference between two models that answered the same samples."""
+"""Confidence intervals of the difference between two models on the same samples."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-RESAMPLES = 2000  # a percentile's own noise is then a few hundredths of the interval's width
-_PART = 1 << 20  # drawn places held at once
+RESAMPLES = 2000  # the percentile's own noise is then a few hundredths of the interval's width
+_PART = 1 << 20  # maximum number of drawn indices in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceInterval:
-    """Both ends at `CONFIDENCE`, in the unit of what they are of, and how they were found."""
+    """Both ends at `CONFIDENCE`, in the unit of the statistic, and the method used."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ def _normal_quantile() -> float:
 
 
 def wilson_interval(hits: int, count: int) -> ConfidenceInterval:
-    """The score interval of one proportion, without continuity correction.
+    """Compute the score interval of one proportion, without continuity correction.
 
     Wilson (1927), Journal of the American Statistical Association 22, 209-212.
     """
@@ -46,18 +46,18 @@ def wilson_interval(hits: int, count: int) -> ConfidenceInterval:
 
 
 def difference_interval(both: int, first: int, second: int, neither: int) -> ConfidenceInterval:
-    """The interval of `(first - second) / n`: how much oftener the first of two models is right.
+    """Compute the interval of `(first - second) / n`, the difference of two hit rates.
 
-    Method 10 of Newcombe (1998), "Improved confidence intervals for the difference between
-    binomial proportions based on paired data", Statistics in Medicine 17, 2635-2650: Wilson's
-    intervals of the two, joined by the correlation of their answers, which is corrected for
-    continuity. It has a width where the two never differ, as fewer samples say less.
+    Method 10 of Newcombe (1998), "Improved confidence intervals for the difference between binomial
+    proportions based on paired data", Statistics in Medicine 17, 2635-2650: combines the Wilson
+    intervals of the two rates by the continuity-corrected correlation of their hits. The interval
+    has a width even if the two never differ.
 
     Args:
-        both: samples that both models answer rightly.
-        first: those that only the first does.
-        second: those that only the second does.
-        neither: those that none does.
+        both: number of samples that both models get right.
+        first: number that only the first gets right.
+        second: number that only the second gets right.
+        neither: number that both get wrong.
     """
     count = both + first + second + neither
     one, other = wilson_interval(both + first, count), wilson_interval(both + second, count)
@@ -76,7 +76,7 @@ def _combine_distances(mine: float, theirs: float, phi: float) -> float:
 
 
 def _phi_correlation(both: int, first: int, second: int, neither: int) -> float:
-    """Phi of the two models' hits; 0 where one of them is always right or always wrong."""
+    """Return phi of the two models' hits; 0 if either is always right or always wrong."""
     count = both + first + second + neither
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)
     if not margins:
@@ -91,15 +91,15 @@ def bootstrap_interval(
     artifact: NDArray[np.float64],
     drop: Callable[[float, float], float],
 ) -> ConfidenceInterval:
-    """The percentile interval of `drop(mean of eager, mean of artifact)`, samples drawn in pairs.
+    """Compute the percentile interval of `drop(mean eager, mean artifact)` by paired resampling.
 
-    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. Seeded, so that the
-    same scores give the same interval.
+    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The seed is fixed, so
+    equal scores give equal intervals.
 
     Args:
-        eager: one score a sample.
-        artifact: the other model's scores of the same samples.
-        drop: of the two means.
+        eager: one score per sample.
+        artifact: the other model's scores on the same samples.
+        drop: the drop as a function of the two means.
     """
     import numpy as np
 
@@ -115,10 +115,10 @@ def bootstrap_interval(
 
 
 def percentile_interval(drops: Sequence[float]) -> ConfidenceInterval:
-    """The middle `CONFIDENCE` of resampled drops, without those that are not defined (infinite).
+    """Return the middle `CONFIDENCE` of resampled drops, ignoring undefined (infinite) ones.
 
     Raises:
-        ValueError: none is defined.
+        ValueError: no drop is defined.
     """
     import numpy as np
 

@@ -1,9 +1,9 @@
-"""Eager's own noise: sums of its error and the artifact's, and where float64 explains it.
+"""Eager's own noise: sums of squares of its error and of the artifact's, relative to float64.
 
-With r = eager in float64, e = eager: e - r is roundoff where e moves by about as much when inputs
-and weights are off by one rounding (2^-24). Where e - r is far larger, float64 computes another
+With r = eager in float64 and e = eager, e - r is roundoff if e moves by about as much when inputs
+and weights change by one rounding (2^-24). If e - r is far larger, float64 computes another
 function than float32: a fast path that only one of them takes (nested tensors, fused attention on
-rows that are masked whole), or a branch on the dtype.
+fully masked rows), or a branch on the dtype.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from .output_pairs import OutputPair
 if TYPE_CHECKING:
     from ..core.contract import Outputs
 
-# Eager's distance from float64 is roundoff up to so many times what it moves by under 2^-24 noise:
-# over 49 models of tests/nets/zoo.py and all kinds of feeds it was 0.3 to 1.4 times as much. Sums
-# of thousands of elements, which err by more than one rounding of a weight does, have room.
+# Eager's distance from float64 counts as roundoff up to this multiple of its movement under 2^-24
+# noise. Over 49 models of tests/nets/zoo.py and all kinds of feeds it was 0.3 to 1.4 times that
+# movement; the limit leaves room for sums of thousands of elements, which err by more than one
+# rounding of a weight.
 COMPARABLE = 10.0
-# Of the RMS (120 dB, 8 units in the last place): a distance that small is roundoff, whatever moves.
+# Of the RMS (120 dB, 8 units in the last place): a distance this small is roundoff in any case.
 _FEW_ULP = 2.0**-20
-_ROUGH = 1e-3  # of the signal: sums in turn that are further from eager took another path
+_ROUGH = 1e-3  # of the signal; sequential sums further from eager took another path
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedOutput:
-    """One output on one feed as it is judged: e stands for r where r is another function.
+    """One output on one feed as it is judged, with e in place of r where r is another function.
 
-    `believed` says that r counts in all rows; `moved` is the square of eager's movement as a share
-    of the signal, by draws of its noise or by another order of its sums; None without draws.
+    `believed` says whether r counts in all rows. `moved` is the square of eager's movement as a
+    share of the signal, under redraws of its noise or another summation order; None without
+    redraws.
     """
 
     pair: OutputPair
@@ -43,18 +45,18 @@ class JudgedOutput:
 
 
 def drop_redraws(pair: OutputPair) -> OutputPair:
-    """The pair without more draws of eager's noise."""
+    """Return the pair without the redraws of eager's noise."""
     return replace(pair, again=(), sequential=None) if pair.again or pair.sequential else pair
 
 
 def make_judged_output(name: str, pair: OutputPair, usual: float) -> JudgedOutput | None:
-    """How an output is judged on a feed; None where there is no signal to be relative to.
+    """Decide the reference for an output on a feed; None if there is no signal to compare with.
 
     Args:
         name: a float output.
-        pair: a feed with its answers; without float64, e stands for r throughout.
-        usual: the square of eager's usual distance from float64, as a share of the signal: what
-            e - r is held to as long as no draw says what eager moves by.
+        pair: a feed with its outputs; without float64, e replaces r throughout.
+        usual: the square of eager's usual distance from float64, as a share of the signal. It
+            limits e - r as long as no redraw measures eager's movement.
     """
     if pair.exact is None:
         pair = replace(pair, exact={name: pair.eager[name]})
@@ -90,16 +92,16 @@ def _build_judged_output(
 
 
 def _measure_movement(name: str, pair: OutputPair) -> SquareSums:
-    """The draws of eager's noise beside eager itself: `own` is the mean square of the movement."""
+    """Compare the redraws of eager's noise with eager; `own` is the mean square of the movement."""
     still = replace(pair, exact={name: pair.eager[name]}, sequential=None)
     found = sum_output(name, still)
-    more = (len(pair.again) + 1) / len(pair.again)  # its mean counts eager itself as a draw
+    more = (len(pair.again) + 1) / len(pair.again)  # the mean counts eager itself as a draw
     rows = None if found.rows is None else found.rows * [[1.0], [1.0], [more], [1.0]]
     return replace(found, own=found.own * more, rows=rows)
 
 
 def _is_other_function(plain: SquareSums, still: SquareSums | None, usual: float) -> Array:
-    """By row of the first axis, or once, whether e - r is more than roundoff."""
+    """Whether e - r exceeds roundoff, per row of the first axis or for the whole output."""
     import numpy as np
 
     def groups(sums: SquareSums) -> Array:
@@ -114,7 +116,7 @@ def _is_other_function(plain: SquareSums, still: SquareSums | None, usual: float
 
 
 def _mix_references(name: str, pair: OutputPair, apart: Array) -> Array:
-    """Float64, but eager where float64 is another function."""
+    """Return float64, with eager's values in the rows where float64 is another function."""
     exact = (pair.exact or {})[name]
     if apart.all():
         return pair.eager[name]
@@ -124,7 +126,7 @@ def _mix_references(name: str, pair: OutputPair, apart: Array) -> Array:
 
 
 def _sequential_movement(name: str, pair: OutputPair, turned: Outputs) -> float:
-    """The square of how far sums in turn move eager, as a share of the signal."""
+    """Return the square of the movement under sequential summation, as a share of the signal."""
     other = replace(
         pair, artifact=turned, exact={name: pair.eager[name]}, again=(), sequential=None
     )
@@ -132,15 +134,15 @@ def _sequential_movement(name: str, pair: OutputPair, turned: Outputs) -> float:
     return found.theirs / found.signal if found.usable else math.inf
 
 
-# Sums over an output, or over groups of its elements: signal, eager's error, the artifact's.
+# Sums over an output or over groups of its elements: signal, eager's error, artifact's error.
 
 
-_ROWS = 2  # rows are told apart from two on
+_ROWS = 2  # minimum number of rows to sum them separately
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquareSums:
-    """Sums of squares over elements, or over groups of them: of r, of e - r and of a - r."""
+    """Sums of squares of r, e - r and a - r, over all elements or per group."""
 
     count: float
     signal: float
@@ -152,12 +154,12 @@ class SquareSums:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a signal to be relative to, and a finite one."""
+        """Whether the signal is finite and not zero."""
         return bool(self.count) and 0 < self.signal < math.inf
 
     @property
     def share(self) -> float:
-        """The square of eager's own error as a share of the signal."""
+        """Return the square of eager's own error as a share of the signal."""
         return self.own / self.signal
 
 
@@ -177,7 +179,7 @@ def is_measurable(name: str, pair: OutputPair) -> bool:
 
 
 def sum_output(name: str, pair: OutputPair) -> SquareSums:
-    """The sums over one output on one feed, by row of the first axis too where it has several."""
+    """Sum over one output on one feed, and per row of the first axis if it has several."""
     axis = 0 if pair.eager[name].ndim > 1 and len(pair.eager[name]) >= _ROWS else None
     found = sum_groups(name, pair, axis)
     count, signal, own, _, own_max, theirs_max, theirs = found
@@ -193,11 +195,11 @@ def sum_output(name: str, pair: OutputPair) -> SquareSums:
 
 
 def sum_groups(name: str, pair: OutputPair, axis: int | None) -> Array:
-    """7 x groups along `axis` (None: one group): count, signal, own, theirs, the two maxima, all.
+    """Return 7 x groups along `axis`; with None, all elements form one group.
 
-    Elements that are not finite in r, a and e, and fill, are left out. Those that are zero in eager
-    and in float64 are left out of the groups too, having no noise of their own to be held to;
-    `all` is theirs with these.
+    The rows are count, signal, own, theirs, the two maxima, and `all`. Fill and elements that are
+    not finite in r, a and e are ignored. Elements that are zero in both eager and float64 have no
+    noise of their own, so only `all`, which otherwise equals `theirs`, includes them.
     """
     draws = [pair.eager[name], *(outputs[name] for outputs in pair.again)]
     turned = pair.eager if pair.sequential is None else pair.sequential
@@ -209,7 +211,7 @@ def sum_groups(name: str, pair: OutputPair, axis: int | None) -> Array:
 
 
 def _sum_groups_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
-    """`sum_groups` of r, a, e summed in turn, and the draws of e: its own answer, then others."""
+    """Compute `sum_groups` of r, a, e by sequential summation, e itself, then redraws of e."""
     import numpy as np
 
     groups = arrays[0].shape[axis]
@@ -220,9 +222,9 @@ def _sum_groups_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Arr
         kept = np.logical_and.reduce([np.isfinite(row) for row in told])
         kept &= np.abs(rows[3]) <= limit
         r, a, e = (np.where(kept, row, 0.0) for row in told)
-        # A draw that is NaN says nothing of the noise there: eager's own stands in for it.
+        # A draw that is NaN has no information about the noise, so eager's own value replaces it.
         turned, *more = (np.where(kept & np.isfinite(row), row, e) for row in (rows[2], *rows[4:]))
-        with np.errstate(over="ignore", invalid="ignore"):  # float64 near its end
+        with np.errstate(over="ignore", invalid="ignore"):  # float64 near its limits
             own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
             own = np.maximum(own, np.abs(turned - r))
             theirs = np.abs(a - r)

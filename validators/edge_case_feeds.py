@@ -1,4 +1,4 @@
-"""Edge-case feeds: corners and odd sizes, repeated rows, values at the edge, NaN and Inf."""
+"""Draw edge-case feeds: extreme and odd sizes, repeated rows, extreme values, NaN and Inf."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 REPEATED = "repeated"
 BATCHES = (1, 2, 3, 7)
-_COMBINED = 3  # dynamic dims of which all corners are drawn: 8 less `min` and `max`
-_FEW_ROWS = 2  # rows of a feed that is about values alone: what they do shows on few
-_BETWEEN = 3  # primes of each dim, between its lowest and its highest size
-_LARGE_ROW = 1 << 16  # elements: of rows as large as an image of 150 x 150, one has to do
+_COMBINED = 3  # up to this many dynamic dims, draw all corners: 8 less `min` and `max`
+_FEW_ROWS = 2  # rows of feeds that test values, where a few rows are enough
+_BETWEEN = 3  # primes per dim, between its lowest and its highest size
+_LARGE_ROW = 1 << 16  # elements; of rows this large (an image of 150 x 150) one is enough
 
 
 def draw_edge_case_feeds(
     signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw the feeds on which conversions go wrong that hold on usual ones.
+    """Draw the feeds that expose conversions which are only right on usual feeds.
 
-    Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
-    `lowest:<dim>`, `highest:<dim>` and `pairs-<n>` where there are more than three; `odd`;
-    `nearly-max`; `prime-1`, `-2` and `-3` (every dim at a prime between its ends, with few rows);
-    `batch-1`, `-2`, `-3` and `-7`, the other dims at a prime below their opt. Rows: `repeated`.
-    Values, with one or two rows: `zeros`, `constant`, `small`, `large`, `lowest`, `highest`,
-    `signs`, `one-hot`, `mask-left`, `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one
-    row of the largest sizes, and integers at their highest, of which sums are largest. What would
-    say nothing new (a size that is drawn already, values as another feed has) is left out.
+    Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or, with
+    more than three dims, `lowest:<dim>`, `highest:<dim>` and `pairs-<n>`; `odd`; `nearly-max`;
+    `prime-1`, `-2` and `-3` (every dim at a prime between its ends, with few rows); `batch-1`,
+    `-2`, `-3` and `-7`, the other dims at a prime below their opt. Rows: `repeated`. Values, with
+    one or two rows: `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`,
+    `mask-left`, `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one row of the largest
+    sizes with integers at their highest, where sums are largest. Feeds that repeat the sizes or
+    values of another feed are omitted.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -52,7 +52,7 @@ def draw_edge_case_feeds(
 
 
 def _draw_largest_sums(drawer: FeedDrawer) -> Iterator[NamedFeed]:
-    """`max-highest`, where dims are dynamic and integers are more than a mask."""
+    """Yield `max-highest` if there are dynamic dims and integer inputs other than masks."""
     dims, batch = drawer.signature.free_dims, find_batch_dim(drawer.signature)
     sizes = {name: dim.low if dim == batch else dim.high for name, dim in dims.items()}
     high: dict[str, float] = {}
@@ -68,15 +68,15 @@ def _draw_largest_sums(drawer: FeedDrawer) -> Iterator[NamedFeed]:
             feed.arrays[name][...] = value
             if (
                 value % 2 == 0 and feed.arrays[name].ndim
-            ):  # sums of even numbers alone have zeros at their end to be lost
+            ):  # sums of even numbers end in zero bits and would hide a loss of precision
                 feed.arrays[name][..., :1] -= 1
         yield feed
 
 
 def find_batch_dim(signature: Signature) -> Dim | None:
-    """The dim that counts rows: the first input's first dim that is dynamic, if there is one.
+    """Return the dim that counts rows: the free dim of the first input with a dynamic first dim.
 
-    What it follows from, where it is equal to another; a multiple of another counts no rows.
+    A first dim that equals another dim counts; a multiple of another does not.
     """
     firsts = (spec.dims[0] for spec in signature.inputs if spec.dims)
     counts = (dim for dim in firsts if dim.dynamic and (not dim.relation or dim.relation.equal))
@@ -84,7 +84,7 @@ def find_batch_dim(signature: Signature) -> Dim | None:
 
 
 def _draw_sized(drawer: FeedDrawer) -> Iterator[NamedFeed]:
-    """Feeds at sizes that no other feed has for certain."""
+    """Yield feeds at sizes that no other feed is certain to have."""
     dims = drawer.signature.free_dims
     if not dims:
         return
@@ -102,7 +102,7 @@ _SizedFeeds: TypeAlias = Iterator[tuple[str, dict[str, int], str]]  # name, size
 
 
 def _corner_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
-    """Every combination of lowest and highest; each dim alone where these would be too many."""
+    """Yield every combination of lowest and highest, or, with many dims, each dim's ends alone."""
     if len(dims) > _COMBINED:
         opt = {name: dim.opt for name, dim in dims.items()}
         for name, dim in dims.items():
@@ -117,10 +117,10 @@ def _corner_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
 
 
 def _opposite_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
-    """Feeds in which, taken together, each two dims are once at opposite ends.
+    """Yield sizes that put every two dims at opposite ends at least once.
 
-    The number of two dims differs in one binary digit at least: a feed for each digit, with the
-    dims high that have it set, and one with these low. `min` and `max` are the other two cases.
+    The indices of two dims differ in at least one binary digit: for each digit there is one feed
+    with the dims high that have it set, and one with them low. `min` and `max` cover equal ends.
     """
     for digit in range((len(dims) - 1).bit_length()):
         for up in (True, False):
@@ -132,7 +132,7 @@ def _opposite_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
 
 
 def _odd_sizes(drawer: FeedDrawer) -> _SizedFeeds:
-    """Every dim but the batch at an odd size near its opt: what halves it must round."""
+    """Yield an odd size near opt for every dim but the batch, to test rounding in halved sizes."""
     batch = find_batch_dim(drawer.signature)
     sizes: dict[str, int] = {}
     for name, dim in drawer.signature.free_dims.items():
@@ -143,7 +143,7 @@ def _odd_sizes(drawer: FeedDrawer) -> _SizedFeeds:
 
 
 def _near_highest_sizes(drawer: FeedDrawer) -> _SizedFeeds:
-    """Every dim but the batch one below its highest: off by one where a length is compared."""
+    """Yield every dim but the batch one below its highest, to find off-by-one comparisons."""
     batch = find_batch_dim(drawer.signature)
     dims = drawer.signature.free_dims
     if any(dim != batch for dim in dims.values()):
@@ -153,11 +153,11 @@ def _near_highest_sizes(drawer: FeedDrawer) -> _SizedFeeds:
 
 
 def _prime_sizes(drawer: FeedDrawer) -> _SizedFeeds:
-    """Every dim but the batch at primes between its ends, each step the same factor further.
+    """Yield primes between the ends of every dim but the batch, spaced by equal factors.
 
-    A capture that is right at the ends and at the example alone is wrong at some of these: a prime
-    is a multiple of nothing. Dims take them in another order each, so that no two rise together.
-    A batch that varies alone has them itself, above those of `BATCHES`.
+    A prime is not a multiple of any size, so these sizes expose a capture that is right only at the
+    ends and at the example. Each dim starts at another prime so that no two rise together. A batch
+    that is the only dynamic dim takes a prime above `BATCHES`.
     """
     batch = find_batch_dim(drawer.signature)
     dims = drawer.signature.free_dims
@@ -176,7 +176,7 @@ def _prime_sizes(drawer: FeedDrawer) -> _SizedFeeds:
 
 
 def primes_between(low: int, high: int, *, most: int = _BETWEEN) -> list[int]:
-    """Up to so many primes above `low` and below `high`, rising, spread by equal factors."""
+    """Return up to `most` primes strictly between `low` and `high`, spaced by equal factors."""
     least = max(low, 1)
     found: set[int] = set()
     for part in range(1, most + 1):
@@ -200,7 +200,7 @@ def _batch_sizes(drawer: FeedDrawer) -> _SizedFeeds:
 
 
 def _short_sizes(signature: Signature, batch: Dim | None) -> dict[str, int]:
-    """Every dim but the batch at a prime below its opt: feeds about rows need no long ones."""
+    """Return a prime below opt for every dim but the batch, as feeds about rows can be short."""
     dims = signature.free_dims
     primes = {name: primes_between(dim.low, dim.opt, most=1) for name, dim in dims.items()}
     return {
@@ -210,14 +210,14 @@ def _short_sizes(signature: Signature, batch: Dim | None) -> dict[str, int]:
 
 
 def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
-    """One row again and again: whatever the artifact makes of it, it is the same in each."""
+    """Yield a feed that repeats one row; the artifact must give the same result for each."""
     import numpy as np
 
     batch = find_batch_dim(drawer.signature)
-    if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row repeats nothing
+    if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row
         return
     if any(_is_multiple(spec, batch) for spec in drawer.signature.inputs):
-        return  # its rows are no multiple of one row's
+        return  # its rows do not repeat with the batch's
     rows = min(batch.high, max(batch.low, BATCHES[2]))
     base = drawer.feed(OPT, {**_short_sizes(drawer.signature, batch), batch.name: rows})
     arrays = {
@@ -230,14 +230,14 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
 
 
 def _is_multiple(spec: InputSpec, batch: Dim) -> bool:
-    """Whether the input's first dim is another number than the batch, but follows from it."""
+    """Whether the input's first dim derives from the batch but differs from it."""
     first = next(iter(spec.dims), None)
     relation = None if first is None else first.relation
     return relation is not None and relation.base == batch.name and not relation.equal
 
 
 def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
-    """`opt` with few rows, its values made hard in every input that can hold such values."""
+    """Yield `opt` with few rows and edge-case values in every input that can hold them."""
     base = draw_few_rows(drawer)
     seen = [base, replace(drawer.draw_negated(base), name=NEGATED)]
     hiding = frozenset(spec.name for spec in drawer.signature.inputs if spec.hides)
@@ -268,7 +268,7 @@ def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
 
 
 def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
-    """`opt` with one row or two, as feeds have that are about values alone."""
+    """Draw `opt` with one or two rows, for feeds that test values."""
     sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     batch = find_batch_dim(drawer.signature)
     if batch is not None and batch.name:
@@ -278,7 +278,7 @@ def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
 
 
 def _row_size(signature: Signature, batch: Dim) -> int:
-    """Elements of one row over all inputs, at the opt sizes."""
+    """Count the elements of one row over all inputs, at the opt sizes."""
     return sum(
         math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
         for spec in signature.inputs
@@ -291,7 +291,7 @@ def _is_same_arrays(one: Feed, other: Feed) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-# Feeds with NaN and Inf, for models that ask about them: imputation, clean-up of sensor data.
+# Feeds with NaN and Inf, for models that test for them (imputation, sensor data cleanup).
 
 
 NONFINITE = "nonfinite"  # the kind of the feeds
@@ -302,9 +302,10 @@ _FILLS = {"nan": ("nan",), "inf": ("inf", "-inf")}
 def draw_nonfinite_feeds(
     signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw `nan` and `inf`: `opt` with few rows, an eighth of its floats NaN, or Inf of both signs.
+    """Draw `nan` and `inf`: `opt` with few rows, an eighth of its floats NaN or +-Inf.
 
-    Inputs with a stated range hold neither. There is none where no input can.
+    Inputs with a declared range keep finite values. Returns nothing if no input can hold NaN or
+    Inf.
     """
     specs = [one for one in signature.inputs if one.dtype in FLOATS and one.values is None]
     drawer = FeedDrawer.of(signature, seed, samples)
@@ -323,7 +324,7 @@ def _draw_nonfinite(drawer: FeedDrawer, specs: list[InputSpec]) -> Iterator[Name
 
 
 def _replace_some(array: Array, fills: tuple[str, ...], key: tuple[object, ...]) -> Array:
-    """The array with some elements at random places replaced, one of each fill at least."""
+    """Replace elements at random places, at least one with each fill."""
     import numpy as np
 
     generator = make_generator(*key)

@@ -1,4 +1,4 @@
-"""Edge-case values of one input: zeros, constants, far too large, odd masks and the like."""
+"""Edge-case values of one input: zeros, constants, very large values, unusual masks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-# How much larger the values of `large` are, and how much smaller those of `small`: what data has
-# that was not normalised (images in 0..255 for 0..1, audio in 16 bits), and what is lost in an
-# epsilon of 1e-6. Squares of `large` stay far below FP32's largest number, and above FP16's.
+# Factor of `large`, and divisor of `small`. Data that was not normalised is this large (images in
+# 0..255 for 0..1, audio in 16 bits); values this small vanish in an epsilon of 1e-6. Squares of
+# `large` stay far below FP32's largest number and exceed FP16's.
 EDGE_MAGNITUDE = 1000.0
-# A mask that is 0 in front leaves the first rows of a causal attention nothing to attend to, and
-# what comes out of them is undefined: eager and an export may differ there, each in its right.
-EMPTY_MASK = "mask-empty"  # the last row of a mask hides all, as where a batch is filled up
+# A mask that starts with 0 leaves the first rows of a causal attention nothing to attend to. Their
+# result is undefined, so eager and an export may legitimately differ there.
+EMPTY_MASK = "mask-empty"  # the last row of a mask hides everything, as in a padded batch
 UNDEFINED_MASKS = ("mask-left", "mask-one", EMPTY_MASK)
-# Not what samples show.
+# Names of the values that samples do not show.
 OUT_OF_RANGE = ("large", *UNDEFINED_MASKS)
 
-# The input's array made hard; None where it cannot hold such values.
+# Changes the input's array to edge-case values; None if the input cannot hold them.
 EdgeChange: TypeAlias = "Callable[[EdgeCase, InputSpec, Array], Array | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeCase:
-    """One kind of hard values of one input while it is drawn."""
+    """One kind of edge-case values while they are drawn for one input."""
 
     name: str
     values: ValueDistribution
@@ -39,12 +39,12 @@ class EdgeCase:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The same on every machine and in every order."""
+        """A generator that depends on `key` alone."""
         return make_generator(*self.key)
 
 
 def _fill(hard: EdgeCase, array: Array, value: float) -> Array | None:
-    """The array full of `value`; None where the input does not hold it."""
+    """Return the array filled with `value`; None if that is out of the input's range."""
     import numpy as np
 
     low, high = hard.values.low, hard.values.high
@@ -57,7 +57,7 @@ def _zeros(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _constant(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """1 where nothing is known of the values; `lowest` and `highest` are constants otherwise."""
+    """Fill with 1 if no range is known; otherwise `lowest` and `highest` are the constants."""
     known = hard.values.low is not None
     return None if known or spec.dtype not in FLOATS else _fill(hard, array, 1.0)
 
@@ -70,7 +70,7 @@ def _scale(hard: EdgeCase, spec: InputSpec, array: Array, factor: float) -> Arra
     reach = float(np.finfo(spec.dtype).max)
     scaled = np.clip(array.astype(np.float64) * factor, -reach, reach)
     low, high = hard.values.low, hard.values.high
-    if spec.values is not None or factor < 1:  # a declared range is kept; a small value is usual
+    if spec.values is not None or factor < 1:  # declared ranges are kept; small values are usual
         low, high = -reach if low is None else low, reach if high is None else high
         if scaled.size and not low <= scaled.min() <= scaled.max() <= high:
             return None
@@ -100,7 +100,7 @@ def _highest(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _signs(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """Every other sign or so flipped, where `negated` flips them all."""
+    """Flip about half of the signs; `negated` flips all of them."""
     import numpy as np
 
     if spec.dtype not in FLOATS:
@@ -110,7 +110,7 @@ def _signs(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _one_hot(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """In each row one element at its highest, all others 0 or at their lowest."""
+    """Set one element per row to its highest, and all others to 0 or their lowest."""
     import numpy as np
 
     if hard.values.masks(spec) or array.ndim == 0:
@@ -126,7 +126,7 @@ def _one_hot(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """Masks as models get them seldom: padded on the left, with holes, of one position."""
+    """Draw rare masks: padded on the left, with holes, or with a single position."""
     import numpy as np
 
     if not hard.values.masks(spec):
@@ -144,7 +144,7 @@ def _mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _empty_last_mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """The last row of a mask of several rows hides all; the others are as they are."""
+    """Hide everything in the last row of a mask with several rows; keep the others."""
     if not hard.values.masks(spec) or array.ndim < 2 or array.shape[0] < 2:  # noqa: PLR2004 - rows
         return None
     changed = array.copy()

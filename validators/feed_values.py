@@ -1,4 +1,4 @@
-"""The values of feeds: how drawn ones are distributed, and the user's own feed checked."""
+"""Values of feeds: distributions to draw from, and checks of the user's own feed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DEVIATIONS = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class ValueDistribution:
-    """Where an input's values lie.
+    """Distribution of an input's values.
 
-    Drawn normal with `mean` and `std` where there is a `std`, uniform in `low..high` (both ends
-    included) otherwise. Normal values are clipped to `low..high` where these are given.
+    Normal with `mean` and `std` if `std` is set, and clipped to `low..high` if these are set.
+    Otherwise uniform in `low..high`, both ends included.
     """
 
     dtype: str
@@ -33,16 +33,16 @@ class ValueDistribution:
     high: float | None = None
     mean: float = 0.0
     std: float | None = None
-    follows: bool = False  # an end follows a dim: 0 and 1 at one size alone make no mask
-    hides: bool = False  # a mask of which 1 hides a place
+    follows: bool = False  # an end depends on a dim, so 0 and 1 at one size do not make a mask
+    hides: bool = False  # a mask in which 1 hides a position
     order: RowOrder = RowOrder.FREE
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
-        """An array of `shape` and of the input's dtype."""
+        """Draw an array of `shape` in the input's dtype."""
         return self.in_order(self._draw_raw(shape, generator))
 
     def in_order(self, array: Array) -> Array:
-        """The array with its rows in the order that the input's have."""
+        """Sort the rows of the array as the input requires."""
         return self.order.sort(array)
 
     def _draw_raw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
@@ -62,7 +62,7 @@ class ValueDistribution:
 
     @property
     def binary(self) -> bool:
-        """Whether the input holds 0 and 1 alone, as masks do."""
+        """Whether the input holds only 0 and 1, as masks do."""
         whole = self.dtype not in FLOATS and not self.follows and not self.order
         return whole and (self.low, self.high) == (0, 1)
 
@@ -73,12 +73,12 @@ class ValueDistribution:
     def draw_mask(
         self, spec: InputSpec, shape: Sequence[int], generator: np.random.Generator, feed: str
     ) -> Array:
-        """A mask that every model can use: each row has a 1 in front.
+        """Draw a mask that every model accepts: each row starts with a 1.
 
-        Rows lie along the last axis that is not fixed at size 1: that of `[batch,seq,1]` is `seq`.
-        A row of zeros is left out because most attentions do not define it. `max` is all ones, as
-        unpadded batches are; `min`, `opt` and `example` are padded on the right by random
-        lengths; the others are random bits. Where 1 hides a place, 0 and 1 are exchanged.
+        Rows lie along the last axis that is not fixed at size 1: `seq` for `[batch,seq,1]`. No row
+        is all zeros because most attentions leave that undefined. `max` is all ones, as in unpadded
+        batches; `min`, `opt` and `example` are padded on the right by random lengths; others are
+        random bits. If 1 hides a position, 0 and 1 are swapped.
         """
         import numpy as np
 
@@ -95,9 +95,9 @@ class ValueDistribution:
         return np.asarray(bits != self.hides).reshape(shape).astype(self.dtype)
 
     def hold(self, array: Array) -> Array:
-        """The array with its values inside `low..high`, or within 4 deviations where not given.
+        """Clip the values to `low..high`, or to 4 standard deviations if there is no range.
 
-        What is drawn normal lies further out once in 16 000 values.
+        A normal value lies further out once in 16 000 draws.
         """
         import numpy as np
 
@@ -110,7 +110,7 @@ class ValueDistribution:
         return self.in_order(np.asarray(np.clip(array, low, high)).astype(self.dtype))
 
     def mirror(self, array: Array) -> Array:
-        """The array with its sign flipped; inside `low..high`, about their middle, if given."""
+        """Flip the sign of the values, or mirror them about the middle of `low..high` if set."""
         import numpy as np
 
         if self.low is None or self.high is None:
@@ -121,15 +121,15 @@ class ValueDistribution:
 
 
 def row_axis(spec: InputSpec) -> int:
-    """The axis that the rows of a mask lie along: the last that may be longer than 1."""
+    """Return the axis of a mask's rows: the last that can be longer than 1."""
     return max(axis for axis, dim in enumerate(spec.dims) if dim.high > 1)
 
 
 def distribution_of(spec: InputSpec, sample: Array | None) -> ValueDistribution:
-    """How to draw an input: by its value range, else like its sample, else by its dtype.
+    """Return how to draw an input: by its value range, else like its sample, else by its dtype.
 
-    By dtype: floats standard normal, uint8 over 0..255 as in images, other integers 0 or 1, bools
-    either way.
+    By dtype: floats are standard normal, uint8 is 0..255 as in images, other integers and bools are
+    0 or 1.
 
     Raises:
         UsageError: the value range does not fit the dtype.
@@ -146,7 +146,7 @@ def distribution_of(spec: InputSpec, sample: Array | None) -> ValueDistribution:
 
 
 def make_generator(*key: object) -> np.random.Generator:
-    """A generator that depends on `key` alone: the same on every machine and in every order."""
+    """Make a generator that depends on `key` alone, on every machine and in any order of calls."""
     import numpy as np
 
     text = "\x1f".join(str(part) for part in key)
@@ -175,7 +175,7 @@ def _from_range(spec: InputSpec) -> ValueDistribution:
 
 
 def _dtype_limits(dtype: str) -> tuple[float, float]:
-    """The smallest and the largest finite value of a dtype, exact for integers."""
+    """Return the smallest and the largest finite value of a dtype, exact for integers."""
     import numpy as np
 
     if dtype == "bool":
@@ -186,12 +186,12 @@ def _dtype_limits(dtype: str) -> tuple[float, float]:
 
 
 def _from_sample(dtype: str, sample: Array) -> ValueDistribution:
-    """Values like the sample's: integers in its range, floats with its mean and deviation."""
+    """Match the sample: the range of its integers, the mean and deviation of its floats."""
     import numpy as np
 
     if dtype not in FLOATS:
         least, most = int(sample.min()), int(sample.max())
-        # A mask of ones alone says nothing of what 0 does: 0 is drawn too.
+        # Include 0: a mask of ones does not show what 0 does.
         return ValueDistribution(dtype=dtype, low=0 if least == most == 1 else least, high=most)
     finite = sample[np.isfinite(sample)].astype(np.float64)
     if not finite.size:
@@ -202,15 +202,15 @@ def _from_sample(dtype: str, sample: Array) -> ValueDistribution:
     )
 
 
-# The user's own feed, checked against the signature.
+# Checks of the user's own feed against the signature.
 
 
 def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array], dict[str, int]]:
-    """The sample arrays in the signature's order and dtypes, and the sizes of its free dims.
+    """Return the arrays in the signature's order and dtypes, and the sizes of its free dims.
 
     Raises:
-        UsageError: a name is missing or too many, a cast would change values, a fixed dim has
-            another size, a named dim has two sizes, leaves its range or breaks its relation, or an
+        UsageError: a name is missing or unknown, a cast would change values, a fixed dim has
+            another size, a named dim has two sizes, is out of range or breaks its relation, or an
             array is empty.
     """
     _check_names(signature, samples)
@@ -233,7 +233,7 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
 
 
 def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
-    """The size of the dim that varies freely here: of 64 with `h=32*k` it is 2."""
+    """Return the size of the free dim that this dim derives from: 2 for 64 with `h=32*k`."""
     free = size if dim.relation is None else dim.relation.base_of(size)
     if free is None:
         raise UsageError(
@@ -259,7 +259,7 @@ def _check_names(signature: Signature, samples: Feed) -> None:
 
 
 def _cast_sample(spec: InputSpec, array: Array) -> Array:
-    """A copy of the array in the input's dtype, if that changes no value."""
+    """Copy the array to the input's dtype if no value changes."""
     import numpy as np
 
     if array.dtype.kind not in "fiub":
@@ -271,7 +271,7 @@ def _cast_sample(spec: InputSpec, array: Array) -> Array:
         raise UsageError(
             f"the sample of {spec.name!r} is empty: {array.shape}", hint="give at least one element"
         )
-    with np.errstate(all="ignore"):  # a value that does not fit is found below
+    with np.errstate(all="ignore"):  # the comparison below finds values that do not fit
         cast = np.array(array, order="C").astype(spec.dtype)
         back = cast.astype(array.dtype)
     if not np.array_equal(back, array, equal_nan=array.dtype.kind == "f"):

@@ -1,4 +1,4 @@
-"""The feeds an artifact is judged on, and the sizes to capture at, drawn from the signature."""
+"""Draw the feeds to judge an artifact on, and the sizes to capture at."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .feed_values import ValueDistribution, check_samples, distribution_of, make
 
 LEAST_FEEDS = 5
 SAMPLE, OPT, NEGATED, VARY = "sample", "opt", "negated", "vary:"
-_REDRAWS = 16  # a small mask may come out the same; sixteen times running means it cannot vary
+_REDRAWS = 16  # a small mask may repeat by chance; after sixteen repeats the input cannot vary
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedFeed:
-    """One feed: what it is called, its arrays by input, and the sizes of its free dims.
+    """One feed: its name, its arrays by input, and the sizes of its free dims.
 
-    `kind` and `beyond` are as in `FeedRecord`; `hiding` are masks of which True hides a place.
+    `kind` and `beyond` are as in `FeedRecord`; `hiding` names the masks in which True hides a
+    position.
     """
 
     name: str
@@ -32,18 +33,18 @@ class NamedFeed:
 
     @property
     def basic(self) -> bool:
-        """Whether a model must take it: a feed that eager rejects is an error, not a finding."""
+        """Whether a model must accept the feed; if eager rejects it, that is an error."""
         return self.name in (SAMPLE, "min", OPT, "max")
 
     def record(self, skipped: str = "") -> FeedRecord:
-        """What the manifest keeps of it; `skipped` is why nothing is judged on it."""
+        """Return the manifest record; `skipped` is the reason if the feed is not judged."""
         return FeedRecord(
             name=self.name, kind=self.kind, sizes=self.sizes, skipped=skipped, beyond=self.beyond
         )
 
 
 def describe_named_feed(feed: NamedFeed) -> str:
-    """The feed for a message: `max (batch=8, seq=128)`."""
+    """Format the feed for a message: `max (batch=8, seq=128)`."""
     sizes = ", ".join(f"{name}={size}" for name, size in feed.sizes.items())
     return f"{feed.name} ({sizes})" if sizes else feed.name
 
@@ -51,13 +52,13 @@ def describe_named_feed(feed: NamedFeed) -> str:
 def draw_feeds(
     signature: Signature, *, count: int = LEAST_FEEDS, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw the feeds that every model is judged on; `draw_edge_case_feeds` has the others.
+    """Draw the feeds that every model is judged on; see also `draw_edge_case_feeds`.
 
     In order: `sample` (the user's own), `min`, `opt`, `max` (without dynamic dims only `opt`),
-    `negated` (`opt` with its floats flipped, where there are floats), `seed-1`, `seed-2`, ... at
-    random sizes until there are `count`; then `vary:<input>` (`opt` with one input redrawn), for
-    each of several inputs that can vary. An array depends on the seed, the feed's name, the
-    input's name, its shape and its values alone, not on the other feeds.
+    `negated` (`opt` with its floats flipped, if there are floats), `seed-1`, `seed-2`, ... at
+    random sizes up to `count` feeds; then, with several inputs, `vary:<input>` (`opt` with one
+    input redrawn) for each input that can vary. An array depends only on the seed, the names of the
+    feed and the input, its shape and its values, not on other feeds.
 
     Raises:
         UsageError: `count` is below 5, or the samples do not fit the signature.
@@ -80,7 +81,7 @@ def draw_feeds(
 
 
 def find_unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]:
-    """The integer inputs that are drawn 0 and 1 alone: without a value range and a sample.
+    """Return the integer inputs that are drawn as 0 and 1 for lack of a value range and a sample.
 
     Bools are never among them, nor is uint8, which is drawn over 0..255.
     """
@@ -95,11 +96,11 @@ def find_unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]
 
 
 def draw_example_feed(signature: Signature, seed: int = 0, samples: Feed | None = None) -> Feed:
-    """The feed to capture at: the opt sizes, moved where they would mislead a capture.
+    """Draw the feed to capture at: the opt sizes, changed where they would mislead a capture.
 
-    Each dynamic dim is at least 2 (a size of 1 broadcasts) and no two have the same size (equal
-    sizes may be taken for one dim), as far as their ranges allow it. The user's samples are taken
-    as they are where their sizes are so; else arrays like them are drawn.
+    As far as the ranges allow, each dynamic dim is at least 2 (a size of 1 broadcasts) and no two
+    have the same size (a capture may take equal sizes for one dim). Samples whose sizes meet this
+    are used unchanged; otherwise similar arrays are drawn.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -121,7 +122,7 @@ def _make_sample_feed(signature: Signature, samples: Feed) -> NamedFeed:
 
 
 def _opt_of_free_dim(dim: Dim, size: int) -> int:
-    """The size of the dim that this one follows from; its opt where there is none."""
+    """Return the size of the free dim that gives this size; its opt if none does."""
     base = size if dim.relation is None else dim.relation.base_of(size)
     return dim.free.opt if base is None else base
 
@@ -130,7 +131,7 @@ def _opt_of_free_dim(dim: Dim, size: int) -> int:
 class FeedDrawer:
     """Draws feeds of one signature from one seed.
 
-    `values` is what each input holds, at any sizes: `values_at` says it for some.
+    `values` holds the distribution of each input at any sizes; see `values_at`.
     """
 
     signature: Signature
@@ -139,7 +140,7 @@ class FeedDrawer:
 
     @classmethod
     def of(cls, signature: Signature, seed: int, samples: Feed | None) -> FeedDrawer:
-        """A drawer of values like the samples' or as the signature declares them."""
+        """Create a drawer of values like the samples' or as the signature declares."""
         arrays = {} if samples is None else check_samples(signature, samples)[0]
         values = {
             spec.name: distribution_of(spec, arrays.get(spec.name)) for spec in signature.inputs
@@ -147,14 +148,14 @@ class FeedDrawer:
         return cls(signature=signature, seed=seed, values=values)
 
     def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> ValueDistribution:
-        """What the input holds where the free dims have these sizes."""
+        """Return the distribution of the input at these sizes of the free dims."""
         if spec.values is None or not spec.values.follows:
             return self.values[spec.name]
         bounds = spec.values.at(self.signature.sizes_by_name(sizes))
         return replace(distribution_of(replace(spec, values=bounds), None), follows=True)
 
     def values_in(self, spec: InputSpec, arrays: Feed) -> ValueDistribution:
-        """What the input holds in a feed, by the sizes of its arrays."""
+        """Return the distribution of the input at the sizes of a feed's arrays."""
         pairs = [
             (dim, size)
             for one in self.signature.inputs
@@ -165,7 +166,7 @@ class FeedDrawer:
         return self.values_at(spec, free)
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
-        """One input of the feed of that name."""
+        """Draw one input of the named feed."""
         shape = [dim.size(sizes) for dim in spec.dims]
         values, generator = self.values_at(spec, sizes), make_generator(self.seed, feed, spec.name)
         if values.masks(spec):
@@ -173,12 +174,12 @@ class FeedDrawer:
         return values.draw(shape, generator)
 
     def feed(self, name: str, sizes: dict[str, int], kind: str = "shape") -> NamedFeed:
-        """The feed of that name at these sizes."""
+        """Draw the named feed at these sizes."""
         arrays = {spec.name: self.array(name, spec, sizes) for spec in self.signature.inputs}
         return NamedFeed(name=name, arrays=arrays, sizes=sizes, kind=kind)
 
     def corners(self) -> dict[str, NamedFeed]:
-        """All dims at their lowest, at their opt and at their highest."""
+        """Draw `min`, `opt` and `max`: all dims at their lowest, opt and highest."""
         dims = self.signature.free_dims
         pick: dict[str, Callable[[Dim], int]] = {
             "min": lambda dim: dim.low,
@@ -192,7 +193,7 @@ class FeedDrawer:
         }
 
     def at_ends(self, base: NamedFeed, names: Sequence[str]) -> Iterator[Feed]:
-        """The feed with these inputs full of their lowest value, and of their highest."""
+        """Yield the feed with these inputs filled with their lowest, then their highest value."""
         import numpy as np
 
         specs = [spec for spec in self.signature.inputs if spec.name in names]
@@ -206,7 +207,7 @@ class FeedDrawer:
             yield arrays
 
     def draw_negated(self, opt: NamedFeed) -> NamedFeed:
-        """`opt` with its floats mirrored."""
+        """Return `opt` with its floats mirrored."""
         arrays = dict(opt.arrays)
         for spec in self.signature.inputs:
             if spec.dtype in FLOATS:
@@ -214,7 +215,7 @@ class FeedDrawer:
         return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes, kind="value")
 
     def draw_seeded(self, name: str) -> NamedFeed:
-        """A feed at random sizes."""
+        """Draw a feed at random sizes."""
         sizes: dict[str, int] = {}
         for key, dim in self.signature.free_dims.items():
             generator = make_generator(self.seed, name, "size of", key)
@@ -222,7 +223,7 @@ class FeedDrawer:
         return self.feed(name, sizes, "seed")
 
     def draw_varied(self, opt: NamedFeed) -> Iterator[NamedFeed]:
-        """`opt` with one input redrawn, for each input that can vary."""
+        """Yield `opt` with one input redrawn, for each input that can vary."""
         import numpy as np
 
         for spec in self.signature.inputs if len(self.signature.inputs) > 1 else ():
@@ -235,16 +236,14 @@ class FeedDrawer:
                     break
 
 
-# The sizes to capture at: none that a capture could take for a constant or for another dim.
+# Sizes to capture at, which a capture cannot take for a constant or for another dim.
 
 
-_CAPTURE_LIMIT = (
-    1 << 10
-)  # a dim without bounds may take any size; this many are near enough to its opt
+_CAPTURE_LIMIT = 1 << 10  # upper limit for a dim without bounds
 
 
 def choose_example_sizes(signature: Signature) -> dict[str, int]:
-    """A size for each free dim, near its opt: all sizes different if the ranges allow it."""
+    """Choose a size for each free dim near its opt, all different if the ranges allow it."""
     followers = _list_followers(signature)
     options = {
         name: _nearest_sizes(dim, len(followers)) for name, dim in signature.free_dims.items()
@@ -254,7 +253,7 @@ def choose_example_sizes(signature: Signature) -> dict[str, int]:
 
 
 def is_unambiguous(signature: Signature, sizes: Mapping[str, int]) -> bool:
-    """Whether a capture at these sizes takes no dim for a constant or for another dim."""
+    """Whether a capture at these sizes cannot take a dim for a constant or for another dim."""
     dims, followers = signature.free_dims, _list_followers(signature)
     wide = all(sizes[name] >= 2 for name, dim in dims.items() if _largest_capture_size(dim) >= 2)  # noqa: PLR2004 - 1 broadcasts
     best = len(_all_sizes(choose_example_sizes(signature), followers))
@@ -262,7 +261,7 @@ def is_unambiguous(signature: Signature, sizes: Mapping[str, int]) -> bool:
 
 
 def _list_followers(signature: Signature) -> list[tuple[str, Relation]]:
-    """Each size that an input has: the free dim it follows from, and how. Equal ones once."""
+    """Return the free dim and the relation behind each distinct size of the inputs."""
     found = {
         (dim.free.name or "", dim.relation or Relation(base=dim.name or "")): None
         for dim in signature.dynamic_dims.values()
@@ -276,12 +275,11 @@ def _all_sizes(sizes: Mapping[str, int], followers: Sequence[tuple[str, Relation
 
 
 def _largest_capture_size(dim: Dim) -> int:
-    """The largest size to capture at."""
     return dim.high if dim.bounded else max(dim.high, _CAPTURE_LIMIT)
 
 
 def _nearest_sizes(dim: Dim, count: int) -> list[int]:
-    """The `count` sizes nearest to the opt, from 2 on where the range has any; larger first."""
+    """Return the `count` sizes nearest to opt, at least 2 if the range allows it, larger first."""
     low, high = min(max(dim.low, 2), _largest_capture_size(dim)), _largest_capture_size(dim)
     around = range(max(low, dim.opt - count), min(high, max(low, dim.opt) + count) + 1)
     return sorted(around, key=lambda size: (abs(size - dim.opt), -size))[:count]
@@ -292,7 +290,7 @@ def _assign_sizes(
     followers: Sequence[tuple[str, Relation]],
     used: frozenset[int],
 ) -> dict[str, int] | None:
-    """One size for each free dim, so that no two inputs' sizes are the same; None if none does."""
+    """Choose one size per free dim such that all input sizes differ; None if impossible."""
     if not options:
         return {}
     (name, sizes), rest = options[0], options[1:]
@@ -309,7 +307,7 @@ def _assign_sizes(
 def _assign_greedily(
     options: Mapping[str, Sequence[int]], followers: Sequence[tuple[str, Relation]]
 ) -> dict[str, int]:
-    """As many different sizes as come when each dim takes its nearest that is free."""
+    """Choose for each dim in turn the nearest size not yet used; repeats a size if none is free."""
     sizes: dict[str, int] = {}
     used: set[int] = set()
     for name, choice in options.items():

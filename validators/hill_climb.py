@@ -1,4 +1,4 @@
-"""A seeded hill climb on feeds: change those with the smallest margin, and keep what has less."""
+"""Seeded hill climbing on feeds: change the feeds with the smallest margin to find a worse one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from ..core.contract import Array, Feed
 
 SEARCH = "search"
-_KEPT = 8  # feeds that are climbed from at once, so that one hill is not all
-_STEPS = 1.0, 0.02  # of an input's spread: the first changes and the least
-_COOLING = 0.985  # after 250 changes the steps are the least
-_FAR = 8.0  # spreads: beyond what any input holds, and held back to its end
-_FRESH = 0.1  # share of the changes that are a new feed at random sizes instead
+_KEPT = 8  # feeds to climb from at once, so as not to search one hill only
+_STEPS = 1.0, 0.02  # of an input's spread: the first and the smallest step
+_COOLING = 0.985  # reaches the smallest step after 250 changes
+_FAR = 8.0  # spreads; exceeds any input's range, so that clipping gives the end of the range
+_FRESH = 0.1  # share of steps that draw a new feed at random sizes instead
 
 Score: TypeAlias = Callable[[NamedFeed], float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPoint:
-    """A feed and the headroom in dB that an artifact has on it."""
+    """A feed and the artifact's margin on it in dB."""
 
     feed: NamedFeed
     headroom: float
@@ -36,7 +36,7 @@ class SearchPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ClimbResult:
-    """The worst feed that was found, and how many were tried."""
+    """The worst feed found, and the number of feeds tried."""
 
     worst: SearchPoint
     tried: int
@@ -45,16 +45,17 @@ class ClimbResult:
 def hill_climb(
     starts: Sequence[SearchPoint], drawer: FeedDrawer, score: Score, *, more: Callable[[int], bool]
 ) -> ClimbResult:
-    """Change the feeds with the least headroom until `more` says no or a feed has none.
+    """Change the feeds with the smallest margin until `more` returns False or a margin is negative.
 
-    The changes depend on the drawer's seed and on what was found alone: a longer search begins with
-    the same feeds. All stay in the values that the drawer draws and in the declared sizes.
+    The changes depend only on the drawer's seed and on earlier results, so a longer search starts
+    with the same feeds. All feeds stay within the drawer's values and the declared sizes.
 
     Args:
-        starts: feeds with their headroom, one at least.
-        drawer: what the inputs hold, and the seed.
-        score: the headroom on a feed in dB, negative beyond a limit; None where it tells nothing.
-        more: asked before each change, with the number of feeds tried.
+        starts: at least one feed with its margin.
+        drawer: the values of the inputs, and the seed.
+        score: returns the margin on a feed in dB, negative over a limit; None if there is no
+            result.
+        more: called before each change with the number of feeds tried.
     """
     kept = sorted(starts, key=_point_headroom)[:_KEPT]
     known = {point.feed.name for point in starts}
@@ -72,7 +73,7 @@ def hill_climb(
 
 
 def _rename_feed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
-    """The feed under a name that no other has: an earlier search may have found `search-7` too."""
+    """Rename the feed if an earlier search used the name (`search-7`) too."""
     name = feed.name
     while name in known:
         name = f"{name}+"
@@ -86,7 +87,7 @@ def _point_headroom(point: SearchPoint) -> float:
 def _mutate_feed(
     kept: Sequence[SearchPoint], drawer: FeedDrawer, generator: np.random.Generator, number: int
 ) -> NamedFeed:
-    """A kept feed, the worse the likelier, with one input or all changed; or a fresh one."""
+    """Change one or all inputs of a kept feed, preferring the worst, or draw a new feed."""
     name = f"{SEARCH}-{number + 1}"
     if generator.random() < _FRESH:
         return replace(drawer.draw_seeded(name), kind=SEARCH)
@@ -110,7 +111,7 @@ def _is_same_feed(one: NamedFeed, other: NamedFeed) -> bool:
 
 
 class _InputMutation:
-    """Changes one input; `step` is relative to the spread of its values."""
+    """Random change of one input; `step` is relative to the spread of its values."""
 
     def __init__(
         self,
@@ -163,21 +164,21 @@ class _InputMutation:
         return np.where(self._some(array), mirrored, array)
 
     def _ends(self, array: Array) -> Array:
-        """Some elements at an end of what the input holds."""
+        """Move some elements to an end of the input's range."""
         import numpy as np
 
         far = array + self.generator.choice((-1.0, 1.0)) * _FAR * self._spread
         return np.where(self._some(array), far, array)
 
     def _sparse(self, array: Array) -> Array:
-        """Some elements drawn anew: of integers a token or more."""
+        """Redraw some elements; for integers, one token or more."""
         import numpy as np
 
         fresh = self.values.draw(array.shape, self.generator)
         return np.asarray(np.where(self._some(array), fresh, array)).astype(array.dtype)
 
     def _some(self, array: Array) -> Array:
-        """A random choice of elements, one at least, fewer as the steps get smaller."""
+        """Choose random elements, at least one, and fewer as the steps get smaller."""
         import numpy as np
 
         share = self.generator.random() * min(self.step, 0.5)
@@ -186,7 +187,7 @@ class _InputMutation:
         return chosen
 
     def _blend(self, array: Array, other: Array) -> Array:
-        """A blend with another feed; of integers some of its elements."""
+        """Blend with another feed; for integers, copy some of its elements."""
         import numpy as np
 
         if self.spec.dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""Whether an artifact's outputs follow its inputs as eager's do, and are equal for equal rows."""
+"""Check that an artifact's outputs depend on its inputs as eager's do, and on no row's place."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ..core.verdict import Tolerance
     from .output_pairs import ArtifactOutputs, OutputPair, ReferenceOutputs
 
-# Eager must move by more than this share of the tolerance before an artifact that does not move
-# is called wrong: below it, an artifact of that precision may round the move away.
+# Share of the tolerance that eager must move by before an artifact that does not move is wrong. An
+# artifact of that precision may round a smaller movement away.
 _RESOLUTION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSensitivity:
-    """What is wrong with how an artifact follows its inputs, and what could not be told."""
+    """Faults in how an artifact follows its inputs, and notes where the check was inconclusive."""
 
     faults: tuple[Reason, ...]
     notes: tuple[str, ...]
@@ -39,9 +39,9 @@ def check_input_sensitivity(
 ) -> InputSensitivity:
     """Find ignored inputs and constant outputs.
 
-    An input is ignored when eager's outputs moved with it and the artifact's are the same bit for
-    bit, between `opt` and the input's `vary:` feed, or, for an only input, between feeds of the
-    same shapes. An output is constant when the same holds of it over all feeds.
+    An input is ignored if eager's outputs change with it while the artifact's stay bitwise equal,
+    between `opt` and the input's `vary:` feed or, for a single input, between feeds of the same
+    shapes. An output is constant if the same applies to it over all feeds.
     """
     faults: list[Reason] = []
     notes: list[str] = []
@@ -64,7 +64,7 @@ def check_input_sensitivity(
 
 @dataclass(frozen=True, kw_only=True)
 class _InputMove:
-    """What changing one input did: to eager at all, to eager beyond rounding, to the artifact."""
+    """Whether one input moved eager at all, eager beyond rounding, and the artifact."""
 
     eager: bool
     clearly: bool
@@ -74,7 +74,7 @@ class _InputMove:
 def _judge_input(
     name: str, moves: Sequence[_InputMove], *, taken: bool
 ) -> tuple[list[str], list[str]]:
-    """The fault and the note about one input, at most one of each."""
+    """Return at most one fault and one note about one input."""
     still = [move for move in moves if move.eager and not move.artifact]
     if not taken:
         if any(move.eager for move in moves):
@@ -96,7 +96,7 @@ def _judge_input(
 def _find_trials(
     pairs: Sequence[OutputPair], name: str, signature: Signature
 ) -> Iterator[tuple[OutputPair, OutputPair]]:
-    """Pairs of feeds that differ in one input alone."""
+    """Yield pairs of feeds that differ in one input only."""
     if len(signature.inputs) == 1:
         yield from _same_shape_pairs(pairs)
         return
@@ -107,7 +107,7 @@ def _find_trials(
 
 
 def _same_shape_pairs(pairs: Sequence[OutputPair]) -> Iterator[tuple[OutputPair, OutputPair]]:
-    """Each feed with the first one of its shapes."""
+    """Yield each feed with the first feed of the same shapes."""
     first: dict[tuple[tuple[int, ...], ...], OutputPair] = {}
     for pair in pairs:
         base = first.setdefault(tuple(array.shape for array in pair.feed.arrays.values()), pair)
@@ -118,7 +118,7 @@ def _same_shape_pairs(pairs: Sequence[OutputPair]) -> Iterator[tuple[OutputPair,
 def _measure_move(
     base: OutputPair, other: OutputPair, signature: Signature, tolerance: Tolerance
 ) -> _InputMove:
-    wanted = signature.outputs  # eager has them all
+    wanted = signature.outputs  # eager has all outputs
     names = [n for n in wanted if n in base.artifact and n in other.artifact]
     return _InputMove(
         eager=any(not _is_same_array(base.eager[n], other.eager[n]) for n in wanted),
@@ -128,7 +128,7 @@ def _measure_move(
 
 
 def _is_constant_output(name: str, pairs: Sequence[OutputPair], tolerance: Tolerance) -> bool:
-    """Whether an output never changes between feeds of one shape, while eager's does."""
+    """Whether an output never changes between feeds of one shape while eager's does."""
     trials = [pair for pair in _same_shape_pairs(pairs) if all(name in p.artifact for p in pair)]
     return _are_all_same((a.artifact[name], b.artifact[name]) for a, b in trials) and any(
         _differs_clearly(base.eager[name], other.eager[name], tolerance) for base, other in trials
@@ -151,7 +151,7 @@ def _is_same_array(first: Array, second: Array) -> bool:
 def _differs_clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
     """Whether two arrays differ by more than rounding at this tolerance's precision.
 
-    The fill of the first is left to itself: beside -1e4 every answer would seem to stand still.
+    Fill is measured separately: beside -1e4, any other change would seem negligible.
     """
     comparable = first.shape == second.shape and first.dtype == second.dtype
     if not comparable or first.dtype.kind not in "fc" or not is_numeric(first):
@@ -167,23 +167,23 @@ def _moves_beyond(found: Measures, atol: float, rtol: float) -> bool:
     return found.max_abs > atol + rtol * found.peak
 
 
-# Whether equal rows come out equal: what becomes of a row must not hang on its place.
+# Rows must not depend on their place: equal rows must give equal results.
 
 
-# Kernels take rows in blocks and treat the last ones otherwise, so equal rows differ by roundoff,
-# in eager as well. Two rows that each pass may be apart by twice the tolerance; an eighth of that
-# is still tens of units of roundoff in every precision.
+# Kernels process rows in blocks and treat the last ones differently, so equal rows differ by
+# roundoff, in eager too. Two rows that each pass may differ by twice the tolerance; an eighth of
+# that is still tens of units of roundoff in every precision.
 _SHARE, _TIMES = 1 / 4, 8.0
 
 
 def find_unequal_rows(
     reference: ReferenceOutputs, reply: ArtifactOutputs, tolerance: Tolerance
 ) -> tuple[str, ...]:
-    """The float outputs whose rows differ in the artifact and agree in eager.
+    """Return faults for float outputs whose rows differ in the artifact but agree in eager.
 
-    The feed is one row repeated. Rows agree if no two are further apart than a quarter of
-    `atol + rtol * peak`, or than 8 times what eager's own are. An output without the feed's rows on
-    its first axis is passed over, and so is one with NaN or Inf: the judge looks at those.
+    The feed repeats one row. Rows agree if no two differ by more than a quarter of `atol + rtol *
+    peak`, or than 8 times eager's own difference. Outputs without the feed's rows on the first axis
+    are skipped.
     """
     faults = []
     for name, eager in reference.outputs.items():
@@ -204,6 +204,6 @@ def find_unequal_rows(
 
 
 def _largest_spread(array: Array) -> float:
-    """How far equal elements of two rows are apart at most."""
+    """Return the largest difference between equal elements of two rows."""
     wide = array.astype("float64")
     return float((wide.max(axis=0) - wide.min(axis=0)).max())

@@ -1,4 +1,4 @@
-"""Judge one artifact's outputs beside eager's on every feed: a Verdict, notes, histograms."""
+"""Judge an artifact's outputs against eager's on every feed: verdict, notes and histograms."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ArtifactOutputs", "ReferenceOutputs", "judge"]
 
-_MOST = 1e30  # times the floor: a number that JSON can hold
+_MOST = 1e30  # times the floor; a finite limit because JSON has no Inf
 
 
-def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what is asked of both
+def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
     *,
     artifact: str,
     references: Sequence[ReferenceOutputs],
@@ -55,27 +55,26 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
 ) -> Verdict:
     """Judge one artifact on all feeds.
 
-    It passes if it answered every feed, with the signature's outputs in the signature's order,
-    each within tolerance, in each channel too (see `measure_channels`), and follows
-    every input that eager follows. If it refused every feed, the state is
-    `error`: there was nothing to judge.
+    It passes if it accepted every feed, returned the signature's outputs in order, each within
+    tolerance and in each channel (see `measure_channels`), and follows every input that eager
+    follows. If it rejected every feed, the state is `error`.
 
     Args:
         artifact: the name of the artifact.
-        references: eager's outputs, one for each feed.
-        replies: the artifact's, in the order of `references`.
-        tolerance: what an output may differ by.
-        device: where the artifact ran.
+        references: eager's outputs, one entry per feed.
+        replies: the artifact's outputs, in the order of `references`.
+        tolerance: the allowed errors.
+        device: the device that the artifact ran on.
         artifact_inputs: the inputs that the artifact itself takes.
-        signature: the inputs and outputs that it should have.
-        loose: names of feeds whose values are none of the artifact's business, as noise is none of
-            a model's that was calibrated with images: there only shapes, dtypes and NaN/Inf count.
-        by_channel: whether each channel is judged at its own scale too. The noise of 8-bit tensors
-            is one for all their channels, and a quiet one drowns in it by design: there, groups of
-            channels are judged at theirs (see `measure_groups`).
+        signature: the expected inputs and outputs.
+        loose: names of feeds on which only shapes, dtypes and NaN/Inf count, such as noise for a
+            model that was calibrated with images.
+        by_channel: whether to judge each channel at its own scale too. All channels of an 8-bit
+            tensor share one noise, which hides quiet channels by design; for these, groups of
+            channels are judged instead (see `measure_groups`).
 
     Raises:
-        RuntimeError: a bug of ours: nothing to judge, or an array that would be compared with
+        RuntimeError: an internal error: nothing to judge, or an array would be compared with
             itself.
     """
     _refuse_invalid(references, replies, signature)
@@ -140,7 +139,7 @@ def _pair_outputs(
 
 @dataclass(frozen=True, kw_only=True)
 class _OutputMeasures:
-    """One output on all feeds that count."""
+    """Measurements of one output on all feeds that count."""
 
     outputs: list[OutputVerdict]
     channels: tuple[ChannelVerdict, ...]
@@ -151,7 +150,7 @@ class _OutputMeasures:
 def _measure_against_eager(
     name: str, pairs: Sequence[OutputPair], limits: Tolerance, by_channel: bool
 ) -> _OutputMeasures:
-    """Measure an output against eager and, where that is what it is held to, against float64."""
+    """Measure an output against eager and, if the tolerance has a floor factor, against float64."""
     pairs = [pair for pair in pairs if name not in pair.left_out]
     outputs = measure_output(name, pairs, loose=False)
     if any(o.form for o in outputs) or not pairs or pairs[0].eager[name].dtype.kind not in "fc":
@@ -182,7 +181,7 @@ def _add_floor(output: OutputVerdict, floors: NoiseFloors) -> OutputVerdict:
 def _refuse_invalid(
     references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs], signature: Signature
 ) -> None:
-    """Refuse what would pass, or fail, for no fault of the artifact's."""
+    """Raise on inputs that would decide the verdict regardless of the artifact."""
     import numpy as np
 
     if not references or not signature.outputs:
@@ -200,7 +199,7 @@ def _refuse_invalid(
 
 
 def _check_names(pairs: Sequence[OutputPair], signature: Signature) -> list[Reason]:
-    """Outputs that are missing, too many or in another order, each told once."""
+    """Return outputs that are missing, extra or reordered, each once."""
     wanted = signature.outputs
     found: dict[str, None] = {}
     for pair in pairs:
@@ -215,7 +214,7 @@ def _check_names(pairs: Sequence[OutputPair], signature: Signature) -> list[Reas
 def _describe_refusals(
     references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
 ) -> list[Reason]:
-    """The first feed that the artifact refused, and how many more."""
+    """Describe the first feed that the artifact rejected, and count the others."""
     refused = [
         (reference.feed, " ".join(reply.error.split()))
         for reference, reply in zip(references, replies, strict=True)
@@ -231,13 +230,13 @@ def _describe_refusals(
     return [Reason(code=code, text=f"{text}: {error}", fault=True, feed=feed.name)]
 
 
-# What a reader should know of outputs that passed all the same.
+# Notes on outputs that passed.
 
 
 def collect_notes(
     verdict: Verdict, pairs: Sequence[OutputPair], told: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The notes on all outputs, feeds as `told` describes them."""
+    """Return the notes on all outputs; `told` describes feeds by name."""
     names = dict.fromkeys(output.output for output in verdict.outputs)
     notes: list[str] = []
     for name in names:
@@ -280,14 +279,14 @@ def _output_notes(
         )
 
 
-# An output's values as counts, eager's beside the artifact's: for the eye.
+# Histograms of an output's values, eager's beside the artifact's, for reports.
 
 
 _BINS = 24
 
 
 def make_histograms(verdict: Verdict, pairs: Sequence[OutputPair]) -> tuple[Histogram, ...]:
-    """One for each float output, of the feed on which it came nearest to its limit."""
+    """Make a histogram per float output, on the feed with the smallest margin."""
     by_name = {pair.feed.name: pair for pair in pairs}
     found: dict[str, OutputVerdict] = {}
     for output in verdict.outputs:
@@ -301,7 +300,7 @@ def make_histograms(verdict: Verdict, pairs: Sequence[OutputPair]) -> tuple[Hist
 
 
 def _make_histogram(name: str, pair: OutputPair) -> Histogram | None:
-    """24 bins over the finite values of both; fill is left out."""
+    """Count the finite values of both in 24 bins, ignoring fill."""
     import numpy as np
 
     if pair.eager[name].dtype.kind != "f":
@@ -315,7 +314,7 @@ def _make_histogram(name: str, pair: OutputPair) -> Histogram | None:
     if not low < high:
         return None
     edges = np.linspace(low, high, _BINS + 1)
-    if not (np.diff(edges) > 0).all():  # closer than float64 can tell
+    if not (np.diff(edges) > 0).all():  # closer than float64 resolves
         return None
     counts = [np.histogram(side.astype(np.float64), edges)[0] for side in sides]
     return Histogram(

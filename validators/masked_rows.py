@@ -1,4 +1,4 @@
-"""Differences in positions that do not count: those a mask hides, and padding."""
+"""Find differences in positions that do not count: masked positions and padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..core.verdict import Tolerance
     from .output_pairs import ArtifactOutputs, ReferenceOutputs
 
-_RANK = 2  # a mask is [batch, position]
+_RANK = 2  # dims of a mask: [batch, position]
 
 
 def differs_behind_masks(
@@ -21,10 +21,11 @@ def differs_behind_masks(
     tolerance: Tolerance,
     outputs: Sequence[str],
 ) -> bool | None:
-    """Whether these outputs differ in masked positions alone; None where that cannot be told.
+    """Whether these outputs differ in masked positions only; None if that is undecidable.
 
-    Elements differ by more than `atol + rtol * peak`, the peak that of eager's visible positions.
-    The positions of an output are the one axis beside the first that is as long as the mask.
+    Elements differ if they are more than `atol + rtol * peak` apart, with the peak of eager's
+    visible positions. The position axis of an output is the only axis but the first with the mask's
+    length.
     """
     masks = list(_list_masks(reference))
     if len(masks) != 1 or not outputs:
@@ -46,13 +47,13 @@ def differs_behind_masks(
 def drop_masked_row(
     reference: ReferenceOutputs, reply: ArtifactOutputs, others: Sequence[ReferenceOutputs] = ()
 ) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
-    """Both answers without the last row, which a mask hides; None where no output has rows.
+    """Return both results without the last row, which a mask hides; None if no output has rows.
 
-    The feed's name says so, as one name stands for one judging. The rows of an output are along
-    the axes that are as long as the mask on all `others` too, where its length varies: the scores
-    of images by texts have the rows of a text mask in axis 1. An output without such an axis says
-    nothing of rows, and eager's own stands for it. Where the length never varies, the first axis of
-    every output has to be as long. What is NaN or Inf of eager's in other rows is not judged.
+    The feed gets another name, as names identify judgments. An output's row axes are those that
+    have the mask's length on all `others` too, if that length varies: scores of images by texts
+    have the rows of a text mask in axis 1. An output without such an axis is replaced by eager's.
+    If the length never varies, the first axis of every output must have it. Places where eager has
+    NaN or Inf in other rows are not judged.
     """
     import numpy as np
 
@@ -83,7 +84,7 @@ def drop_masked_row(
 
 
 def _drop_last(array: Array, axes: Collection[int]) -> Array:
-    """A copy without what is last along each of these axes."""
+    """Copy the array without the last element along each of these axes."""
     kept = (slice(None, -1 if axis in axes else None) for axis in range(array.ndim))
     return array[tuple(kept)].copy()
 
@@ -91,7 +92,7 @@ def _drop_last(array: Array, axes: Collection[int]) -> Array:
 def _find_row_axes(
     reference: ReferenceOutputs, others: Sequence[ReferenceOutputs]
 ) -> dict[str, set[int]]:
-    """The axes of each output that are as long as the mask has rows; nothing where none has any."""
+    """Return each output's axes with as many elements as the mask has rows; empty if none has."""
     mask = next((name for name, _ in _masks_by_name(reference)), None)
     if mask is None:
         return {}
@@ -125,7 +126,7 @@ def _list_masks(reference: ReferenceOutputs) -> Iterator[Array]:
 
 
 def _masks_by_name(reference: ReferenceOutputs) -> Iterator[tuple[str, Array]]:
-    """The feed's masks by row and position, 1 where a place is kept, that hide something."""
+    """Yield [row, position] masks that hide something, normalised so that 1 keeps a position."""
     for name, array in reference.feed.arrays.items():
         whole = array.ndim == _RANK and array.dtype.kind in "biu"
         if whole and array.size and set(array.ravel().tolist()) == {0, 1}:
@@ -133,13 +134,13 @@ def _masks_by_name(reference: ReferenceOutputs) -> Iterator[tuple[str, Array]]:
 
 
 def _position_axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:
-    """Where the positions are; None where the rows differ in number, or no one axis is as long."""
+    """Return the position axis; None if the row counts differ or the axis is ambiguous."""
     found = [axis for axis, size in enumerate(shape) if axis and size == mask[1]]
     return found[0] if shape and shape[0] == mask[0] and len(found) == 1 else None
 
 
 def _broadcast_mask(mask: Array, rank: int, axis: int) -> Array:
-    """The mask in the output's form, True where something is visible."""
+    """Reshape the mask to broadcast to the output, with True for visible positions."""
     shape = [1] * rank
     shape[0], shape[axis] = mask.shape
     return mask.reshape(shape).astype(bool)
@@ -157,23 +158,23 @@ def _differs_visibly(eager: Array, array: Array, visible: Array, tolerance: Tole
     return bool((np.abs(one - other) > tolerance.atol + tolerance.rtol * peak).any())
 
 
-# Whether two of eager's own paths differ in padded positions alone.
+# Whether two of eager's own paths differ in padded positions only.
 
 
-_PADDING_TOLERANCE = 1e-5  # of the peak: the order of sums alone
-_FILL_TOLERANCE = 1e-6  # of the peak: positions of fill are one another's equal
-_SEVERAL = 2  # positions: of one alone nobody can say that it is fill
+_PADDING_TOLERANCE = 1e-5  # of the peak: allows for the summation order
+_FILL_TOLERANCE = 1e-6  # of the peak: positions of fill are equal
+_SEVERAL = 2  # positions; a single one cannot be identified as fill
 
 
 def count_padded_positions(paths: Sequence[tuple[Outputs, Outputs]]) -> int | None:
-    """How many positions the two paths give otherwise; None where not all of them are padding.
+    """Count the positions where the two paths differ; None if not all of them are padding.
 
-    A position is padding where the first path gives fill: one and the same row of the last axis
-    (or one and the same element) in all positions that differ, on all feeds, zeros or at least
-    two of them. What a padded position leaks into (a mean over all of them) is no fill.
+    A position is padding if the first path has fill there: the same row of the last axis (or the
+    same element) in all positions that differ, on all feeds, and either zeros or at least two of
+    them. Values that padding leaks into (a mean over all positions) are not fill.
 
     Args:
-        paths: by feed, the outputs of the path with fill and those of the other.
+        paths: per feed, the outputs of the path with fill and those of the other path.
     """
     total = 0
     for name in paths[0][0] if paths else ():
@@ -185,7 +186,7 @@ def count_padded_positions(paths: Sequence[tuple[Outputs, Outputs]]) -> int | No
 
 
 def _count_padded(arrays: Sequence[tuple[Array, Array]]) -> int | None:
-    """As `count_padded_positions`, for one output."""
+    """Count padded positions of one output, as `count_padded_positions` does."""
     import numpy as np
 
     rows, elements, peak = [], [], 0.0
@@ -205,7 +206,7 @@ def _count_padded(arrays: Sequence[tuple[Array, Array]]) -> int | None:
 
 
 def _find_differences(one: Array, other: Array) -> tuple[Array, Array | None]:
-    """The first, and where the two differ; None where that cannot be padding."""
+    """Return the first array, and where the two differ; None if that cannot be padding."""
     import numpy as np
 
     if one.dtype.kind != "f" or one.ndim == 0:

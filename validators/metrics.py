@@ -1,4 +1,4 @@
-"""The numbers on one array beside another: errors, SQNR, cosine, agreement; fill values apart."""
+"""Measure one array against another: errors, SQNR, cosine, agreement; fill values separately."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-# Elements taken at once: 128 kB as float64, which stay in cache and are not given back to the
-# system in between (three times as fast as blocks of 1 MB). A row of classes may be longer.
+# Elements per block: 128 kB as float64, which stays in cache and is not returned to the system
+# between blocks (three times as fast as 1 MB). A row of classes may be longer.
 BLOCK = 1 << 14
-# Last dims for which "which one is largest" is a question that a user asks.
+# Sizes of a last dim for which the index of the largest element is meaningful.
 CLASSES = range(2, 100_001)
-_TIE = 4.0  # RMS errors: an element this near the largest may as well be the largest
-_TOP, _TOP_FROM = 5, 10  # of so many elements a row on
+_TIE = 4.0  # RMS errors: an element this near the largest counts as tied with it
+_TOP, _TOP_FROM = 5, 10  # top-5 agreement is measured from ten elements per row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """What was measured; with e = eager, a = artifact, over the elements finite in both.
+    """Measurements with e = eager and a = artifact, over the elements finite in both.
 
     Attributes:
-        size: elements of the array.
-        compared: elements finite in both (and within the magnitudes asked for), over which the
-            errors are.
-        differing: elements that are not equal; NaN equals NaN.
+        size: number of elements of the array.
+        compared: number of elements that the errors cover: finite in both and within the requested
+            magnitudes.
+        differing: number of elements that are not equal; NaN equals NaN.
         max_abs: max |a - e|.
         mean_abs: mean |a - e|.
         max_rel: max |a - e| / |e|, over elements with e != 0.
-        relative_l2: sqrt(sum (a - e)^2 / sum e^2); None when e is all zero.
-        cosine: sum a*e / (sqrt(sum a^2) * sqrt(sum e^2)); None when a side is all zero.
-        sqnr: 10 log10(sum e^2 / sum (a - e)^2) in dB; None when there is no error, or no signal.
+        relative_l2: sqrt(sum (a - e)^2 / sum e^2); None if e is all zero.
+        cosine: sum a*e / (sqrt(sum a^2) * sqrt(sum e^2)); None if either side is all zero.
+        sqnr: 10 log10(sum e^2 / sum (a - e)^2) in dB; None without error or without signal.
         argmax_agreement: share of rows (last axis) whose largest element is at the same place.
-        top1_agreement: the same, where eager's element at the artifact's place may also be as large
-            as eager's largest within four times the RMS error of the array.
-        top5_agreement: share of eager's five largest of each row that are among the artifact's
-            five; None below ten elements a row.
-        rows: how many rows that is.
-        nonfinite_eager: NaN and Inf in e.
-        nonfinite_artifact: NaN and Inf in a.
-        nonfinite_mismatch: places where one side is NaN or Inf and the other is not the same.
+        top1_agreement: like `argmax_agreement`, but a row also agrees if eager's element at the
+            artifact's place is within four times the array's RMS error of eager's largest.
+        top5_agreement: share of eager's five largest per row that are among the artifact's five;
+            None below ten elements per row.
+        rows: number of these rows.
+        nonfinite_eager: number of NaN and Inf in e.
+        nonfinite_artifact: number of NaN and Inf in a.
+        nonfinite_mismatch: number of places where one side is NaN or Inf and the other differs.
         peak: max |e|, over the compared elements.
         signal: mean e^2.
         noise: mean (a - e)^2.
@@ -83,13 +83,13 @@ def measure_arrays(
 ) -> Measures:
     """Measure `artifact` against `eager`, in float64 and block by block.
 
-    Memory: some ten blocks of at most 1 MB beside the two arrays, whatever their size and strides.
+    Memory: about ten blocks of at most 1 MB beside the two arrays, whatever their size and strides.
 
     Args:
-        eager: the reference, of any shape and numeric dtype; empty and 0-d included.
-        artifact: what is judged, of the same shape; complex numbers count as two real ones.
-        above: errors are over elements with |e| above this alone.
-        upto: errors are over elements with |e| up to this alone.
+        eager: the reference, of any shape and numeric dtype, including empty and 0-d.
+        artifact: the array to judge, of the same shape; a complex number counts as two real ones.
+        above: measure errors only where |e| is above this.
+        upto: measure errors only where |e| is at most this.
 
     Raises:
         ValueError: the shapes differ, or an array is not numeric.
@@ -107,7 +107,7 @@ def measure_arrays(
 
 
 def to_decibel(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise) in dB; None where it is not a finite number."""
+    """Return 10 log10(signal / noise) in dB; None if it is not finite."""
     ratio = _divide(signal, noise)
     return 10 * math.log10(ratio) if ratio else None
 
@@ -118,9 +118,9 @@ def is_numeric(array: Array) -> bool:
 
 
 def iter_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Arrays of one shape in small pieces: views, whatever the strides.
+    """Split arrays of one shape into small blocks, which are views whatever the strides.
 
-    Axes are cut from the front, and a last axis of up to `CLASSES` stays whole.
+    Axes are split from the front; a last axis within `CLASSES` stays whole.
     """
     first = arrays[0]
     if first.size <= BLOCK or (first.ndim == 1 and len(first) in CLASSES):
@@ -139,14 +139,14 @@ def _has_ranks(eager: Array) -> bool:
 
 
 def _real_parts(array: Array) -> Array:
-    """Real and imaginary parts, beside each other in a last axis."""
+    """Stack real and imaginary parts along a new last axis."""
     import numpy as np
 
     return np.stack([array.real, array.imag], axis=-1)
 
 
 def _inner_product(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """The sum of products, in this thread: a BLAS starts others, whose waiting is CPU time."""
+    """Sum products in this thread; BLAS threads would burn CPU time while they wait."""
     import numpy as np
 
     return float(np.einsum("i,i->", one, other))
@@ -161,7 +161,7 @@ def _divide(above: float, below: float) -> float | None:
 
 @dataclass(kw_only=True)
 class _BlockSums:
-    """What is added up over the blocks of one pair of arrays."""
+    """Accumulates sums over the blocks of one pair of arrays."""
 
     above: float
     upto: float
@@ -211,7 +211,7 @@ class _BlockSums:
             self._sum(truth[kept], answer[kept])
 
     def _rank(self, eager: Array, artifact: Array) -> None:
-        """Count rows that agree, and how far below the largest eager's element is where not."""
+        """Count rows that agree; for others, record how far eager's value is below its largest."""
         import numpy as np
 
         eager, artifact = (a.reshape(-1, a.shape[-1]) for a in (eager, artifact))
@@ -221,7 +221,7 @@ class _BlockSums:
         self.agreeing += len(best) - len(missed)
         if len(missed):
             largest = eager[missed, best[missed]].astype(np.float64)
-            with np.errstate(invalid="ignore"):  # Inf - Inf: NaN, which is no tie
+            with np.errstate(invalid="ignore"):  # Inf - Inf gives NaN, which is not a tie
                 self.margins += (largest - eager[missed, theirs[missed]]).tolist()
         if eager.shape[-1] >= _TOP_FROM:
             first, second = (
@@ -230,14 +230,14 @@ class _BlockSums:
             self.among += int((first[:, :, None] == second[:, None, :]).sum())
 
     def _ties(self, rms: float) -> int:
-        """Rows whose largest element is elsewhere by less than the errors explain."""
+        """Count disagreeing rows where the errors explain the difference."""
         return sum(margin <= _TIE * rms for margin in self.margins)
 
     def _sum(self, truth: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
         """Add the sums over 1-d float64 pieces without NaN or Inf."""
         import numpy as np
 
-        with np.errstate(over="ignore"):  # float64 near its end: Inf, and None in the measures
+        with np.errstate(over="ignore"):  # float64 near its limits: Inf gives None
             error = np.abs(answer - truth)
             size = np.abs(truth)
             self.compared += truth.size
@@ -254,7 +254,6 @@ class _BlockSums:
             self.max_rel = max(self.max_rel, float(relative.max()))
 
     def measures(self) -> Measures:
-        """The measures that these sums make."""
         n = self.compared
         square = _divide(self.noise, self.signal)
         rms = math.sqrt(self.noise / n) if n else 0.0
@@ -282,36 +281,36 @@ class _BlockSums:
         )
 
 
-# Fill values, such as the -1e4 that an additive mask puts on logits, apart from the answers.
+# Fill values, such as the -1e4 that an additive mask puts on logits, measured separately.
 
 
-# Magnitudes this large, and this many times what the others usually are, are fill: as a scale they
-# would make every error among the others look small. Half of 1e4, since a mask's -1e4 is added to
-# logits and may come out as -9998.
+# A magnitude is fill if it is this large and this many times the median: at that scale, every error
+# in the other elements would look small. The first limit is half of 1e4 because a mask adds -1e4 to
+# logits, which may give -9998.
 _FILL_FROM, _FILL_ABOVE = 5e3, 1e3
-# A mask may cover most of an output, and large logits are no thousandth of -1e4. Where no magnitude
-# at all lies between these shares of the peak, and some below, what is above is fill as well: the
-# narrower the void, the more alike fill must be.
+# A mask may cover most of an output, and large logits exceed a thousandth of 1e4. If no magnitude
+# lies between these shares of the peak and some lie below, those above are fill too: the narrower
+# the gap, the more uniform fill must be.
 _VOID_RULES = (0.001, 0.4), (0.01, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillSplit:
-    """The measures of an output's answers, and of its fill values where it has any."""
+    """The measures of an output's regular elements, and of its fill values if it has any."""
 
     answers: Measures
     fill: Measures | None = None
 
     @property
     def parts(self) -> tuple[Measures, ...]:
-        """Both, or the answers alone."""
+        """The measures of the regular elements, then of fill if there is any."""
         return (self.answers,) if self.fill is None else (self.answers, self.fill)
 
 
 def measure_with_fill(eager: Array, artifact: Array) -> FillSplit:
-    """Measure two numeric arrays of one shape, the elements where eager holds fill on their own.
+    """Measure two numeric arrays of one shape, with eager's fill elements separate.
 
-    Counts of elements (`size`, `differing`, the non-finite ones) are over all in both.
+    Element counts (`size`, `differing`, the non-finite ones) cover all elements in both parts.
     """
     limit = fill_limit(eager)
     if limit == math.inf:
@@ -323,10 +322,10 @@ def measure_with_fill(eager: Array, artifact: Array) -> FillSplit:
 
 
 def fill_limit(eager: Array) -> float:
-    """The magnitude above which elements are fill; Inf where there is none.
+    """Return the magnitude above which elements are fill; Inf if there is no fill.
 
-    If the peak is at least 5e3 it is 1e3 times the median of |e| over the nonzero elements, if the
-    peak is above that; or else the upper end of a void in the magnitudes.
+    For a peak of at least 5e3, the limit is 1e3 times the median of nonzero |e| if the peak exceeds
+    that, and the upper end of a gap in the magnitudes otherwise.
     """
     import numpy as np
 
@@ -336,22 +335,22 @@ def fill_limit(eager: Array) -> float:
     if peak < _FILL_FROM:
         return math.inf
     sizes = np.concatenate([size[size > 0] for size in _magnitudes(eager)])
-    with np.errstate(over="ignore"):  # float64 near its end: Inf, which is above any peak
+    with np.errstate(over="ignore"):  # float64 near its limits: Inf exceeds any peak
         limit = _FILL_ABOVE * float(np.median(sizes))
     return limit if limit < peak else _find_void_end(sizes / peak) * peak
 
 
 def _find_void_end(shares: Array) -> float:
-    """The upper end of the first void, as a share of the peak; Inf where there is none."""
+    """Return the upper end of the first gap, as a share of the peak; Inf if there is none."""
     for low, high in _VOID_RULES:
         below = shares < low
         if below.any() and (below | (shares >= high)).all():
-            return high * (1 - 1e-6)  # just below what is at its very end
+            return high * (1 - 1e-6)  # just below the values at the upper end
     return math.inf
 
 
 def _magnitudes(eager: Array) -> Iterator[Array]:
-    """The magnitudes of the finite elements, in their own dtype and block by block."""
+    """Yield the magnitudes of the finite elements, in their own dtype and block by block."""
     import numpy as np
 
     for block, _ in iter_blocks(eager, eager):

@@ -1,9 +1,9 @@
-"""Whether an artifact holds the checkpoint's weights, and whether two models are one.
+"""Check that an artifact holds the checkpoint's weights, and that two models are the same.
 
-A weight that is off by a thousandth in a large layer moves the outputs by less than roundoff, and
-no comparison of outputs finds it. The constants themselves do: a good fp32 conversion keeps a
-weight bit for bit, turned over or not, or folds another constant into it, which changes whole rows:
-a batch norm multiplies each row by one number, and what is altered stands out in its row as well.
+A weight of a large layer that is off by a thousandth moves the outputs by less than roundoff, so
+comparing outputs cannot find it. Comparing constants can: a good fp32 conversion keeps a weight bit
+for bit, possibly transposed, or folds another constant into it, which changes whole rows. A batch
+norm multiplies each row by one number, and an altered element stands out in its row.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LEAST_ELEMENTS = 16  # elements: smaller constants are alike by chance
-_ALIKE_SHARE = 0.9  # of the elements that are not zero are equal: it is that weight, altered
-_ROUNDED = 1e-6  # of an element: eight units in the last place, which another rounding explains
-_TINY = 1e-30  # denormals are flushed to zero by some runtimes
-_MATRIX = 2  # dims
-_GLANCE = 6  # rows that tell whether two weights of one size have anything to do with each other
-_ROW = 8  # elements, of which one or two that are altered do not move the median
+LEAST_ELEMENTS = 16  # smaller constants match by chance
+_ALIKE_SHARE = 0.9  # share of equal nonzero elements in an altered weight
+_ROUNDED = 1e-6  # of an element: eight units in the last place, which a different rounding explains
+_TINY = 1e-30  # some runtimes flush denormals to zero
+_MATRIX = 2
+_GLANCE = 6  # rows to sample to find out whether two weights of one size are related
+_ROW = 8  # elements; in a row this long, one or two altered elements do not move the median
 
-# Asked with a test: whether any tensor that eager computes passes it.
+# Takes a test; returns whether any tensor that eager computes passes it.
 ComputedTest: TypeAlias = Callable[[Callable[[Array], bool]], bool]
 
 
@@ -37,16 +37,16 @@ def find_altered_weights(
     *,
     computed: ComputedTest = lambda _: False,
 ) -> tuple[str, ...]:
-    """What is wrong with constants that are a weight but for some elements.
+    """Describe constants that equal a weight except for some elements.
 
-    A weight that has no constant alike was folded, split or left out: nothing is said of it, nor
-    where what differs are whole rows or whole columns, as after a fold. The outputs tell of those.
+    A weight without a similar constant was folded, split or removed and is not reported, nor are
+    differences in whole rows or columns, as after a fold. Comparing outputs covers these.
 
     Args:
-        weights: float32 arrays of the checkpoint by name; those below 16 elements are left out.
+        weights: float32 arrays of the checkpoint by name; those below 16 elements are ignored.
         constants: float32 arrays of the artifact, in any order; read once.
-        computed: asked of a constant that is a weight but for some elements: what eager makes of
-            its weights itself (pruned by a mask, clamped) was not altered by anybody.
+        computed: tests whether eager itself computes such a constant from its weights (pruning by a
+            mask, clamping); if so, it is not reported.
     """
     known = _WeightIndex(
         {name: array for name, array in weights.items() if array.size >= LEAST_ELEMENTS}
@@ -67,7 +67,7 @@ def find_altered_weights(
 
 
 class _WeightIndex:
-    """Weights by what they hold, each read once; turned over only once a constant asks for that."""
+    """Index of weights by content; each is read once, and transposed only when first needed."""
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
         self.weights = weights
@@ -77,14 +77,13 @@ class _WeightIndex:
         self._by_size: dict[int, list[str]] = {}
         for name, array in weights.items():
             self._by_size.setdefault(array.size, []).append(name)
-        self._turned_over: set[int] = set()  # sizes whose weights were
+        self._turned_over: set[int] = set()  # sizes whose transposed weights are in the index
 
     def has_size(self, size: int) -> bool:
-        """Whether a weight has that many elements."""
         return size in self._by_size
 
     def has(self, digest: bytes, size: int) -> bool:
-        """Whether a weight of that many elements holds that, as it is or turned over."""
+        """Whether a weight of this size has this digest, transposed or not."""
         if digest not in self._digests and size not in self._turned_over:
             self._turned_over.add(size)
             turned = map(self._of_turned, self._by_size[size])
@@ -92,7 +91,7 @@ class _WeightIndex:
         return digest in self._digests
 
     def take(self, name: str, found: Counter[bytes]) -> bool:
-        """Take one constant that is the weight from those found; equal weights have one each."""
+        """Consume one constant that equals the weight, so that equal weights need one each."""
         plain = self._plain[name]
         digest = plain if found[plain] else self._of_turned(name)
         if digest is None or not found[digest]:
@@ -116,7 +115,7 @@ def _array_digest(array: Array) -> bytes:
 def _describe_altered(
     name: str, weight: Array, constants: Iterable[Array], computed: ComputedTest
 ) -> str:
-    """The constant that is this weight but for some elements, in words; empty if there is none."""
+    """Describe the constant that is this weight except for some elements; empty if none is."""
     for constant in constants:
         for meant, found in _candidate_values(weight, constant):
             off = _find_altered(meant, found)
@@ -126,7 +125,7 @@ def _describe_altered(
 
 
 def _candidate_values(weight: Array, constant: Array) -> Iterator[tuple[Array, Array]]:
-    """What the constant should be, if it is that weight or folded from it, and what it is."""
+    """Yield expected and actual values if the constant may be that weight or a fold of it."""
     for wanted in [weight, weight.T] if weight.ndim == _MATRIX else [weight]:
         if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
             continue
@@ -138,7 +137,7 @@ def _candidate_values(weight: Array, constant: Array) -> Iterator[tuple[Array, A
 
 
 def _is_same(computed: Array, constant: Array) -> bool:
-    """Whether the constant is that tensor, or folded from it, but for rounding."""
+    """Whether the constant is that tensor, or a fold of it, up to rounding."""
     import numpy as np
 
     return bool(computed.size == constant.size) and any(
@@ -148,9 +147,9 @@ def _is_same(computed: Array, constant: Array) -> bool:
 
 
 def _scale_rows(wanted: Array, found: Array) -> Array | None:
-    """The weight with each row times what a fold multiplied it by, rounded where `found` is so.
+    """Scale each row of the weight by the factor of the fold, rounded where `found` is.
 
-    The median of the quotients of a row is that number. None where rows are too short to say it.
+    The factor is the median of the row's quotients. None if rows are too short to determine it.
     """
     import numpy as np
 
@@ -159,7 +158,7 @@ def _scale_rows(wanted: Array, found: Array) -> Array | None:
         return None
     few = np.unique(np.linspace(0, len(rows) - 1, _GLANCE).astype(int))
     if _undo_fold(rows[few], others[few])[1].mean() < _ALIKE_SHARE / 2:
-        return None  # most pairs of one size: another weight, folded
+        return None  # the usual case: another weight of the same size, folded
     meant, near = _undo_fold(rows, others)
     if not np.isfinite(meant).all():
         return None
@@ -167,7 +166,7 @@ def _scale_rows(wanted: Array, found: Array) -> Array | None:
 
 
 def _undo_fold(rows: Array, others: Array) -> tuple[Array, Array]:
-    """Each row times the median of its quotients, and where `others` are that but for rounding."""
+    """Scale rows by the median of their quotients; return where `others` match up to rounding."""
     import numpy as np
 
     times = np.ones(len(rows))
@@ -175,13 +174,13 @@ def _undo_fold(rows: Array, others: Array) -> tuple[Array, Array]:
         alive = np.abs(row) > _TINY
         if alive.any():
             times[index] = np.median(other[alive] / row[alive])
-    with np.errstate(all="ignore"):  # what is not finite is refused
+    with np.errstate(all="ignore"):  # rows that are not finite are rejected by the caller
         meant = rows * times[:, None]
         return meant, np.abs(meant - others) <= _ROUNDED * np.abs(others)
 
 
 def _find_altered(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
-    """Where the two differ, if they are one weight with some elements altered."""
+    """Return where the two differ if they are one weight with some elements altered."""
     import numpy as np
 
     alive = (np.abs(wanted) > _TINY) | (np.abs(found) > _TINY)
@@ -198,7 +197,7 @@ def _find_altered(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
 
 
 def _is_folded(off: NDArray[np.bool_], alive: NDArray[np.bool_]) -> bool:
-    """Whether what differs are whole rows, or whole columns, of a weight with several."""
+    """Whether the differences are whole rows or whole columns of a weight with several."""
     if off.ndim < _MATRIX:
         return False
     rows, living = off.reshape(len(off), -1), alive.reshape(len(off), -1)
@@ -221,16 +220,16 @@ def _difference_text(name: str, wanted: Array, found: Array, off: NDArray[np.boo
     )
 
 
-# What a model gives on a fixed feed, in two numbers an output: the same model or another one.
+# A model's fingerprint: two numbers per output on a fixed feed, to recognise the same model.
 
 
 Fingerprint: TypeAlias = dict[str, tuple[float, float]]
 
-_FINGERPRINT_TOLERANCE = 1e-3  # of the norm: far above what another machine's sums differ by
+_FINGERPRINT_TOLERANCE = 1e-3  # of the norm: far above the effect of another summation order
 
 
 def compute_fingerprint(outputs: Outputs) -> Fingerprint:
-    """Mean and L2 norm of each numeric output, over its finite elements."""
+    """Compute mean and L2 norm of each numeric output, over its finite elements."""
     import numpy as np
 
     found: Fingerprint = {}
@@ -247,7 +246,7 @@ def compute_fingerprint(outputs: Outputs) -> Fingerprint:
 def is_same_model(
     one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]
 ) -> bool:
-    """Whether two fingerprints are of one model."""
+    """Whether two fingerprints belong to the same model."""
     if set(one) != set(other):
         return False
     return all(

@@ -1,12 +1,12 @@
-"""How far an artifact is from float64, in units of how far eager itself is: the noise floor.
+"""Noise floor: an artifact's distance from float64 in units of eager's own distance.
 
-With r = eager in float64, e = eager, a = the artifact: e - r is eager's own roundoff, and a good
-conversion, which sums the same numbers in another order, errs by about as much: over more than a
+With r = eager in float64, e = eager and a = the artifact, e - r is eager's own roundoff. A good
+conversion sums the same numbers in another order and errs by about as much: over more than a
 hundred good fp32 conversions (docs/validation.md) |a - r| was 0.3 to 2.5 times |e - r|.
 
-e - r is roundoff only where eager itself moves by about as much when its inputs and weights are
-off by one rounding. Where it does not, float64 computes another function than float32 (see
-movement.py), and the artifact is held to e. So it is on feeds that were not run in float64.
+e - r is roundoff only if eager itself moves by about as much when its inputs and weights change by
+one rounding. Otherwise float64 computes another function than float32 (see eager_noise.py), and the
+artifact is compared with e, as on feeds that were not run in float64.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ if TYPE_CHECKING:
     from .eager_noise import JudgedOutput, SquareSums
     from .output_pairs import OutputPair
 
-# One unit in the last place of float32 (2^-23), of the RMS: eager may be exact by chance, as a copy
-# is, and another way of dividing or of taking a root is not.
+# One unit in the last place of float32 (2^-23), of the RMS. Eager may be exact by chance, as a copy
+# is, while another algorithm for a division or a root is not.
 _ULP = 2.0**-23
-# Up to so many elements their own noise says little, and what is usual around them counts as well.
-# Beyond, that fades out with the fourth power, and from 32 on their own is within a factor of two.
+# Up to this many elements their own noise is a poor estimate, and the usual noise around them
+# counts too. Its weight then fades with the fourth power; from 32 elements on, their own noise is
+# within a factor of two.
 _FEW, _FADE, _ENOUGH = 8, 4, 32
-# An average over m elements scatters: 1 + 4 / sqrt(m) is allowed for chance.
+# Allowance for chance: an average over m elements scatters by up to 1 + 4 / sqrt(m).
 _CHANCE = 4.0
-_CREST = 4.0  # the largest of some ten thousand normal errors lies at 4 sigma
-# Eager this far from float64 (40 dB) on most feeds is another function than float64's eager, not
-# the same one with roundoff: a branch on the dtype, or numbers that are chaotic.
+_CREST = 4.0  # the largest of about ten thousand normal errors lies at 4 sigma
+# If eager is this far from float64 (40 dB) on most feeds, float64 computes another function, not
+# the same one with less roundoff: a branch on the dtype, or a chaotic model.
 OTHER_FUNCTION = 1e-2
-_TINY = 1e-300  # where there is neither signal nor noise, any error at all is too much
+_TINY = 1e-300  # without signal and noise, any error exceeds the floor
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedFloor:
-    """One output on one feed: the ratio, and what eager itself errs and moves by, in relative L2.
+    """The ratio of one output on one feed, and eager's own error and movement in relative L2.
 
-    `floor` is eager's distance from float64, None where float64 was not run or is another function;
-    `moved` is how far noise of 2^-24 moves eager, None where that was not measured.
+    `floor` is eager's distance from float64, None if float64 was not run or is another function.
+    `moved` is how far noise of 2^-24 moves eager, None if that was not measured.
     """
 
     times: float
@@ -74,7 +75,7 @@ class ChannelFloor:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseFloors:
-    """One output over all feeds: by the feed's name, and its worst channels."""
+    """One output over all feeds: its floors by feed name, and its worst channels."""
 
     feeds: dict[str, FeedFloor]
     channels: tuple[ChannelFloor, ...]
@@ -82,15 +83,15 @@ class NoiseFloors:
 
 
 def measure_floors(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
-    """The ratios of one float output; None where there is no float64 to measure against.
+    """Compute the ratios of one float output; None if there is no float64 reference.
 
-    A ratio is |a - r| over what is allowed for one: the largest of eager's own |e - r| on the feed,
+    A ratio is |a - r| over the allowance, which is the largest of eager's own |e - r| on the feed,
     its usual share of the signal (the median over feeds), one unit in the last place, and, for few
-    elements, the average of the output. Where a pair has more draws of eager's noise (`again`), its
-    own is their root mean square, or what eager errs by where it sums one element after the other
-    (`sequential`), if that is more. The ratio of a feed is the largest of three: L2 over all
-    elements, the largest element, and L2 in each row of the first axis. On feeds that float64 was
-    not run on, and in rows where it is another function, e stands for r.
+    elements, the average of the output. If a pair has redraws of eager's noise (`again`), its own
+    noise is their root mean square, or eager's error under sequential summation (`sequential`) if
+    that is larger. The ratio of a feed is the largest of three: L2 over all elements, the largest
+    element, and L2 in each row of the first axis. On feeds without float64, and in rows where it is
+    another function, e replaces r.
     """
     exact = [pair for pair in pairs if is_measurable(name, pair)]
     shares = [
@@ -120,9 +121,9 @@ def measure_floors(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None
 
 
 def _no_floor(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
-    """No floor; with a note where there is a float64 answer that could not be used."""
+    """Return empty floors, with a note if a float64 result exists but is unusable."""
     if not any(pair.exact and pair.eager[name].any() for pair in pairs):
-        return None  # or zero throughout: nothing to be relative to
+        return None  # also if zero throughout: there is no signal to compare with
     note = (
         f"output {name!r}: float64 cannot be set beside eager's (another shape, NaN or Inf, or "
         "complex numbers): judged by the table"
@@ -131,7 +132,7 @@ def _no_floor(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
 
 
 def floor_verdicts(name: str, floors: NoiseFloors) -> Iterator[ChannelVerdict]:
-    """The worst channels as records."""
+    """Convert the worst channels to verdict records."""
     for found in floors.channels:
         yield ChannelVerdict(
             output=name,
@@ -146,7 +147,7 @@ def floor_verdicts(name: str, floors: NoiseFloors) -> Iterator[ChannelVerdict]:
 
 @dataclass(frozen=True, kw_only=True)
 class _UsualNoise:
-    """What eager's own noise usually is: as a share of the signal, by element, at its peak."""
+    """Eager's usual noise: as a share of the signal, per element, and at its peak."""
 
     usual: float  # of the signal's square
     element: float  # the square of an element's noise
@@ -155,7 +156,7 @@ class _UsualNoise:
 
     @classmethod
     def of(cls, sides: Sequence[JudgedOutput]) -> _UsualNoise:
-        """From the feeds whose float64 counts; where it counts on none, from those with draws."""
+        """Estimate from feeds with usable float64, else from those with redraws, else from all."""
         told = [side.sums for side in sides if side.believed]
         told = told or [side.sums for side in sides if side.moved is not None]
         told = told or [side.sums for side in sides]
@@ -169,11 +170,11 @@ class _UsualNoise:
         )
 
     def allowance(self, sums: Array, element: float) -> Array:
-        """The square of what is allowed for one time the floor, of groups of elements.
+        """Return the squared allowance, one time the floor, for groups of elements.
 
         Args:
-            sums: count, signal and own of each group, in the first axis.
-            element: the square of the noise of one element around it.
+            sums: count, signal and own of each group, along the first axis.
+            element: the squared noise of one element around the group.
         """
         import numpy as np
 
@@ -182,7 +183,6 @@ class _UsualNoise:
         return np.asarray(np.maximum.reduce([own, self.usual * signal, weight * count * element]))
 
     def feed(self, side: JudgedOutput) -> FeedFloor:
-        """The floor of one feed."""
         import numpy as np
 
         found = side.sums
@@ -202,18 +202,18 @@ class _UsualNoise:
         )
 
     def of_feed(self, found: SquareSums) -> float:
-        """The square of what is allowed on one feed."""
+        """Return the squared allowance on one feed."""
         import numpy as np
 
         whole = np.array([found.count, found.signal, found.own])
         return max(float(self.allowance(whole, self.element)), _TINY)
 
     def channels(self, name: str, sides: Sequence[JudgedOutput]) -> Iterator[ChannelFloor]:
-        """The worst channel of each axis that has any, pooled over the feeds.
+        """Yield the worst channel of each channel axis, pooled over the feeds.
 
-        Each feed counts by its own noise: a large one would drown the others. Where float64 was
-        not run, a channel's noise is what it is on the feeds where it was: no more than eager errs
-        by there, and a channel of little signal is not held to its signal alone.
+        Each feed is normalised by its own noise, as a feed with large noise would hide the others.
+        Without float64, a channel's noise is taken from the feeds with float64, so that a channel
+        of little signal is not limited by its signal alone.
         """
         import numpy as np
 
@@ -239,7 +239,7 @@ class _UsualNoise:
 
 
 def _explain_by_draws(sides: Sequence[JudgedOutput]) -> float:
-    """The square of the largest usual share that the draws of eager's noise explain, if any do."""
+    """Return the square of the largest usual share that redraws explain; Inf without redraws."""
     moved = [side.moved for side in sides if side.moved is not None]
     if not moved:
         return math.inf
@@ -247,16 +247,16 @@ def _explain_by_draws(sides: Sequence[JudgedOutput]) -> float:
 
 
 def _normalize_sums(sums: Array, level: float) -> Array:
-    """Count, and the sums in units of the square of an element's noise."""
+    """Divide the sums, but not the count, by the squared noise of an element."""
     import numpy as np
 
     return np.concatenate([sums[:1], sums[1:] / level])
 
 
 def _with_usual_noise(levelled: Sequence[Array], sides: Sequence[JudgedOutput]) -> list[Array]:
-    """The sums by channel, with eager's own noise where no float64 says it: an element's elsewhere.
+    """Fill in the channel noise on feeds without float64.
 
-    That is the mean over the feeds on which float64 counts in all rows.
+    The noise is the mean per element over the feeds on which float64 is valid in all rows.
     """
     import numpy as np
 

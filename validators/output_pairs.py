@@ -1,4 +1,4 @@
-"""Eager's outputs beside the artifact's: the records, what is measured, and hints on mismatches."""
+"""Pair eager's outputs with the artifact's: records, measurements and hints on mismatches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceOutputs:
-    """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any.
+    """One feed and eager's outputs on it.
 
-    `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
-    noise, asked for where one says too little. `sequential` is eager with its sums taken one
-    element after the other: asked for with these. `settled` says which of equal scores these
-    outputs have taken, where that is left open and they are not eager's own choice, or that they
-    are eager's plain path. `left_out` are outputs that are not judged on this feed: values far out
-    make NaN of some, which says nothing, while others are numbers.
+    `exact` are the outputs of eager in float64, if available. `again` are outputs with weights and
+    inputs changed by one rounding: redraws of eager's noise, computed where one run is not
+    conclusive. `sequential` are outputs under sequential summation, computed together with `again`.
+    `settled` says which of several tied scores these outputs chose if that differs from eager's own
+    choice, or that they come from eager's plain path. `left_out` names outputs that are not judged
+    on this feed because extreme values turn them into NaN.
     """
 
     feed: NamedFeed
@@ -39,16 +39,16 @@ class ReferenceOutputs:
 
 
 def find_sample(references: Iterable[ReferenceOutputs]) -> Feed | None:
-    """The user's own sample among the feeds, which says what values are like."""
+    """Return the user's own sample among the feeds, which shows typical values."""
     return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactOutputs:
-    """The artifact's outputs on one feed; None where it refused, and then `error` says why.
+    """The artifact's outputs on one feed; None if it rejected the feed, with the cause in `error`.
 
-    `undecided` marks, by output, integers and bools that roundoff decides: eager itself gives
-    others when its weights and inputs are off by that much.
+    `undecided` marks, per output, integers and bools that roundoff decides: eager itself gives
+    others when its weights and inputs change by one rounding.
     """
 
     outputs: Outputs | None
@@ -58,7 +58,7 @@ class ArtifactOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPair:
-    """One feed that was answered: eager's outputs beside the artifact's."""
+    """Eager's and the artifact's outputs on one feed."""
 
     feed: NamedFeed
     eager: Outputs
@@ -70,18 +70,18 @@ class OutputPair:
     left_out: frozenset[str] = frozenset()
 
 
-# One output of an artifact beside eager's, on one feed: what is measured, and its form.
+# Measurements and form of one output on one feed.
 
 
 MISSING, STRUCTURE, VALUES = "missing", "structure", "values"
 
 
 def measure_output(name: str, pairs: Sequence[OutputPair], *, loose: bool) -> list[OutputVerdict]:
-    """Measure one output on every feed; nothing is held to a tolerance yet.
+    """Measure one output on every feed, without applying a tolerance.
 
-    Shapes, dtypes and places of NaN/Inf must be eager's own, and so must integers and bools but for
-    those that roundoff decides. Of `loose` feeds integers and bools may be others. Fill is measured
-    at its own scale (see fill.py) and left out of the measures that are reported.
+    Shapes, dtypes and places of NaN/Inf must equal eager's, and so must integers and bools except
+    those that roundoff decides. On `loose` feeds integers and bools may differ. Fill is measured at
+    its own scale (see `measure_with_fill`) and excluded from the reported measures.
     """
     found = [_measure_pair(name, pair) for pair in pairs]
     barren = not loose and all(
@@ -96,7 +96,7 @@ def measure_output(name: str, pairs: Sequence[OutputPair], *, loose: bool) -> li
 
 
 def _measure_pair(name: str, pair: OutputPair) -> FillSplit | None:
-    """The measures of one output on one feed; None where there is nothing to measure."""
+    """Measure one output on one feed; None if there is nothing to measure."""
     eager, artifact = pair.eager[name], pair.artifact.get(name)
     if artifact is None or artifact.shape != eager.shape:
         return None
@@ -108,7 +108,7 @@ def _measure_pair(name: str, pair: OutputPair) -> FillSplit | None:
 def _check_form(
     record: OutputVerdict, pair: OutputPair, found: FillSplit | None, *, barren: bool
 ) -> OutputVerdict:
-    """The record with what is wrong whatever the tolerance."""
+    """Add faults that hold at any tolerance to the record."""
     eager, artifact = pair.eager[record.output], pair.artifact.get(record.output)
     if artifact is None:
         return replace(record, form="missing", form_kind=MISSING)
@@ -146,7 +146,7 @@ def _structure_fault(
 
 
 def _nonfinite_fault(found: Measures, *, barren: bool) -> str:
-    """What is wrong with the places of NaN and Inf; empty where they are eager's own."""
+    """Return how NaN and Inf differ from eager's; empty if they are in the same places."""
     count, size = found.nonfinite_mismatch, found.size
     if barren:
         return "nothing to compare: every element of eager's is NaN or Inf"
@@ -160,7 +160,7 @@ def _nonfinite_fault(found: Measures, *, barren: bool) -> str:
 
 
 def _count_differences(eager: Array, artifact: Array, undecided: Array | None) -> tuple[int, int]:
-    """How many elements differ that must not, and how many differ that roundoff decides."""
+    """Count the differing elements that must be equal, and those that roundoff decides."""
     import numpy as np
 
     differs = np.asarray(eager != artifact)
@@ -174,7 +174,7 @@ def _count_differences(eager: Array, artifact: Array, undecided: Array | None) -
 
 def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -> OutputVerdict:
     eager = pair.eager[name]
-    if apart is None:  # of another shape, or strings
+    if apart is None:  # another shape, or strings
         artifact = pair.artifact.get(name)
         same = artifact is not None and artifact.shape == eager.shape
         equal = same and bool((eager == artifact).all())
@@ -185,7 +185,7 @@ def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -
     return OutputVerdict(
         feed=pair.feed.name,
         output=name,
-        passed=False,  # until it is held to a tolerance
+        passed=False,  # until a tolerance is applied
         reason="",
         shape=tuple(eager.shape),
         dtype=str(eager.dtype),
@@ -212,17 +212,17 @@ def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -
 
 
 def is_close(expected: Outputs, given: Outputs, *, share: float) -> bool:
-    """Whether outputs are alike, as `find_differing_outputs` has it."""
+    """Whether no output differs; see `find_differing_outputs`."""
     return not find_differing_outputs(expected, given, share=share)
 
 
 def find_differing_outputs(expected: Outputs, given: Outputs, *, share: float) -> tuple[str, ...]:
-    """The outputs of another form, other integers and bools, or floats beyond a share.
+    """Return outputs whose form, integers or bools differ, or whose floats differ by over a share.
 
     Args:
-        expected: of eager, by name.
-        given: of the artifact.
-        share: of the largest finite value of each output of eager.
+        expected: eager's outputs by name.
+        given: the artifact's outputs.
+        share: allowed error as a share of the largest finite value of each of eager's outputs.
     """
     if expected.keys() != given.keys():
         return tuple(expected.keys() ^ given.keys())
@@ -242,17 +242,17 @@ def _is_alike(wanted: Array, found: Array, share: float) -> bool:
     return bool(np.allclose(found, wanted, rtol=0, atol=share * peak, equal_nan=True))
 
 
-# What a wrong output looks like: another output of eager's, or eager's own cast to half.
+# Hints on wrong outputs: another of eager's outputs, or eager's own cast to half.
 
 
-# Computing in half errs by less than this share of the signal; more than that is something else.
+# Half precision errs by less than this share of the signal; a larger error has another cause.
 _HALF_ERROR = 0.1
 
 
 def add_mismatch_hints(
     verdict: Verdict, pairs: Sequence[OutputPair], tolerance: Tolerance
 ) -> Verdict:
-    """The verdict with what each wrong output looks like: `; looks like ...`, or nothing."""
+    """Add hints (`; looks like ...`) to the wrong outputs that match a known mistake."""
     by_name = {pair.feed.name: pair for pair in pairs}
     return replace(
         verdict,
@@ -269,7 +269,7 @@ def _mismatch_hint(output: OutputVerdict, pair: OutputPair, tolerance: Tolerance
     other = _find_equal_output(output.output, pair, tolerance.of(output.output))
     if other is not None:
         return f"; looks like eager's output {other!r}: outputs swapped?"
-    lowered = tolerance.min_agreement is not None  # then half is what was asked for
+    lowered = tolerance.min_agreement is not None  # half precision was requested
     if lowered or output.shape != pair.artifact[output.output].shape:
         return ""
     if _is_half_precision(output, pair):
@@ -278,7 +278,7 @@ def _mismatch_hint(output: OutputVerdict, pair: OutputPair, tolerance: Tolerance
 
 
 def _find_equal_output(name: str, pair: OutputPair, tolerance: Tolerance) -> str | None:
-    """The other output of eager's that this array equals within tolerance."""
+    """Return another output of eager's that this array equals within tolerance."""
     array = pair.artifact[name]
     return next(
         (
@@ -309,7 +309,7 @@ def _is_close_enough(found: Measures, tolerance: Tolerance) -> bool:
 
 
 def _is_half_precision(found: OutputVerdict, pair: OutputPair) -> bool:
-    """Whether float32 values went through float16: all on its grid, where eager's are not."""
+    """Whether all float32 values are representable in float16 while eager's are not."""
     eager, artifact = pair.eager[found.output], pair.artifact[found.output]
     if not (str(artifact.dtype) == str(eager.dtype) == "float32"):
         return False
@@ -321,7 +321,7 @@ def _is_half_precision(found: OutputVerdict, pair: OutputPair) -> bool:
 def _is_on_half_grid(array: Array) -> bool:
     import numpy as np
 
-    with np.errstate(over="ignore"):  # beyond 65504 becomes Inf, and so is not on the grid
+    with np.errstate(over="ignore"):  # values above 65504 become Inf, so they do not compare equal
         return all(
             np.array_equal(block.astype(np.float16).astype(np.float32), block, equal_nan=True)
             for block, _ in iter_blocks(array, array)

@@ -1,4 +1,4 @@
-"""Two models' answers on the same labelled samples: the drop, its interval, where they differ."""
+"""Compare two models' answers on the same labelled samples: drop, interval and differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ModelAnswers:
-    """What one model answered on the labelled samples seen so far."""
+    """One model's answers on the labelled samples so far."""
 
     def __init__(self, metric: SampleMetric | UserSetMetric) -> None:
         self.metric = metric
@@ -41,7 +41,7 @@ class ModelAnswers:
         self._top = array("q")
         self._width = 0
         self._nonfinite = array("q")
-        self._predictions: list[Array] = []  # of `whole` metrics alone
+        self._predictions: list[Array] = []  # for whole-set metrics only
         self._labels: list[Array] = []
         self._value: float | None = None
 
@@ -49,7 +49,7 @@ class ModelAnswers:
         return len(self._nonfinite)
 
     def add(self, predictions: Array, labels: Array) -> None:
-        """Take a batch; both have one row a sample.
+        """Add a batch; both arrays have one row per sample.
 
         Raises:
             LabelFaultError: a label cannot be scored.
@@ -77,7 +77,7 @@ class ModelAnswers:
         """The metric over all samples.
 
         Raises:
-            UsageError: the user's own metric raised, or gave no number.
+            UsageError: the user's own metric raised, or did not return a number.
         """
         if self._value is None:
             if isinstance(self.metric, UserSetMetric):
@@ -88,23 +88,23 @@ class ModelAnswers:
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """One a sample; empty of whole metrics."""
+        """One score per sample; empty for whole-set metrics."""
         return self.scores_of(0, len(self))
 
     def scores_of(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The scores of the samples from `start` to before `stop`."""
+        """Return the scores of samples `start` to `stop`, `stop` excluded."""
         import numpy as np
 
         return np.array(self._scores[start:stop], dtype=np.float64)
 
     def count_nonfinite(self, start: int, stop: int) -> NDArray[np.int64]:
-        """How many values of each of these samples' answers are NaN or Inf."""
+        """Count the NaN and Inf in the answer to each of these samples."""
         import numpy as np
 
         return np.array(self._nonfinite[start:stop], dtype=np.int64)
 
     def top_of(self, start: int, stop: int) -> NDArray[np.int64] | None:
-        """The classes answered, best first, of shape (samples, k); None where there are none."""
+        """Return the predicted classes, best first, of shape (samples, k); None without classes."""
         import numpy as np
 
         if not self._width:
@@ -113,16 +113,16 @@ class ModelAnswers:
         return np.array(part, dtype=np.int64).reshape(-1, self._width)
 
     def at(self, metric: UserSetMetric, places: Sequence[int]) -> float:
-        """The metric over samples chosen with repetition."""
+        """Compute the metric over a resample."""
         chosen = [self._predictions[place] for place in places]
         return metric.value(chosen, [self._labels[place] for place in places])
 
 
 def find_metric(name: str, load: Callable[[str], object]) -> SampleMetric | UserSetMetric:
-    """The built-in metric of that name, or the user's `package.module:function`.
+    """Return the built-in metric of that name, or the user's `package.module:function`.
 
     Raises:
-        UsageError: there is no such metric, or the user's is not as it has to be.
+        UsageError: the metric is unknown, or the user's function is invalid.
     """
     if name == "mse":
         return SquaredError()
@@ -141,29 +141,30 @@ def find_metric(name: str, load: Callable[[str], object]) -> SampleMetric | User
     return make_user_metric(name, found)
 
 
-# Two models' answers on the same labelled samples: the drop, its interval, where they differ.
+# The comparison of two models.
 
 
-# Resamples of a metric of the user's own: as many as ask it of so many samples, within these ends.
+# Limits of the number of resamples for a user's metric, and the number of samples to evaluate it on
+# in total.
 _FEWEST, _MOST, _SAMPLES = 100, 2000, 2_000_000
 _MANY_CLASSES = 10
-_TIMES_CHANCE = 3  # below it, of many classes, labels are likelier wrong than the model
+_TIMES_CHANCE = 3  # below this multiple of chance, the labels are more likely wrong than the model
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """`drop` is positive for worse; its interval is in the same unit."""
+    """Result of a comparison; a positive `drop` is a loss, and its interval is in the same unit."""
 
     drop: float
     interval: ConfidenceInterval
-    differing: int = 0  # samples that are answered otherwise
+    differing: int = 0  # samples with different answers
 
 
 def compare_answers(eager: ModelAnswers, artifact: ModelAnswers) -> PairedComparison:
     """Compare two models on the same samples in the same order.
 
     Raises:
-        UsageError: the user's own metric raised, or a relative drop is not defined.
+        UsageError: the user's own metric raised, or a relative drop is undefined.
     """
     metric = eager.metric
     check_defined(eager)
@@ -179,10 +180,10 @@ def compare_answers(eager: ModelAnswers, artifact: ModelAnswers) -> PairedCompar
 
 
 def check_defined(eager: ModelAnswers) -> None:
-    """That a drop from eager's value is defined.
+    """Check that a drop from eager's value is defined.
 
     Raises:
-        UsageError: a drop relative to 0 is not.
+        UsageError: the metric is relative and eager's value is 0.
     """
     if eager.metric.relative and eager.value == 0:
         raise UsageError(
@@ -194,7 +195,7 @@ def check_defined(eager: ModelAnswers) -> None:
 
 
 def compute_drop(metric: Metric, eager: float, artifact: float) -> float:
-    """What the artifact loses; of a relative metric as a part of eager's value."""
+    """Return what the artifact loses; for a relative metric, as a share of eager's value."""
     drop = eager - artifact if metric.higher_is_better else artifact - eager
     if not metric.relative:
         return drop
@@ -214,10 +215,10 @@ def _compare_hits(eager: ModelAnswers, artifact: ModelAnswers) -> PairedComparis
 def find_differing_samples(
     eager: ModelAnswers, artifact: ModelAnswers, start: int, stop: int
 ) -> list[int]:
-    """Places from `start` to before `stop` that are answered otherwise.
+    """Return the samples from `start` to `stop`, `stop` excluded, with different answers.
 
-    With one class an answer, the class is another; with several, one model hits and the other
-    does not. Metrics without classes have none.
+    With one class per answer, the class differs; with several, only one model has a hit. Metrics
+    without classes give an empty list.
     """
     import numpy as np
 
@@ -234,7 +235,7 @@ def find_differing_samples(
 def find_newly_broken(
     eager: ModelAnswers, artifact: ModelAnswers, start: int, stop: int
 ) -> list[int]:
-    """Places of these samples whose answer holds more NaN or Inf than eager's."""
+    """Return the samples whose answer has more NaN or Inf than eager's."""
     import numpy as np
 
     more = artifact.count_nonfinite(start, stop) > eager.count_nonfinite(start, stop)
@@ -244,11 +245,14 @@ def find_newly_broken(
 def _resample_interval(
     eager: ModelAnswers, artifact: ModelAnswers, metric: UserSetMetric
 ) -> ConfidenceInterval:
-    """The bootstrap of a metric of all samples: fewer resamples the more samples there are.
+    """Bootstrap a whole-set metric, with fewer resamples the more samples there are.
 
-    They are counted, not timed: the interval is the same on every machine. A metric may be
-    undefined on a resample, as a recall where its class was not drawn: such resamples are left out,
-    as long as most are not.
+    The number is fixed by count, not by time, so the interval is the same on every machine. A
+    metric may be undefined on a resample, such as a recall whose class was not drawn; these
+    resamples are ignored.
+
+    Raises:
+        UsageError: the metric is undefined on most resamples.
     """
     import numpy as np
 
@@ -272,7 +276,7 @@ def _resample_interval(
 
 
 def explain_near_chance(answers: ModelAnswers) -> str:
-    """Why eager's own accuracy looks as if labels or preprocessing were wrong; empty if not."""
+    """Return why eager's accuracy suggests wrong labels or preprocessing; empty otherwise."""
     metric = answers.metric
     if not isinstance(metric, TopK) or not answers.classes:
         return ""

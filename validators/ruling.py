@@ -1,6 +1,6 @@
-"""The only place where what is known of an artifact becomes its verdict.
+"""Combine measurements and rules into the verdict on an artifact; no other module does so.
 
-A rule never changes a verdict. It returns a `Ruling`, and `decide` puts all rulings together.
+A rule never changes a verdict. It returns a `Ruling`, and `decide` combines all rulings.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..core.kinds import ReasonCode
 from ..core.records import Latency
 from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, Verdict
 
-# Fields of a verdict that a ruling fills in as they are.
+# Fields of a verdict that a ruling sets directly.
 _FIELDS = ("restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """What one rule adds to a verdict; a ruling without content adds nothing.
+    """The contribution of one rule to a verdict; an empty ruling changes nothing.
 
-    Any reason rejects the artifact. Those in `first` precede the reasons of earlier rules, those in
-    `last` follow them. `state` is what a verdict that passed so far becomes by them. `heading` are
-    notes that precede all others. `feeds` and `outputs` were judged apart from the others. Where
-    `shown` names a feed, the verdict has the figures of that feed alone. `accuracy` and `latency`
-    are measured for the artifact's record. The other fields are those of `Verdict`.
+    Any reason rejects the artifact. Reasons in `first` precede those of earlier rules, reasons in
+    `last` follow them. `state` replaces the state of a verdict that passed so far. Notes in
+    `heading` precede all others. `feeds` and `outputs` were judged separately. If `shown` names a
+    feed, the verdict has the figures of that feed only. `accuracy` and `latency` are measurements
+    for the artifact's record. The other fields are those of `Verdict`.
     """
 
     first: tuple[Reason, ...] = ()
@@ -50,17 +50,17 @@ class Ruling:
 
     @classmethod
     def fault(cls, code: ReasonCode, *texts: str, notes: tuple[str, ...] = ()) -> Self:
-        """Return the ruling that rejects the artifact at any tolerance."""
+        """Return a ruling that rejects the artifact at any tolerance."""
         return cls(
             first=tuple(Reason(code=code, text=text, fault=True) for text in texts), notes=notes
         )
 
 
 def decide(measured: Verdict, rulings: Iterable[Ruling]) -> Verdict:
-    """Return the verdict that the measures and the rulings make, in the order of the rulings.
+    """Return the verdict from the measurements and the rulings, applied in order.
 
-    An artifact that passed the limits is rejected by any reason of a ruling. One that could not be
-    judged (`error`) stays so.
+    Any reason of a ruling rejects an artifact that passed the limits. A verdict with the state
+    `error` keeps it.
     """
     verdict = measured
     for ruling in rulings:
@@ -81,7 +81,7 @@ def decide(measured: Verdict, rulings: Iterable[Ruling]) -> Verdict:
 
 
 def _show_feed(verdict: Verdict, feed: str) -> Verdict:
-    """Return the figures of one feed alone; whether it passed is about all of them."""
+    """Return the verdict with the figures of one feed; its state still covers all feeds."""
     note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"
     return replace(
         verdict,
@@ -94,14 +94,14 @@ def _show_feed(verdict: Verdict, feed: str) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgment:
-    """The verdict on an artifact's measures alone, and what the rules have added so far."""
+    """The verdict on an artifact's measurements, and the rulings so far."""
 
     measured: Verdict
     rulings: tuple[Ruling, ...] = ()
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict by all rules so far."""
+        """The verdict under all rulings so far."""
         return decide(self.measured, self.rulings)
 
     @property
@@ -111,12 +111,12 @@ class Judgment:
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """The accuracy on labelled data, where it was measured."""
+        """The accuracy on labelled data, if measured."""
         return next((one.accuracy for one in self.rulings if one.accuracy), None)
 
     @property
     def latency(self) -> Latency | None:
-        """The latency beside the parent's, where it was measured."""
+        """The latency beside the parent's, if measured."""
         return next((one.latency for one in self.rulings if one.latency), None)
 
     def plus(self, *rulings: Ruling) -> Self:

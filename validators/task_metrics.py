@@ -1,6 +1,6 @@
-"""Metrics on labelled data, built in and the user's own: what one model scores on each sample.
+"""Metrics on labelled data, built-in and user-defined: the score of a model on each sample.
 
-Scores are kept by sample, a few bytes each, so that two models can be compared in pairs.
+Scores are kept per sample, at a few bytes each, for a paired comparison of two models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BUILT_IN = ("top1", "top5", "mse")
-_SCORES_RANK = 2  # samples and classes
-NO_CLASS = -1  # the class where an answer holds NaN
+_SCORES_RANK = 2  # (samples, classes)
+NO_CLASS = -1  # the class of an answer with NaN
 
 
 class LabelFaultError(Exception):
-    """A label or an answer that the metric cannot score: at which row of the batch, and why."""
+    """A label or an answer that the metric cannot score: the row in the batch, and the cause."""
 
     def __init__(self, row: int, reason: str, *, hint: str) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class LabelFaultError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScores:
-    """A batch's scores by sample; `top` are the classes answered, best first, of shape (n, k)."""
+    """Scores of a batch per sample; `top` are the predicted classes, best first, shape (n, k)."""
 
     scores: Array
     top: Array | None = None
@@ -42,33 +42,33 @@ class BatchScores:
 
 
 class Metric(Protocol):
-    """A number for how well labelled samples are answered.
+    """A measure of how well a model answers labelled samples.
 
-    `relative` says that a drop is told as a part of eager's value; else it is a difference in the
-    metric's own unit.
+    If `relative`, a drop is a share of eager's value; otherwise it is a difference in the metric's
+    own unit.
     """
 
     @property
     def name(self) -> str:
-        """As the user names it."""
+        """The name that the user gives."""
         ...
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether more is better."""
+        """Whether a higher value is better."""
         ...
 
     @property
     def relative(self) -> bool:
-        """Whether a drop is a part of eager's value."""
+        """Whether a drop is a share of eager's value."""
         ...
 
 
 class SampleMetric(Metric, Protocol):
-    """A metric that is the mean of the samples' scores."""
+    """A metric that is the mean of scores per sample."""
 
     def score(self, predictions: Array, labels: Array) -> BatchScores:
-        """Score a batch; both have one row a sample.
+        """Score a batch; both arrays have one row per sample.
 
         Raises:
             LabelFaultError: a label cannot be scored against its answer.
@@ -81,8 +81,8 @@ class SampleMetric(Metric, Protocol):
 class TopK:
     """The share of samples whose class is among the `k` highest outputs.
 
-    Of equal outputs the first counts as the higher one, as in argmax: an output that is the same
-    for all classes is no hit for all of them.
+    Among equal outputs the first ranks higher, as in argmax, so that an output with equal scores
+    for all classes does not count as a hit for each.
     """
 
     name: str
@@ -91,7 +91,7 @@ class TopK:
     relative: bool = False
 
     def score(self, predictions: Array, labels: Array) -> BatchScores:
-        """1 for a hit, 0 for none; an answer with NaN is none."""
+        """Score 1 for a hit and 0 otherwise, including answers with NaN."""
         import numpy as np
 
         answers = _class_scores(predictions)
@@ -113,7 +113,7 @@ class TopK:
 
 
 def _class_scores(predictions: Array) -> Array:
-    """Outputs as float64 of shape (samples, classes); further axes must be of size 1."""
+    """Return outputs as float64 of shape (samples, classes); further axes must have size 1."""
     import numpy as np
 
     shape = predictions.shape
@@ -129,7 +129,7 @@ def _class_scores(predictions: Array) -> Array:
 
 
 def _class_labels(labels: Array, rows: int, count: int) -> NDArray[np.int64]:
-    """The labels as class numbers below `count`."""
+    """Return the labels as class numbers below `count`."""
     import numpy as np
 
     if labels.size != rows:
@@ -152,14 +152,14 @@ def _class_labels(labels: Array, rows: int, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True)
 class SquaredError:
-    """The mean squared error: of each sample over its elements, then over samples."""
+    """The mean squared error: the mean over each sample's elements, then over samples."""
 
     name: str = "mse"
     higher_is_better: bool = False
     relative: bool = True
 
     def score(self, predictions: Array, labels: Array) -> BatchScores:
-        """Of each sample, in the square of the labels' unit."""
+        """Score each sample, in the square of the labels' unit."""
         import numpy as np
 
         rows = len(predictions)
@@ -170,7 +170,7 @@ class SquaredError:
                 0, f"has a label of {_shape(labels)}, and the output is {_shape(predictions)}",
                 hint="give labels of the output's shape, or name another --metric-output",
             )  # fmt: skip
-        with np.errstate(all="ignore"):  # what overflows is found as not finite
+        with np.errstate(all="ignore"):  # a later check finds overflow as Inf
             return BatchScores(scores=np.square(answers - wanted).mean(axis=1))
 
 
@@ -179,17 +179,17 @@ def _shape(rows: Array) -> str:
 
 
 def _is_same_shape(one: Array, other: Array) -> bool:
-    """Whether two rows have one shape, axes of size 1 aside."""
+    """Whether two rows have the same shape, ignoring axes of size 1."""
     first, second = ([size for size in rows.shape[1:] if size != 1] for rows in (one, other))
     return first == second
 
 
-# The user's own metric: a function, with what it has to say of itself as attributes.
+# The user's own metric: a function with its properties as attributes.
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserSampleMetric:
-    """The user's `function(prediction, label) -> float` of one sample; its mean counts."""
+    """The user's `function(prediction, label) -> float` of one sample; the metric is its mean."""
 
     name: str
     function: Callable[..., object]
@@ -197,7 +197,7 @@ class UserSampleMetric:
     relative: bool
 
     def score(self, predictions: Array, labels: Array) -> BatchScores:
-        """Each sample's own value."""
+        """Call the function on each sample."""
         import numpy as np
 
         pairs = zip(predictions, labels, strict=True)
@@ -215,7 +215,7 @@ class UserSetMetric:
     relative: bool
 
     def value(self, predictions: Sequence[Array], labels: Sequence[Array]) -> float:
-        """The function's value of these samples."""
+        """Call the function on all samples."""
         return _call_metric(self, list(predictions), list(labels))
 
 
@@ -230,7 +230,7 @@ def _call_metric(
             hint="the error is in the metric's code; call it in Python to see all of it",
         ) from error
     try:
-        value = float(found)  # type: ignore[arg-type]  # what is no number is told below
+        value = float(found)  # type: ignore[arg-type]  # the except clause reports other types
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"the metric {metric.name} gave a {type(found).__name__}, not a number",
@@ -246,10 +246,10 @@ def _call_metric(
 def make_user_metric(
     name: str, function: Callable[..., object]
 ) -> UserSampleMetric | UserSetMetric:
-    """The metric that the user's function is.
+    """Wrap the user's function as a metric.
 
     Raises:
-        UsageError: it does not say whether more is better: a gate would be a guess.
+        UsageError: the function does not set `higher_is_better`, without which a gate cannot judge.
     """
     higher = getattr(function, "higher_is_better", None)
     if not isinstance(higher, bool):

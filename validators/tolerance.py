@@ -1,4 +1,4 @@
-"""How much an artifact may differ from eager: by precision, and by the usual scale of outputs."""
+"""Tolerances by precision, and the usual scale of outputs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _LIMIT_RANGES = {
 }
 
 TOLERANCES: dict[Precision, Tolerance] = {
-    # By the noise floor: twice the largest ratio that a good conversion measured (2.5, see
-    # docs/validation.md). Where float64 is not to be had, by the other numbers.
-    # The same float32 weights, summed in another order: each sum errs by a few units of roundoff
-    # (2^-24 = 6e-8), deep models reach about 1e-6 of the peak (110 dB and better). rtol is 100
-    # times that, 90 dB is a noise of 3e-5 of the signal's RMS. A layer off by 1 % is far outside;
-    # one weight in a million need not be, and no fixed limit tells that from roundoff.
-    # atol is for outputs whose own scale is 1e-2 and below, where cancellation sets the error.
+    # Noise floor: twice the largest ratio of a good conversion (2.5, see docs/validation.md). The
+    # other limits apply without float64. The same float32 weights are summed in another order: each
+    # sum errs by a few units of roundoff (2^-24 = 6e-8), and deep models reach about 1e-6 of the
+    # peak (110 dB and better). rtol is 100 times that; 90 dB is a noise of 3e-5 of the signal's
+    # RMS. A layer off by 1 % is far outside. One weight in a million may not be, and no fixed limit
+    # separates that from roundoff. atol is for outputs with a scale of 1e-2 and below, where
+    # cancellation sets the error.
     Precision.FP32: Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0, floor_factor=5.0),
     # Each weight is rounded to 11 bits (2^-11 = 5e-4, 66 dB as one rounding); over the layers of
     # real models 55 to 75 dB remain. 40 dB (1 % of the RMS) leaves room for deep or badly scaled
-    # models, and still refuses what is wrong rather than rounded: a swapped or lost layer gives
-    # less than 20 dB. Single elements may err by a few times the RMS: rtol is three times 1 %.
+    # models, and still rejects mistakes: a swapped or lost layer gives less than 20 dB. Single
+    # elements may err by a few times the RMS: rtol is three times 1 %.
     Precision.FP16: Tolerance(
         atol=1e-3, rtol=3e-2, min_sqnr=40.0, min_cosine=0.999, min_agreement=0.99
     ),
@@ -41,11 +41,11 @@ TOLERANCES: dict[Precision, Tolerance] = {
     Precision.BF16: Tolerance(
         atol=1e-2, rtol=0.2, min_sqnr=24.0, min_cosine=0.99, min_agreement=0.95
     ),
-    # 8-bit weights and activations: a layer alone keeps 35 to 40 dB, and the errors of fifty layers
-    # add up to 17 dB more. 15 dB (a noise of 18 % of the RMS) is the least at which the ranking of
-    # outputs still mostly holds; a layer whose scale is lost leaves less than 5 dB. Single elements
-    # err by several times the RMS of the noise, so that a limit by the peak says little more than
-    # that nothing is of another order. Judged on held-out samples (see `judge`).
+    # 8-bit weights and activations: a single layer keeps 35 to 40 dB, and the errors of fifty
+    # layers add up to 17 dB more. 15 dB (a noise of 18 % of the RMS) is the least at which the
+    # ranking of outputs mostly holds; a layer that lost its scale leaves less than 5 dB. Single
+    # elements err by several times the RMS of the noise, so a limit by the peak only excludes
+    # errors of another order of magnitude. Judged on held-out samples (see `judge`).
     Precision.INT8: Tolerance(
         atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
     ),
@@ -59,10 +59,10 @@ def tolerance_for(
     rtol: float | None = None,
     min_sqnr: float | None = None,
 ) -> Tolerance:
-    """The table's tolerance for `precision`, with what the user gave in its place.
+    """Return the table's tolerance for `precision`, with the user's limits applied.
 
     Raises:
-        UsageError: as `override_limits` does.
+        UsageError: see `override_limits`.
     """
     return override_limits(TOLERANCES[precision], Limits(atol=atol, rtol=rtol, min_sqnr=min_sqnr))
 
@@ -70,12 +70,12 @@ def tolerance_for(
 def override_limits(
     usual: Tolerance, limits: Limits, by_output: Mapping[str, Limits] | None = None
 ) -> Tolerance:
-    """The usual tolerance with what the user gave in its place, for all outputs and for some.
+    """Apply the user's limits to a tolerance, for all outputs and for single ones.
 
-    A limit for all outputs puts aside those that single ones have on record.
+    A limit for all outputs discards the recorded limits of single outputs.
 
     Raises:
-        UsageError: a value is not a finite number, or outside what it can be.
+        UsageError: a value is not finite or is out of range.
     """
     for one in (limits, *(by_output or {}).values()):
         _check_limits(one, usual)
@@ -84,7 +84,7 @@ def override_limits(
 
 
 def drop_floor(limits: Limits) -> Limits:
-    """The limits of a precision whose errors are not float32's roundoff."""
+    """Remove the noise floor, for precisions whose errors are not float32 roundoff."""
     return replace(limits, floor_factor=None)
 
 
@@ -104,7 +104,10 @@ def _check_limits(limits: Limits, usual: Tolerance) -> None:
         raise UsageError(f"{name} is {given}, expected {wanted}", hint=hint)
 
 
-# How large an output usually is over the feeds, and how near an artifact is to its limits.
+# The usual scale of an output over the feeds. An error up to this share of `rtol` times the usual
+# peak is roundoff: 2e-6 of the peak in fp32 (some thirty units of roundoff, 110 dB), 6e-4 in fp16
+# (one rounding to 11 bits, 64 dB). Sums that cancel on one feed leave such errors; a wrong branch
+# that is merely small there leaves larger ones.
 
 # An error of this share of `rtol` of the usual peak is roundoff: 2e-6 of it in fp32 (some thirty
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
@@ -121,7 +124,7 @@ class OutputScale:
 
     @classmethod
     def of(cls, measures: Iterable[OutputVerdict]) -> OutputScale:
-        """The scale of these measures; 0 where none has an element to measure."""
+        """Compute the scale of these measures; 0 if none has an element to measure."""
         known = [m for m in measures if m.peak is not None]
         if not known:
             return cls()
@@ -131,17 +134,17 @@ class OutputScale:
         )
 
     def floor(self, tolerance: Tolerance) -> float:
-        """The error that is roundoff: `rtol / 50 * peak`.
+        """Return the largest error that is roundoff: `rtol / 50 * peak`.
 
-        `atol` is no part of it: it would pass anything at all on outputs that are small on every
-        feed, such as the probabilities of many classes.
+        It excludes `atol`, which would pass any error on outputs that are small on every feed, such
+        as the probabilities of many classes.
         """
         return ROUNDOFF_SHARE * tolerance.rtol * self.peak
 
     def excuses(self, found: OutputVerdict, tolerance: Tolerance) -> bool:
         """Whether the errors are roundoff: within the floor, with enough SQNR at the usual power.
 
-        The second keeps sparse outputs, whose peak is far above their power, as strict as ever.
+        The SQNR keeps the limit strict for sparse outputs, whose peak is far above their power.
         """
         if found.max_abs is None or found.max_abs > self.floor(tolerance):
             return False
@@ -149,16 +152,16 @@ class OutputScale:
         return found.noise == 0 or (sqnr is not None and sqnr >= tolerance.min_sqnr)
 
 
-# How near to its limits an artifact is on one feed: what a search makes as small as it can.
+# The margin of an artifact on one feed, which a search minimizes.
 
 
 def margin_on_feed(verdict: Verdict, feed: str) -> float:
-    """The least headroom in dB on one feed: infinite where all is exact, negative beyond a limit.
+    """Return the smallest margin in dB on one feed: Inf if all is exact, negative over a limit.
 
-    A float output is held to the table at the scale that it usually has, if that is larger than its
-    own: an output that cancels on one feed leaves errors that are large beside it and say nothing.
-    The noise floor knows that of itself. What is wrong by no figure (a shape, a NaN, another
-    integer, a feed that was refused) is infinitely far beyond.
+    Under the table, a float output is judged at its usual scale if that is larger than its own: an
+    output that cancels on one feed leaves errors that are large only relative to it. The noise
+    floor already accounts for that. Faults without a number (a shape, a NaN, a wrong integer, a
+    rejected feed) give -Inf.
     """
     mine = [one for one in verdict.outputs if one.feed == feed]
     if not mine or any(one.form for one in mine):
@@ -167,7 +170,7 @@ def margin_on_feed(verdict: Verdict, feed: str) -> float:
 
 
 def _output_margin(output: OutputVerdict, verdict: Verdict) -> float:
-    if output.headroom is None:  # exact, or integers, or nothing to measure
+    if output.headroom is None:  # exact, integers, or nothing to measure
         return math.inf
     limits = verdict.tolerance.of(output.output)
     if limits.floor_factor is not None and output.times_floor is not None:
@@ -181,7 +184,7 @@ def _output_margin(output: OutputVerdict, verdict: Verdict) -> float:
 
 
 def _table_margins(output: OutputVerdict, limits: Tolerance, usual: OutputScale) -> Iterable[float]:
-    """The distances from `atol + rtol * peak` and from `min_sqnr`."""
+    """Yield the margins to `atol + rtol * peak` and to `min_sqnr`."""
     if output.max_abs:
         limit = limits.atol + limits.rtol * max(output.peak or 0.0, usual.peak)
         yield -math.inf if not limit else 20 * math.log10(limit / output.max_abs)

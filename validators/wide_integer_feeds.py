@@ -1,4 +1,4 @@
-"""Feeds of wide integers: values that formats compute wrongly where they narrow int64."""
+"""Draw feeds of wide integers, which formats that narrow int64 compute wrongly."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .feeds import FeedDrawer, NamedFeed
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
 
-WIDE = "wide"  # the kind, and the name of the feeds
-EXACT = 2**24  # integers up to here are exact in float32
-SMALL = 1023  # values of the first feed: what most integers of users are below
-# At these magnitudes formats fail: int32, float32, int16, bytes, and just beyond.
-# ONNX Runtime 1.24 compares the low words alone where int64 differ by 2^31 to 2^32 (Min, Sign).
+WIDE = "wide"  # the kind of the feeds and the prefix of their names
+EXACT = 2**24  # float32 represents integers up to here exactly
+SMALL = 1023  # largest value of the first feed; most integers of users are below
+# Formats fail at these magnitudes: int32, float32, int16, bytes, and just beyond. ONNX Runtime 1.24
+# compares only the low words where int64 differ by 2^31 to 2^32 (Min, Sign).
 _EDGES = (
     2**31 + 5, 2**24 + 1, -(2**31) - 5, -(2**24) - 1, 2**31, 2**32 - 1, -(2**32) + 1, 2**31 - 1,
     32768, -32769, 255, 7, -1,
 )  # fmt: skip
 _ODD = 87
-_NEAR = 2  # feeds in the upper half of the range, and of multiples there
+_NEAR = 2  # number of feeds in the upper half of the range, and of multiples there
 _DIVISORS = (60, 3600, 86400, 7, 10, 1000, 3, 24, 100, 1024)
-_FACTOR = 2**13  # a product of two below fits into int32 32 times
-_COMBINED = 3  # bool inputs; of more, all are true or all false
+_FACTOR = 2**13  # 32 products of two values below this fit into int32
+_COMBINED = 3  # bool inputs to combine; with more, all are true or all are false
 _WORD = 2**32
 _GROUP = 8  # values to either side of a group's middle
-_MOST = 4  # feeds that edges are spread over where an input has few elements
+_MOST = 4  # maximum number of feeds to spread the edges over if an input has few elements
 
 
 def find_wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
-    """The integer inputs whose range has more than the drawn feeds show.
+    """Return the integer inputs whose range exceeds what the other feeds show.
 
-    Chosen ranges with a usual part, and any range beyond what float32 holds exactly.
+    These are chosen ranges with a usual part, and any range beyond what float32 holds exactly.
     """
     return tuple(spec for spec in signature.inputs if _is_wide(spec))
 
@@ -56,19 +56,23 @@ def _is_wide(spec: InputSpec) -> bool:
 def draw_wide_feeds(
     signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw `wide-1`, `wide-2`, ...: at opt sizes with few rows, values over all magnitudes.
+    """Draw `wide-1`, `wide-2`, ... at opt sizes with few rows, with values of all magnitudes.
 
-    `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
-    the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
-    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. `wide-words`
-    and `wide-words-low` have small values beside some that are not quite 2^32 away: what compares
-    the low words takes the wrong one for the greatest or the least of all. `wide-products` has odd
-    values of 13 bits: products that float32 rounds and int32 holds. Beside bools, the ends and the
-    products come with each of them all true and all false. `wide-apart` has the two ends side by
-    side: differences overflow. `wide-quotients` has multiples of the usual divisors, of time and of
-    tens, and their neighbours, each divisor at least once: what divides in floats takes the wrong
-    whole number. All inputs that `find_wide_inputs` names are wide at once. There is none where no
-    input is.
+    All inputs that `find_wide_inputs` returns are wide at once; without such inputs, the result is
+    empty.
+
+    * `wide-1` has values up to 1023. `wide-2` and on have the edges of bytes, int16, float32 and
+      int32 within the range, of both signs, and values spread evenly over magnitudes.
+    * `wide-high` and `wide-low` hold the ends of the range, so that sums overflow.
+    * `wide-apart` alternates the two ends, so that differences overflow.
+    * `wide-near-1` and `-2` hold the upper half of the range.
+    * `wide-words` and `wide-words-low` mix small values with some not quite 2^32 away: a comparison
+      of the low words picks the wrong maximum or minimum.
+    * `wide-products` has odd values of 13 bits, whose products float32 rounds and int32 holds.
+    * `wide-quotients-1` and on have multiples of the usual divisors, of time and of tens, and their
+      neighbours, each divisor at least once: a division in floats gives the wrong integer.
+
+    With bool inputs, the ends and the products come with each bool all true and all false.
     """
     specs = find_wide_inputs(signature)
     if not specs:
@@ -94,7 +98,7 @@ def _draw_wide(
     count = min(-(-most // size), _MOST)
     for number in range(2, count + 2):
         arrays = {}
-        for place, spec in enumerate(specs):  # not the same edge for each input
+        for place, spec in enumerate(specs):  # a different edge for each input
             edges = edge_values(spec)[(number - 2 + place) % count :: count]
             arrays[spec.name] = _log_values(spec, base, (seed, number), _range_extent(spec), edges)
         yield f"{WIDE}-{number}", arrays
@@ -116,9 +120,9 @@ def _draw_wide(
 def _draw_upper_half(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Feeds of the upper half of the range: any values, and neighbours of multiples.
+    """Yield feeds of the upper half of the range: any values, and neighbours of multiples.
 
-    Float32 takes the neighbour of a multiple for the multiple beyond 2^24 alone.
+    Only beyond 2^24 does float32 round the neighbour of a multiple to the multiple.
     """
     size = min(base.arrays[spec.name].size for spec in specs)
     turns = min(max(-(-2 * len(_DIVISORS) // size), _NEAR), len(_DIVISORS))
@@ -132,7 +136,7 @@ def _draw_upper_half(
 
 
 def _has_word(spec: InputSpec, far: int) -> bool:
-    """Whether the range holds values that are as far apart, on its own side of 0 or the other."""
+    """Whether the range holds values that far apart, on either side of 0."""
     return _is_in_range(spec, far) or _is_in_range(spec, -2 * far)
 
 
@@ -143,7 +147,7 @@ def _is_in_range(spec: InputSpec, value: int) -> bool:
 def _draw_products(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Odd values from 2^12 to 2^13: products of two have 25 or 26 bits."""
+    """Yield odd values from 2^12 to 2^13, whose products have 25 or 26 bits."""
     import numpy as np
 
     arrays = {}
@@ -159,9 +163,9 @@ def _draw_products(
 def _combine_bools(
     name: str, base: NamedFeed, arrays: Mapping[str, Array]
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """The feed with each bool input all true and all false, in combination where they are few.
+    """Yield the feed with each bool input all true and all false, in combination if they are few.
 
-    What chooses between values would hide the wide ones.
+    Mixed bools that select between values could hide the wide ones.
     """
     import numpy as np
 
@@ -175,9 +179,9 @@ def _combine_bools(
 
 
 def _word_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> Array:
-    """Values around 0, or as many less than 2^32 away as keeps any two of them below that.
+    """Draw values around 0 or a little less than 2^32 away, so that any two differ by less.
 
-    Where the range ends before, the same values twice as far down, or up.
+    If the range ends before that, shift the same values to the other side of 0.
     """
     import numpy as np
 
@@ -193,7 +197,7 @@ def _word_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: in
 
 
 def _upper_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
-    """Values in the upper half of the range: quotients and products of floats round there."""
+    """Draw values in the upper half of the range, where float quotients and products round."""
     high = int(spec.values.high) if spec.values else 0
     generator = make_generator(*key, "near", spec.name)
     low = int(spec.values.low) if spec.values else 0
@@ -204,7 +208,7 @@ def _upper_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Arr
 
 
 def _alternate_ends(spec: InputSpec, base: NamedFeed, place: int) -> Array:
-    """The ends of the range in turn along each axis, the other way round in every second input."""
+    """Alternate the ends of the range along each axis, in opposite phase for every second input."""
     import numpy as np
 
     low, high = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
@@ -214,7 +218,7 @@ def _alternate_ends(spec: InputSpec, base: NamedFeed, place: int) -> Array:
 
 
 def _multiple_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
-    """Multiples of `_DIVISORS` in the upper half of the range, less 1 first, in turn over feeds."""
+    """Draw multiples of `_DIVISORS` in the upper half, less 1 first, continuing over feeds."""
     import numpy as np
 
     seed, number = key
@@ -237,7 +241,7 @@ def _multiple_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> 
 def _draw_ends(
     specs: Sequence[InputSpec], base: NamedFeed
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """All elements at the highest value, and at the lowest: what is summed of them overflows."""
+    """Yield all elements at the highest, then at the lowest value, so that sums overflow."""
     import numpy as np
 
     ranged = [(spec, spec.values) for spec in specs if spec.values is not None]
@@ -257,7 +261,7 @@ def _range_extent(spec: InputSpec) -> int:
 
 
 def edge_values(spec: InputSpec) -> tuple[int, ...]:
-    """The edge values within the input's range, the most telling first.
+    """Return the edge values within the input's range, the most effective first.
 
     A power of two is exact in any float, so the first is a little below the end of the range.
     """
@@ -272,7 +276,7 @@ def edge_values(spec: InputSpec) -> tuple[int, ...]:
 def _log_values(
     spec: InputSpec, base: NamedFeed, key: tuple[int, ...], most: int, edges: Sequence[int]
 ) -> Array:
-    """Values within the range and `-most..most`, even over magnitudes, with the edges in front."""
+    """Draw values in `-most..most`, even over magnitudes, with the edges at random places."""
     import numpy as np
 
     low, high = (spec.values.low, spec.values.high) if spec.values else (0, 0)

@@ -1,1 +1,1 @@
-"""Cache keys of steps, and the results that are stored under these keys for later runs."""
+"""Cache keys of steps, and the store of results under these keys."""

@@ -1,6 +1,6 @@
 """The cache key of a step: one SHA-256 over everything it depends on before it runs.
 
-Files that the user's code reads meanwhile are tracked in dependencies.py.
+Files that the user's code reads during the run are tracked in dependencies.py.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ from .dependencies import check_declared_entries
 from .environment import describe_gpus, describe_machine, packages
 from .file_digests import FileDigests, digest_of_code
 
-# Every field of an Order is in one of these, which a test checks; options are there by the table.
+# Every field of an Order is in one of these, as a test checks; options come from the table.
 FIELDS_OF_EVERY_STEP = (
     "source", "signature", "parent_precision", "settings", "measuring", "timed",
     *(one.field for one in specs_of(ConversionOptions) if one.rebuilds),
 )  # fmt: skip
-FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
+FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # depending on the precision of the step
 FIELDS_OF_NO_STEP = (
     "out", "discards", "cache", "cache_limit", "resume",
     "parent",  # an order that starts from a converted model has no keys
     *(one.field for one in specs_of(ConversionOptions) if not one.rebuilds),
 )  # fmt: skip
-_ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
+_ON_DISK_ONLY = ("timing_cache",)  # a file that every build changes, without effect on results
 
 
 def step_keys(
     order: Order, plan: Sequence[Step], *, root: Path, digests: FileDigests
 ) -> dict[str, str]:
-    """The key of each step by its name; no framework is imported.
+    """Return the key of each step by name, without importing a framework.
 
-    None for an order that starts from a converted model: only its format knows what belongs to it.
+    Empty for an order that starts from a converted model: only its format knows which files belong
+    to it.
 
     Args:
-        order: what was asked.
+        order: the order.
         plan: its steps, parents first.
-        root: the folder that the run is started in, where the order's paths begin.
-        digests: what remembers digests of files.
+        root: the folder that the run starts in, which the order's paths are relative to.
+        digests: the cache of file digests.
 
     Raises:
-        UsageError: there is no such checkpoint.
+        UsageError: the checkpoint does not exist.
         CheckpointError: it cannot be read.
     """
     if order.parent is not None:
@@ -74,7 +75,7 @@ def step_keys(
 
 
 def _tool_parts(digests: FileDigests) -> Iterator[str]:
-    """modelc, this machine, the packages."""
+    """Yield modelc, this machine and the packages."""
     yield from (
         __version__,
         digest_of_code(digests),
@@ -84,7 +85,7 @@ def _tool_parts(digests: FileDigests) -> Iterator[str]:
 
 
 def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str]:
-    """What all steps of the order share: its fields, and the bytes that they name."""
+    """Yield what all steps of the order share: its fields, and the contents that they name."""
     parts = {name: getattr(order, name) for name in FIELDS_OF_EVERY_STEP}
     source, measuring = order.source, order.measuring
     parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
@@ -105,7 +106,7 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str
 
 
 def _base_name(path: Path | str) -> Path:
-    """What counts of a path: the last name, which tells the form. Where it lies does not."""
+    """Return the last part of a path, which shows the format; its location is not in the key."""
     return Path(Path(path).name)
 
 
@@ -124,11 +125,11 @@ def _checkpoint_digest(order: Order, root: Path, digests: FileDigests) -> str:
 
 
 def _step_parts(order: Order, step: Step) -> Iterator[str]:
-    """What is the step's own: its place in the plan, its tools, how it is judged."""
+    """Yield the parts of one step: its place in the plan, its tools, and how it is judged."""
     target = step.target
     ready = target.readiness()
     yield canonical_text([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
-    yield package_of(target)  # of a plugin: its code is no part of modelc's digest
+    yield package_of(target)  # the code of a plugin is not part of modelc's digest
     yield canonical_text([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
     yield canonical_text([(one.NAME, one.readiness().version) for one in step.quantizers])
     yield canonical_text(order.select_judging(step.wanted))
@@ -139,7 +140,7 @@ def _step_parts(order: Order, step: Step) -> Iterator[str]:
 def _precision_parts(
     order: Order, precision: Precision, root: Path, digests: FileDigests
 ) -> Iterator[str]:
-    """How precision is lowered: nothing for fp32; the calibration data for INT8 alone."""
+    """Yield the lowering: nothing for fp32, and the calibration data for INT8 only."""
     lowering = order.lowering
     if precision is Precision.FP32:
         return
@@ -156,7 +157,7 @@ def _precision_parts(
 
 
 def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) -> str:
-    """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
+    """Digest samples on disk; for a loader its name, as its code and files are tracked."""
     path = root / source
     if source == RANDOM or (is_loader_spec(source) and not path.exists()):
         return canonical_text(["by name", source])
@@ -172,17 +173,17 @@ def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) ->
 
 
 def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[str]:
-    """The bytes of what labelled data is read from beside its file or folder."""
+    """Yield digests of the companion files of labelled data."""
     path = root / source
     for file in find_companion_files(path) if path.exists() else ():
         try:
             yield digests.of(file)
-        except OSError:  # the run says what is wrong with it
+        except OSError:  # the run reports the error
             yield ""
 
 
 def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Iterator[str]:
-    """Digests of files that a setting names: plugins, weights."""
+    """Yield digests of files that a setting names: plugins, weights."""
     for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
         path = root / part
         if part and path.is_file():
@@ -190,13 +191,13 @@ def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Itera
 
 
 def canonical_text(value: object) -> str:
-    """The text of a value made of records, mappings, sequences, enums, paths and plain values.
+    """Encode records, mappings, sequences, enums, paths and plain values as unambiguous text.
 
-    Every text says its type and its length, so that no two values share one. The order of a mapping
-    does not count.
+    Each part includes its type and length, so that no two values share a text. The order of a
+    mapping does not matter.
 
     Raises:
-        TypeError: it is of another type; to guess a text would be to share one.
+        TypeError: another type; guessing a text could make two values share one.
     """
     if is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}

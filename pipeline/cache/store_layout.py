@@ -19,7 +19,7 @@ from ..manifest_file import paths_in
 
 STORE_LOCK = ".lock"
 _ENTRIES, _BLOBS, _DRAFTS = "entries", "blobs", "drafts"
-_STORE_LOCK_TIMEOUT = 60.0  # seconds to wait for a lock that is held for moments
+_STORE_LOCK_TIMEOUT = 60.0  # seconds; the lock is normally held for moments
 _DIGITS = 64  # of a SHA-256
 _OWN_PATH = re.compile(
     r"entries/[0-9a-f]{64}(/[0-9a-f]{64}\.json)?"
@@ -36,19 +36,19 @@ class StoreLayout:
     folder: Path
 
     def place(self, key: str) -> Path:
-        """The folder of a key's entries."""
+        """Return the folder of a key's entries."""
         if not is_digest(key):
             raise ValueError(f"{key!r} is no key")
         return self.folder / _ENTRIES / key
 
     def blob(self, digest: str) -> Path:
-        """Where the file of that digest lies, or would."""
+        """Return the path of the file with that digest."""
         if not is_digest(digest):
             raise ValueError(f"{digest!r} is no digest")
         return self.folder / _BLOBS / digest[:2] / digest
 
     def entries(self) -> list[tuple[Path, float]]:
-        """All entries and when each was used, in seconds since 1970, the last first."""
+        """Return all entries and their last use in seconds since 1970, most recent first."""
         found = []
         for path in self._files(_ENTRIES):
             with suppress(FileNotFoundError):
@@ -56,7 +56,7 @@ class StoreLayout:
         return sorted(found, key=lambda one: one[1], reverse=True)
 
     def entries_of(self, key: str) -> list[Path]:
-        """The files of a key's entries; reading them through a link is harmless."""
+        """Return the files of a key's entries; reading through a link is harmless."""
         return [
             path
             for path in _list_folder(self.place(key))
@@ -64,11 +64,11 @@ class StoreLayout:
         ]
 
     def blobs(self) -> Iterator[Path]:
-        """All files."""
+        """Yield all blobs."""
         return self._files(_BLOBS)
 
     def remove(self, path: Path) -> None:
-        """Remove an entry or a file of the store, but nothing behind a link or of another name."""
+        """Remove a file of the store; ignore links and names that the store does not use."""
         places = (one for one in (path, *path.parents) if one.is_relative_to(self.folder))
         if self._is_named(path) and not any(one.is_symlink() for one in places):
             path.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class StoreLayout:
                     yield path
 
     def _folders(self, room: str) -> list[Path]:
-        """The store's own folders in a room."""
+        """Return the store's own subfolders."""
         place = self.folder / room
         if self.folder.is_symlink() or place.is_symlink():
             return []
@@ -88,11 +88,11 @@ class StoreLayout:
         return [path for path in found if self._is_named(path)]
 
     def _is_named(self, path: Path) -> bool:
-        """Whether the store itself gives such a name."""
+        """Whether the path matches the naming scheme of the store."""
         return _OWN_PATH.fullmatch(path.relative_to(self.folder).as_posix()) is not None
 
     def size(self) -> int:
-        """Bytes of all files and entries."""
+        """Return the bytes of all files and entries."""
         found = 0
         for path in (*self.blobs(), *(path for path, _ in self.entries())):
             with suppress(FileNotFoundError):
@@ -101,10 +101,10 @@ class StoreLayout:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold the store. A folder that may only be read has no lock, and nobody to fear.
+        """Hold the lock of the store; a read-only folder needs none.
 
         Raises:
-            OSError: another holds it for longer than anyone should.
+            OSError: another process holds it for too long.
         """
         from filelock import FileLock
 
@@ -121,10 +121,10 @@ class StoreLayout:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """A folder to write in, on the same file system; what killed runs left beside it goes.
+        """Create a draft folder on the same file system; remove drafts of killed runs.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         from filelock import FileLock
 
@@ -143,13 +143,13 @@ class StoreLayout:
             shutil.rmtree(draft, ignore_errors=True)
 
     def drop_empty(self) -> None:
-        """Remove folders of the store that nothing is in."""
+        """Remove empty folders of the store."""
         for place in (*self._folders(_ENTRIES), *self._folders(_BLOBS)):
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # not empty
                 place.rmdir()
 
     def _clear_drafts(self) -> None:
-        """Remove drafts whose writer is no more: its lock is free."""
+        """Remove drafts whose lock is free because their writer ended."""
         from filelock import FileLock, Timeout
 
         for draft in self._folders(_DRAFTS):
@@ -163,17 +163,17 @@ class StoreLayout:
 
 
 def read_entry(path: Path) -> CacheEntry:
-    """The entry in a file of the store.
+    """Read the entry in a file of the store.
 
     Raises:
-        FaultyError: it is damaged, or no entry of ours.
-        OSError: it is not there any more, or may not be read.
+        CorruptEntryError: it is damaged, or not an entry of modelc.
+        OSError: it was removed, or cannot be read.
     """
     return decode_entry(path.read_bytes(), path.parent.name, path.stem)
 
 
 def read_entry_or_none(path: Path) -> CacheEntry | None:
-    """As `read`, None where it is faulty or gone."""
+    """Read an entry like `read_entry`; None if it is corrupt or removed."""
     try:
         return read_entry(path)
     except (OSError, CorruptEntryError):
@@ -181,7 +181,7 @@ def read_entry_or_none(path: Path) -> CacheEntry | None:
 
 
 def _list_folder(place: Path) -> list[Path]:
-    """What is in a folder that may not be there."""
+    """List a folder; empty if it does not exist."""
     try:
         return sorted(place.iterdir())
     except OSError:
@@ -192,12 +192,12 @@ _DIGEST_LENGTH = 64  # hexadecimal digits of a SHA-256
 
 
 class CorruptEntryError(Exception):
-    """An entry is damaged or not one of ours. It never leaves the cache: there it is a miss."""
+    """An entry is damaged or not modelc's. The cache treats it as a miss and never raises it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedQuantization:
-    """A quantizer's result: the model's name among the files, and what the quantizer said."""
+    """A quantizer's result: the name of the model file, and what the quantizer reported."""
 
     model: str
     versions: dict[str, str]
@@ -207,10 +207,10 @@ class CachedQuantization:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheEntry:
-    """One result. `files` are named as they lie in the output folder, or in a quantizer's.
+    """One result; `files` are named as in the output folder, or in a quantizer's.
 
-    `manifest` has the one artifact of a step, with its verdict and what it needed beside the key;
-    `calibrated` is there in its place where it is a quantizer's result. `model` is whose.
+    `manifest` has the artifact of the step, with its verdict and dependencies. `calibrated`
+    replaces it for a quantizer's result. `model` is the name of the model.
     """
 
     key: str
@@ -222,29 +222,29 @@ class CacheEntry:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Return the bytes of its files."""
         return sum(file.size for file in self.files)
 
 
 def encode_entry(entry: CacheEntry) -> bytes:
-    """The entry as it is stored; once read and stored again it is the same text."""
+    """Encode the entry so that decoding and encoding it again gives the same bytes."""
     import msgspec
 
-    # A whole number where a float is meant would come back as another text.
+    # An integer in a float field would be encoded differently after a round trip.
     read = msgspec.json.decode(msgspec.json.encode(entry), type=CacheEntry)
     return msgspec.json.encode(read)
 
 
 def entry_name(raw: bytes) -> str:
-    """The name that an entry is stored under: a changed byte is another name."""
+    """Return the name of an encoded entry, which is its digest."""
     return hashlib.sha256(raw).hexdigest()
 
 
 def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
-    """The entry that was stored as `name` under `key`.
+    """Decode the entry stored as `name` under `key`.
 
     Raises:
-        FaultyError: it is not that entry, or none, or its names lead out of a folder.
+        CorruptEntryError: it is another entry or invalid, or its names point outside of its folder.
     """
     import msgspec
 
@@ -266,7 +266,7 @@ def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
 
 
 def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
-    """Whether it has one artifact, judged, with this key, and all the files that it consists of."""
+    """Whether it has one judged artifact with this key, and all files of that artifact."""
     if len(manifest.artifacts) != 1 or len(manifest.verdicts) != 1:
         return False
     artifact, verdict = manifest.artifacts[0], manifest.verdicts[0]
@@ -278,7 +278,7 @@ def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
 
 
 def is_digest(text: str) -> bool:
-    """Whether it can be a SHA-256 in hexadecimal digits, and so a file's name."""
+    """Whether the text is a SHA-256 in hexadecimal digits, and so a valid file name."""
     return len(text) == _DIGEST_LENGTH and set(text) <= set("0123456789abcdef")
 
 
@@ -299,10 +299,10 @@ def _is_relative_inside(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedResult:
-    """One result: whose, what, bytes of its files, and when it was used last (since 1970).
+    """One result: model, artifact, bytes of its files, and last use (seconds since 1970).
 
-    `name` is the digest of its entry: one key has several results where what the model's code
-    reads differed.
+    `name` is the digest of its entry: a key has several results if the model's code read different
+    files.
     """
 
     model: str
@@ -314,7 +314,7 @@ class ListedResult:
 
 
 def list_results(layout: StoreLayout) -> tuple[ListedResult, ...]:
-    """The results in a store, the last used first; damaged ones are left to `verify`."""
+    """Return the results in a store, most recently used first; `verify` handles damaged ones."""
     rows = []
     for path, used in layout.entries():
         entry = read_entry_or_none(path)

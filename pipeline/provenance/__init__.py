@@ -1,1 +1,1 @@
-"""Where artifacts came from: what they say inside, seals, signatures, checks of all of these."""
+"""Provenance of artifacts: embedded metadata, seals, signatures, and their verification."""

@@ -1,4 +1,4 @@
-"""Finds model files in an output folder that no record claims."""
+"""Find model files in an output folder that no record claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..manifest_file import MANIFEST_FILE
 from ..plan import MODEL_STEM
 from .artifact_checks import CheckOutcome, ProvenanceCheck, resolve_links
 
-# Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
+# Node maps (`model.debug.json`), reports, and with `-o .` the user's own code.
 _NOT_MODEL_SUFFIXES = (
     ".py",
     ".pyi",
@@ -29,21 +29,21 @@ _NOT_MODEL_SUFFIXES = (
     ".log",
     ".html",
 )
-# Further files that modelc writes without a record of them: feeds, reports, signatures, locks.
+# Other files that modelc writes without recording them: feeds, reports, signatures, locks.
 _IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
-# Formats of runtimes that modelc does not know.
+# Formats of runtimes that modelc does not support.
 _FOREIGN_SUFFIXES = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
 _MODEL_SUFFIXES = (
     *(one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES),
     *_FOREIGN_SUFFIXES,
 )
-_MAX_FILES_SHOWN = 3  # names of files that are no models
-_BEGINNING = 1024  # bytes of a file that are looked at
-_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has them; logs are coloured
+_MAX_FILES_SHOWN = 3  # names of other files to show
+_BEGINNING = 1024  # bytes of a file to inspect
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # absent in text and coloured logs
 _ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
-_ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the root of an IR
+_ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version` and the root of an IR
 _LATEST = 64
-_SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
+_SIGNED, _SIGNATURE = ".sig", 128  # bytes; a signature may have any content
 
 _UNKNOWN_DETAIL = "no record names it, so nothing says that it was ever judged: remove it"
 _LINK_OUT_DETAIL = "a link out of the folder, behind which nothing was checked: remove it"
@@ -53,10 +53,10 @@ _UNREAD_DETAIL = "the folder cannot be read, so nothing in it was checked"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedFiles:
-    """What records account for: files by their places, as `real_place` gives them, and by digest.
+    """Files that records account for, by place (see `real_place`) and by digest.
 
-    `read` are ends of links to what an order only reads, as a checkpoint that a link leads to;
-    `apart` are folders that answer for themselves.
+    `read` are link targets that an order only reads, such as a checkpoint. `apart` are folders with
+    a record of their own.
     """
 
     places: Collection[Path] = ()
@@ -69,20 +69,20 @@ NOTHING_CLAIMED = ClaimedFiles()
 
 
 def real_place(path: Path) -> Path:
-    """Where a file is, its own name not followed: a link is claimed by its name, not by its end."""
+    """Resolve the folder of a path but not its name: a link is claimed by its own name."""
     return path.parent.resolve() / path.name
 
 
 def folders_with(name: str, root: Path) -> tuple[Path, ...]:
-    """All folders below `root`, and itself, that hold a file of that name; links are not followed.
+    """Return the folders at and below `root` that contain a file of that name; no links.
 
-    A folder that cannot be read holds nothing here; `check_unclaimed` says so.
+    Unreadable folders are skipped here and reported by `check_unclaimed`.
     """
     return tuple(Path(place) for place, _, names in _walk_sorted(root, []) if name in names)
 
 
 def manifest_folders(root: Path) -> tuple[Path, ...]:
-    """Folders with a manifest that is not of another program: a page has a `manifest.json` too."""
+    """Return the folders with a manifest of modelc; other programs use `manifest.json` too."""
     return tuple(
         one for one in folders_with(MANIFEST_FILE, root) if one == root or _has_record(one)
     )
@@ -91,12 +91,13 @@ def manifest_folders(root: Path) -> tuple[Path, ...]:
 def check_unclaimed(
     root: Path, claimed: ClaimedFiles = NOTHING_CLAIMED, *, signed: bool = False
 ) -> Iterator[ProvenanceCheck]:
-    """A failed check for each model file that nothing claims, and what was not looked into.
+    """Yield a failed check for each unclaimed model file, and what was not inspected.
 
     Args:
-        root: what is searched, without the folders that answer for themselves.
-        claimed: what is accounted for.
-        signed: whether the records must be signed: models by other names than `model.*` fail then.
+        root: the folder to search, without folders that have a record of their own.
+        claimed: the files that records account for.
+        signed: whether the records must be signed; then models with names other than `model.*`
+            fail.
     """
     unread: list[OSError] = []
     others: list[Path] = []
@@ -128,7 +129,7 @@ def _is_claimed(path: Path, claimed: ClaimedFiles) -> bool:
 
 
 def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[ProvenanceCheck]:
-    """One line for all files that are neither models nor of the kinds that modelc writes."""
+    """Yield one check for all files that are neither models nor of a kind that modelc writes."""
     usual = (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
     strange = [
         path.relative_to(root).as_posix()
@@ -146,14 +147,14 @@ def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[Provenance
 
 
 def _walk_sorted(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As os.walk, in a stable order."""
+    """Walk like `os.walk`, in a stable order."""
     for place, folders, names in os.walk(root, onerror=unread.append):
         folders.sort()
         yield place, folders, sorted(names)
 
 
 def _has_record(folder: Path) -> bool:
-    """Whether a folder answers for what is in it; a broken manifest is looked at as one."""
+    """Whether a folder has a record of its own; a damaged manifest counts."""
     path = folder / MANIFEST_FILE
     if folder.is_symlink() or path.is_dir() or not (path.is_symlink() or path.exists()):
         return False
@@ -165,7 +166,7 @@ def _has_record(folder: Path) -> bool:
 
 
 def _check_links(here: Path, folders: list[str], root: Path) -> Iterator[ProvenanceCheck]:
-    """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
+    """Check that links to folders lead to folders with a record inside `root`."""
     for path in (here / name for name in folders if (here / name).is_symlink()):
         if not resolve_links(path).is_relative_to(root.resolve()):
             yield _make_failed_check(
@@ -184,13 +185,13 @@ def _check_renamed(path: Path, root: Path, signed: bool) -> ProvenanceCheck:
 
 
 def _normalize_text(name: str) -> str:
-    """A name as it looks: one case, one form of each letter, nothing that is not seen."""
+    """Normalize a name to its visible form: case, letter forms, no invisible characters."""
     seen = (one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
     return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
 
 
 def _is_manifest_name(path: Path) -> bool:
-    """Whether a file has the name of an artifact: also one that only its name makes a document."""
+    """Whether a file has the name of an artifact and is not a genuine document."""
     plain = _normalize_text(path.name)
     if plain != MODEL_STEM and not plain.startswith(f"{MODEL_STEM}."):
         return False
@@ -202,7 +203,7 @@ def _is_manifest_name(path: Path) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file begins as text that is no OpenVINO IR, or as the arrays that its name says."""
+    """Whether a file starts as text other than an OpenVINO IR, or as the arrays of its suffix."""
     start = _beginning(path)
     arrays = next((mark for end, mark in _ARRAYS.items() if path.name.endswith(end)), None)
     if arrays is not None:
@@ -211,7 +212,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first bytes of a file; none of what is no file, or cannot be read."""
+    """Return the first bytes of a regular file; empty if it cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
@@ -222,7 +223,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def _is_disguised(path: Path) -> bool:
-    """Whether a file begins as a model does, whatever its name says."""
+    """Whether a file starts like a model, whatever its name."""
     start = _beginning(path)
     if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
         return False
@@ -238,9 +239,9 @@ def _has_model_suffix(name: str) -> bool:
 
 
 def _looks_like_a_model(path: Path) -> bool:
-    """By its name, by that of what it leads to as a link, or by what it begins with."""
+    """Whether a file is a model by its name, by its link target or by its first bytes."""
     if path.name != path.name.casefold() and _normalize_text(path.name).endswith(_IGNORED_SUFFIXES):
-        return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
+        return True  # readers may accept `.XML` for `.xml`; modelc never writes such a name
     try:
         if path.is_symlink() and (end := resolve_links(path)).name != path.name:
             return (
@@ -249,12 +250,12 @@ def _looks_like_a_model(path: Path) -> bool:
         if _has_model_suffix(path.name) or _is_disguised(path):
             return True
         return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
-    except OSError:  # it leads nowhere, or in a circle
+    except OSError:  # a dangling link or a link cycle
         return _has_model_suffix(path.name)
 
 
 def _is_known(path: Path, claimed: ClaimedFiles) -> bool:
-    """Whether a record says what a file of any name is: a parent that was given, a checkpoint."""
+    """Whether a record has the digest of a file of any name: a given parent, a checkpoint."""
     return bool(claimed.digests) and path.is_file() and sha256_of(path) in claimed.digests
 
 

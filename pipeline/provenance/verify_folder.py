@@ -1,4 +1,4 @@
-"""Verifies an output folder without running a model: files, metadata, seals, signature."""
+"""Verify an output folder without running a model: files, metadata, seals, signature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
 
 @dataclass(frozen=True, kw_only=True)
 class ReadManifest:
-    """A manifest as it was read once, and the folders below that answer for themselves."""
+    """A manifest that was read once, and the folders below with records of their own."""
 
     text: bytes
     apart: Collection[Path] = ()
@@ -51,18 +51,18 @@ def verify_folder(
     read: ReadManifest | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> FolderVerification:
-    """Check all that a folder's manifest claims against the files as they are now.
+    """Check the claims of a folder's manifest against the current files.
 
     Args:
-        folder: what `modelc export -o` wrote; nothing in it is changed.
-        key: of whoever must have signed the manifest; None does not ask for a signature.
-        name: of the model, where the folder is one of several.
-        read: where it was read before: whatever is checked is of that one reading.
+        folder: the output of `modelc export -o`; it is not changed.
+        key: the public key of the signer; None does not require a signature.
+        name: the model's name if the folder is one of several.
+        read: an earlier read of the manifest, so that all checks use the same bytes.
         targets: the table of formats.
 
     Raises:
         UsageError: there is no manifest.
-        MissingError: the package for signatures is not here.
+        MissingError: the cryptography package is not installed.
     """
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -112,7 +112,7 @@ def _check_manifest(
 
 
 def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """The checkpoint and the user's samples, where they are."""
+    """Check the checkpoint and the user's samples, if present."""
     yield _check_checkpoint(folder, manifest)
     samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
     if samples is None:
@@ -150,7 +150,7 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
 
 
 def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Steps that left nothing to claim."""
+    """Yield the steps without an artifact: failed, pending or not reached."""
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
     ended += [(step, "not come to") for step in manifest.unmade]
@@ -161,7 +161,7 @@ def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
 
 
 def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """What an order moved aside: it may be removed, but not be another than it was."""
+    """Check that replaced files of earlier models are unchanged; they may be removed."""
     there = [file for file in manifest.replaced if (folder / file.name).exists()]
     for file in there:
         wrong = describe_change(file, folder)
@@ -174,9 +174,9 @@ def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceChec
 
 
 def _collect_claimed(folder: Path, manifest: Manifest, read: ReadManifest) -> ClaimedFiles:
-    """What the record accounts for: artifacts, what was moved aside, the checkpoint, samples.
+    """Return the files in the manifest: artifacts, replaced files, checkpoint, samples.
 
-    A checkpoint that is not where the record says claims no place.
+    A checkpoint that is not at its recorded path claims no file.
     """
     checkpoint = folder / manifest.checkpoint.path
     root = checkpoint if checkpoint.is_dir() else checkpoint.parent
