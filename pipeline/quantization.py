@@ -236,7 +236,7 @@ def quantize_parent(
 
 
 def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
-    """Raise ConversionError if an artifact of an INT8 step has no layer that computes in int8."""
+    """Raise ConversionError if the artifact of an INT8 step has no known int8 layer."""
     if step.wanted.precision is not Precision.INT8:
         return
     if coverage is None:

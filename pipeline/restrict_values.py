@@ -1,4 +1,4 @@
-"""Restricts artifacts that are wrong on wide integers alone to the values they are right for."""
+"""Restrict artifacts that are wrong only on wide integers to the values they are right for."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .run_reference import finite_part, run_reference
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 
-# Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
-# them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
-# quotients lie from a whole number. Two of 30 bits have a difference of 31.
+# Ends to try, largest first: int32, 30 bits (the difference of two fits in 31), 16 bits and small
+# numbers. 2^20 stands for float32 instead of 2^24: up to it, a quotient by at most 16 has an error
+# smaller than its distance from a whole number.
 _VALUE_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
 _FP32_UNIT = 2.0**-24
-_LUCK_FACTOR = 8.0  # times as far as eager's own draws move: no roundoff explains more
+_LUCK_FACTOR = 8.0  # times the movement of eager's own draws; roundoff explains no more
 _MAX_WRONG_PAIRS = 3
-_NOISE_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
+_NOISE_DRAWS = 6  # of wide feeds, to judge an artifact in a range
 
 
 def restrict_values(
     judged: JudgedEvidence, eager: EagerReference, opened: Callable[[], Runner], *, narrow: bool
 ) -> JudgedEvidence:
-    """Hold an artifact that is wrong on wide integers alone to narrower ones.
+    """Judge an artifact that is wrong only on wide integers within narrower ranges.
 
     With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
-    that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
-    there. Where not even small numbers are right, and where the user stated the range, it is
-    rejected: the reason names the input and a value at which it is wrong.
+    in which the artifact is right. `restricted_values` holds them, and wide feeds are drawn from
+    them. If even small numbers are wrong, or the user stated the range, the artifact is rejected
+    with a reason that names the input and a wrong value.
     """
     specs = find_wide_inputs(eager.signature)
     if judged.verdict.state is not State.FAILED or not specs:
@@ -91,9 +91,9 @@ def _judge_narrowed(
 def _narrower_together(
     ranges: Mapping[str, tuple[int, int]], specs: Sequence[InputSpec]
 ) -> Iterator[dict[str, tuple[int, int]]]:
-    """The ranges, each the widest for its input alone; then without negative values; then narrower.
+    """Yield the widest range of each input, then without negative values, then narrower ones.
 
-    Differences of two inputs leave what a format holds where each input alone does not.
+    Differences of two inputs may exceed what a format represents although each input does not.
     """
     yield dict(ranges)
     if len(ranges) == 1:
@@ -113,7 +113,7 @@ def _narrower_together(
 
 
 def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
-    """The eager side with other ranges of the wide inputs: all but the wide feeds are the same."""
+    """Return the eager reference with other ranges of wide inputs; only wide feeds rerun."""
     signature = replace(eager.signature, inputs=tuple(inputs))
     seed, given = eager.feeds.seed, eager.given
     samples = None if given is None else given.first
@@ -130,7 +130,7 @@ def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> Eage
 def restrict_inputs(
     inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
 ) -> tuple[InputSpec, ...]:
-    """The inputs with these ranges in place of the chosen ones."""
+    """Replace the chosen ranges of the inputs with these."""
 
     def within(spec: InputSpec) -> InputSpec:
         if spec.values is None or spec.name not in ranges:
@@ -151,17 +151,17 @@ def _has_wide_failure(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _RangeTrial:
-    """Tries ranges on eager and on the artifact, which is open."""
+    """Tries ranges on eager and on the open artifact."""
 
     evidence: Evidence
     eager: EagerReference
     runner: Runner
 
     def widest(self, spec: InputSpec) -> tuple[int, int] | None:
-        """The largest range in which the artifact is right, all other inputs at usual values.
+        """Return the largest range in which the artifact is right, other inputs at usual values.
 
-        First the upper end is found without negative values, then the lower one. The usual values
-        alone are left to a model of which eager itself is unsteady on small numbers.
+        The upper end is searched first, without negative values, then the lower one. If no range
+        is right but eager itself is unstable on small numbers, the usual values are returned.
         """
         if spec.values is None:
             return None
@@ -180,7 +180,7 @@ class _RangeTrial:
     def find_wrong_value(self, spec: InputSpec) -> Ruling:
         """Reject the artifact for a small value of the input at which it is wrong, if there is one.
 
-        Another may be smaller: where quotients are rounded, right values lie between wrong ones.
+        Smaller wrong values may exist: with rounded quotients, right and wrong values alternate.
         """
         value = self._wrong_value(spec)
         texts = [] if value is None else [f"input {spec.name!r}: wrong at the value {value}"]
@@ -189,7 +189,7 @@ class _RangeTrial:
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
     ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
-        """The wide feeds within these ranges with both answers; None where eager rejects one."""
+        """Run wide feeds within these ranges on both; None if eager rejects one."""
         signature = _restrict_signature(self.eager.signature, ranges)
         samples = find_sample(self.evidence.references)
         feeds = draw_wide_feeds(signature, seed=self.eager.feeds.seed + draw, samples=samples)
@@ -198,7 +198,7 @@ class _RangeTrial:
         return pairs if len(pairs) == len(found) else None
 
     def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
-        """Whether it is right in these ranges, on several draws: in wider ones it is wrong."""
+        """Return whether the artifact is right in these ranges on several draws."""
         drawn = (self.pairs(ranges, draw=draw) for draw in range(_NOISE_DRAWS))
         return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
 
@@ -218,15 +218,15 @@ class _RangeTrial:
         return reference, mark_undecided_replies([reference], [reply], precision, self.eager)[0]
 
     def _is_unsteady(self, spec: InputSpec) -> bool:
-        """Whether eager moves as far as the artifact is off where its floats are off by a rounding.
+        """Return whether float roundoff moves eager as far as the artifact deviates.
 
-        Then the input's small numbers are none that the model makes sense of: a mask as floats.
+        If so, small numbers of the input have no meaning to the model, as in a mask used as floats.
         """
         values = spec.values
         if values is None:
             return False
         least = _usual_range(values)[0]
-        if least > SMALL:  # a sample of large numbers alone, as timestamps are: they make sense
+        if least > SMALL:  # a sample of only large numbers, such as timestamps, is meaningful
             return False
         pairs = self.pairs({spec.name: (least, min(SMALL, int(values.high)))})
         return bool(pairs) and all(self._explains(*pair) for pair in pairs or ())
@@ -252,9 +252,9 @@ class _RangeTrial:
         return True
 
     def _wrong_value(self, spec: InputSpec) -> int | None:
-        """A value of small magnitude, found by halving, at which the artifact is wrong.
+        """Find by bisection a value of small magnitude at which the artifact is wrong.
 
-        The input is full of it; upwards first, then downwards.
+        The input is filled with the value. Values above the start are searched first, then below.
         """
         if spec.values is None:
             return None
@@ -294,7 +294,7 @@ class _RangeTrial:
 
 
 def _value_steps(start: int, end: int) -> Iterator[int]:
-    """Where values begin to be wrong, from the start outward."""
+    """Yield trial values outward from `start` to `end`."""
     sign = 1 if end > start else -1
     for bound in (*reversed(_VALUE_BOUNDS), end * sign):
         if min(start, end) <= sign * bound <= max(start, end):
@@ -307,7 +307,7 @@ def _usual_range(values: ValueRange) -> tuple[int, int]:
 
 
 def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
-    """The signature with wide inputs in these ranges; those without one at their usual values."""
+    """Set chosen wide inputs to these ranges, and those without one to their usual values."""
 
     def narrow(spec: InputSpec) -> InputSpec:
         if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
