@@ -139,7 +139,7 @@ def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str])
 
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
-    """Return whether a feed that counts gives the same outputs in each order of ties."""
+    """Return whether a feed that counts makes the same kind of choice without a tie."""
     for one in evidence.references:
         if one.settled or one.feed.name in evidence.loose:
             continue
