@@ -104,8 +104,8 @@ class Parent:
     """The starting point of a step: the eager model (no path) or the file of another artifact.
 
     `frozen` lists the places where its capture froze tensor data; None if unknown. `traced` means
-    that a trace may have frozen others. `capture` is the capture method of the artifact or of its
-    ancestor; empty if unknown. `domain` is its own.
+    that it comes from a trace whose frozen places are unknown. `capture` is the capture method of
+    the artifact or of its ancestor; empty if unknown. `domain` is the artifact's own.
     """
 
     name: str

@@ -28,7 +28,7 @@ _VALUE_LADDER = (
     2, 4, 16, 64, 256, 1024, 4096, 16384, 2**16, 2**18, 2**20, 2**22, 2**24, 2**31 - 1, 2**31 + 5,
     2**40,
 )  # fmt: skip
-_MAX_TABLE = 2**24  # no table is larger; beyond it, the end is not bisected
+_MAX_TABLE = 2**24  # assumed limit of tables; a larger end is not bisected
 _MAX_VALUE_RUNS = 96  # of eager per input; a table of 2^24 rows that follows a dim takes about 80
 _FACTOR = 8  # times the work of the least value; more means that the value controls the work
 _SLACK = Work(operators=64, elements=1 << 16)
