@@ -43,16 +43,17 @@ from .user_samples import UserSamples, further_feeds, load_user_samples
 from .value_search import choose_and_report_values
 
 REFERENCE_STEP = "eager reference"
-_MAX_REJECTED = 3  # number of retries with a new domain after eager rejects a feed
+_MAX_REJECTED = 3  # retries of choosing a domain after eager rejects a feed of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerReference:
-    """An open checkpoint and eager's outputs on every feed, computed once.
+    """An opened checkpoint and eager's outputs on every feed, computed once.
 
-    `exact` holds outputs in float64 by feed digest, filled when an artifact is first judged against
-    them. `swept` holds outputs on the feeds of a sweep by digest, None for rejected feeds. `stamp`
-    describes the checkpoint files before loading, `given` holds the user's own samples.
+    `exact` caches the float64 outputs by digest of the feed, filled when an artifact is first
+    compared with them. `swept` caches the outputs on the feeds of a sweep by digest; None means
+    that eager rejects the feed. `stamp` guards the checkpoint from before it was loaded. `given`
+    holds the user's own samples.
     """
 
     checkpoint: Checkpoint
@@ -70,11 +71,11 @@ class EagerReference:
 
 
 def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
-    """Identify and hash the checkpoint without loading a framework.
+    """Identify and hash the checkpoint without importing a framework.
 
     Raises:
-        UsageError: the input specs of the order are invalid.
-        CheckpointError: it is damaged, or it is a program without consent to run.
+        UsageError: the input specs of the order are wrong.
+        CheckpointError: it is damaged, or contains code without consent to run it.
     """
     check_input_specs(source)
     with progress.step("read checkpoint", log="checkpoint"):
@@ -92,7 +93,7 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
         return checkpoint
 
 
-def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known of it
+def open_subject(  # noqa: PLR0913 - inputs of the eager reference
     source: Source,
     checkpoint: Checkpoint,
     judging: Judging,
@@ -104,12 +105,12 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     """Load the model, determine the signature, draw the feeds and run eager on each.
 
     Args:
-        source: the checkpoint, its samples and how to load it.
+        source: the checkpoint, its samples and input specs.
         checkpoint: the result of `read_checkpoint`.
-        judging: the number of feeds, and their seed.
-        progress: the progress reporter.
-        signature: a signature from a manifest, used instead of inferring one.
-        wanted: selects the feeds to run eager on; with a selection there is no fingerprint.
+        judging: the number of feeds and the seed.
+        progress: receives progress events.
+        signature: the signature of a manifest, used unchanged instead of a settled one.
+        wanted: selects feeds to run eager on; if given, no fingerprint is computed.
     """
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
@@ -156,7 +157,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return eager
 
 
-def _open_on_chosen(  # noqa: PLR0913, PLR0917 - the inputs of the choice, and its use
+def _open_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its callback
     loaded: LoadedModule,
     signature: Signature,
     judging: Judging,
@@ -164,9 +165,9 @@ def _open_on_chosen(  # noqa: PLR0913, PLR0917 - the inputs of the choice, and i
     progress: Progress,
     subject_of: Callable[[Signature], EagerReference],
 ) -> EagerReference:
-    """Open the reference, choosing bounds and values that are not stated.
+    """Open the eager reference with bounds and values chosen where the user states none.
 
-    If eager rejects a feed of the chosen domain, choose another domain without its sizes.
+    If eager rejects a feed of the chosen domain, choose again without the sizes of that feed.
     """
     samples = None if given is None else given.first
     rejected: list[dict[str, int]] = []
@@ -188,7 +189,7 @@ def _open_on_chosen(  # noqa: PLR0913, PLR0917 - the inputs of the choice, and i
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
-def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - all facts about eager
+def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - inputs of the search
     loaded: LoadedModule,
     signature: Signature,
     seed: int,
@@ -197,7 +198,7 @@ def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - all facts about eager
     rejected: Sequence[Mapping[str, int]] = (),
     values: Mapping[str, ValueRange] | None = None,
 ) -> Signature:
-    """Return the signature with bounds that eager accepts for dims without any."""
+    """Choose bounds that eager accepts for the dims without stated bounds."""
     if all(dim.bounded for dim in signature.free_dims.values()):
         return signature
     with progress.step("choose dims", log="eager"):
@@ -265,7 +266,7 @@ def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) 
 
 
 def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
-    """Warn about each integer input whose values are unknown or known from a sample only."""
+    """Warn about integer inputs whose values are unknown, or known only from a sample."""
     unknown = find_unranged(signature, samples)
     sampled = [name for name in find_unranged(signature, None) if name not in unknown]
     return (
@@ -286,7 +287,7 @@ def _fingerprint_outputs(
     references: Sequence[ReferenceOutputs],
     samples: Mapping[str, Array] | None,
 ) -> Outputs:
-    """Return eager's outputs on `opt` as drawn from seed 0 without samples."""
+    """Return eager's outputs on `opt` as drawn from seed 0 without samples, whatever the order."""
     if samples is None and eager.feeds.seed == 0:
         return next(one.outputs for one in references if one.feed.name == OPT)
     fixed = next(feed for feed in draw_feeds(eager.signature) if feed.name == OPT)
@@ -298,9 +299,9 @@ def _feed_size(feed: NamedFeed) -> int:
 
 
 def refer_within(eager: EagerReference, signature: Signature, progress: Progress) -> EagerReference:
-    """Run the reference on feeds of a signature that is a subset of its own.
+    """Run eager on feeds of a signature within that of the eager reference.
 
-    The user's samples outside of it are ignored.
+    Samples of the user that lie outside of it are omitted.
     """
     given, seed = eager.given, eager.feeds.seed
     try:
@@ -366,9 +367,9 @@ def _run_feeds(
 def _reference_or_explain(
     eager: EagerReference, feed: NamedFeed, trials: EagerTrials
 ) -> ReferenceOutputs:
-    """Run eager like `run_eager`, and add a hint if it rejects the feed for its sizes."""
+    """Call `run_eager`; if the sizes of the feed cause a rejection, raise with a hint."""
     if not feed.basic and feed.kind not in SIZED:
-        return run_eager(eager, feed)  # edge-case values or samples: other feeds share their sizes
+        return run_eager(eager, feed)  # edge-case values or samples: other feeds have these sizes
     with explain_rejection(trials, feed.sizes, drawn=feed.kind in SIZED):
         return run_eager(eager, feed)
 
@@ -377,8 +378,8 @@ def run_eager(eager: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
     """Run eager on one feed.
 
     Raises:
-        CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or exceeds
-            the step limit on extreme values.
+        CheckpointError: eager rejects the feed, returns other outputs than on the smallest feed,
+            or exceeds the limit of steps on extreme values.
     """
     outputs = eager.model.run_reference(feed.arrays, extreme=not feed.basic)
     _check_names(eager.signature, tuple(outputs), feed)

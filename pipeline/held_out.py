@@ -1,4 +1,7 @@
-"""Samples that INT8 artifacts are judged on: kept from calibration, stored beside the artifact."""
+"""Held-out samples: feeds that calibration does not see and that INT8 artifacts are judged on.
+
+They are stored beside the artifact.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,18 @@ if TYPE_CHECKING:
 
 SAMPLES_ROLE = "samples"
 HELD_OUT_PREFIX = "held-out-"
-FEW_SAMPLES = 16  # samples: fewer judge a choice among many artifacts by luck
-_MIN_DISTINCT = 2  # samples: a batch of one sample repeated does not show that rows mix
+FEW_SAMPLES = 16  # samples; with fewer, chance decides among many artifacts
+_MIN_DISTINCT = 2  # samples; a batch that repeats one sample hides rows that mix
 
 
 def refer_held_out(
     feeds: Sequence[Feed], eager: EagerReference, progress: Progress
 ) -> tuple[ReferenceOutputs, ...]:
-    """Eager on each held-out sample, `held-out-1` and so on, and on what is made of them.
+    """Run eager on the held-out samples and on feeds derived from them.
 
-    Samples have the smallest batch: some are put together to the batch sizes that the drawn feeds
-    have, so that rows which mix are found. A mask that is all ones in all is halved in one.
+    The samples are named `held-out-1`, `held-out-2` and so on. Derived feeds are batches of
+    several samples, which reveal rows that mix, and a feed with a half-padded mask where all
+    samples have full masks.
     """
     named = [
         NamedFeed(name=f"{HELD_OUT_PREFIX}{number}", arrays=feed, sizes={})
@@ -58,7 +62,7 @@ def refer_held_out(
 
 
 def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
-    """Samples of one shape as batches of the opt and the largest size, each sample in its turn."""
+    """Concatenate samples of equal shape into batches of the opt and the largest size."""
     import numpy as np
 
     form = FeedForm.of(signature)
@@ -80,7 +84,7 @@ def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[Named
 
 
 def _most_common_shape(feeds: Sequence[Feed]) -> list[Feed]:
-    """The most samples that have one shape."""
+    """Return the largest group of samples that share one shape."""
     groups: dict[tuple[tuple[int, ...], ...], list[Feed]] = {}
     for feed in feeds:
         groups.setdefault(tuple(array.shape for array in feed.values()), []).append(feed)
@@ -88,7 +92,7 @@ def _most_common_shape(feeds: Sequence[Feed]) -> list[Feed]:
 
 
 def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
-    """The first sample with the second half of a mask off, where no sample has any of it off."""
+    """Clear the second half of each mask that is full in all samples, in the first sample."""
     import numpy as np
 
     for spec in signature.inputs:
@@ -104,9 +108,10 @@ def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[
 
 
 def loose_feeds(eager: EagerReference, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
-    """Names of the drawn feeds, whose values an INT8 artifact was not calibrated for.
+    """Return the names of drawn feeds that do not count for an INT8 artifact.
 
-    Without held-out samples there is nothing better, and all feeds count.
+    An INT8 artifact is not calibrated for their values. Without held-out samples, all feeds
+    count.
     """
     if not held_out:
         return frozenset()
@@ -116,9 +121,12 @@ def loose_feeds(eager: EagerReference, held_out: Sequence[ReferenceOutputs]) -> 
 def note_held_out(
     verdict: Verdict, held_out: Sequence[ReferenceOutputs], beyond: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """What a reader should know of how an INT8 artifact was judged.
+    """Describe the limits of how an INT8 artifact was judged.
 
-    Feeds whose values lie beyond what is declared are unlike any samples, and say nothing of these.
+    Args:
+        verdict: the verdict of the artifact.
+        held_out: the held-out samples and the feeds derived from them.
+        beyond: names of feeds whose values exceed the declared ranges; they are ignored.
     """
     samples = plain_samples(held_out)
     notes = []
@@ -136,7 +144,7 @@ def note_held_out(
 
 
 def relocate_record(record: CalibrationRecord, then: Path, now: Path) -> CalibrationRecord:
-    """The record as a manifest in the folder `now` says it, when one in `then` did."""
+    """Rewrite the source path of the record from relative to `then` to relative to `now`."""
     if record.kind not in ("folder", "shards"):
         return record
     source = os.path.relpath((then / record.source).resolve(), now.resolve())
@@ -144,12 +152,12 @@ def relocate_record(record: CalibrationRecord, then: Path, now: Path) -> Calibra
 
 
 def plain_samples(references: Sequence[ReferenceOutputs]) -> list[ReferenceOutputs]:
-    """The samples themselves, without what was made of them."""
+    """Return the held-out samples without the feeds derived from them."""
     return [r for r in references if r.feed.name.removeprefix(HELD_OUT_PREFIX).isdigit()]
 
 
 def store_samples(references: Sequence[ReferenceOutputs], path: Path) -> None:
-    """Write the samples as .npz, `<number>/<input>` each."""
+    """Write the samples to an .npz file with keys `<number>/<input>`."""
     import numpy as np
 
     arrays = {
@@ -162,7 +170,7 @@ def store_samples(references: Sequence[ReferenceOutputs], path: Path) -> None:
 
 
 def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
-    """The samples that the artifact was judged on; none where it has no such file.
+    """Load the samples that the artifact was judged on; empty if it has no samples file.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -184,5 +192,5 @@ def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
 
 
 def select_held_out(precision: Precision, samples: RunSamples) -> tuple[ReferenceOutputs, ...]:
-    """The held-out samples, for an artifact that was calibrated."""
+    """Return the held-out samples for INT8, and nothing for other precisions."""
     return samples.held_out if precision is Precision.INT8 else ()

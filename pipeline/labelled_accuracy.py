@@ -1,4 +1,4 @@
-"""Measure accuracy on labelled data: eager's answers, computed once, against an artifact's."""
+"""Accuracy on labelled data: eager's outputs, computed once, compared with an artifact's."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from .eager_reference import EagerReference
     from .run_progress import Progress
 
-MAX_NAMED_SAMPLES = 100  # disagreeing samples to name
+MAX_NAMED_SAMPLES = 100  # limit of differing samples in the record
 
 
 class BrokenAnswerError(RunnerError):
-    """The artifact answers labelled samples with NaN or Inf where eager does not."""
+    """The artifact gives NaN or Inf on labelled samples where eager does not."""
 
 
 def measure_accuracy(
@@ -50,13 +50,13 @@ def measure_accuracy(
     """Run the labelled samples through an open model and compare it with eager.
 
     Args:
-        runner: an open model with the eager reference's inputs and outputs.
-        labelled: the samples with eager's answers.
-        max_drop: the limit for `Accuracy.passed`; None uses the limit of the order.
-        advance: called with the number of samples done and the total.
+        runner: an opened model with the inputs and outputs of the eager reference.
+        labelled: the samples with eager's outputs.
+        max_drop: the limit that `Accuracy.passed` applies; the order's own if None.
+        advance: receives the number of samples done.
 
     Raises:
-        RunnerError: the runtime rejects a batch, or answers are NaN or Inf where eager's are not.
+        RunnerError: the runtime rejects a batch, or outputs have NaN or Inf where eager's do not.
         UsageError: the data changed, or the user's metric raised.
     """
     answers = ModelAnswers(labelled.eager.metric)
@@ -72,7 +72,7 @@ def measure_accuracy(
                 hint="see the verdict on its outputs",
             ) from error
         except UsageError:
-            noted.find_broken(batch, start)  # the user's metric may raise on NaN
+            noted.find_broken(batch, start)  # a user's metric may raise on NaN
             noted.refuse_broken()
             raise
         noted.take(batch, start)
@@ -87,13 +87,13 @@ def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
         raise RunnerError(f"the artifact has no output {output!r}", hint="convert it again")
     try:
         return rows_of(outputs[output], output, batch)
-    except UsageError as error:  # eager's output had the right rows
+    except UsageError as error:  # the output of eager has these rows
         raise RunnerError(error.message, hint="convert it again") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NotableSamples:
-    """Collects the names of notable samples while their batch is in memory."""
+    """Collects samples to name in the record, while their batch is in memory."""
 
     labelled: LabelledFeeds
     answers: ModelAnswers
@@ -101,7 +101,7 @@ class _NotableSamples:
     broken: list[str] = field(default_factory=list)
 
     def take(self, batch: LabelledBatch, start: int) -> None:
-        """Check the batch whose first sample is number `start`."""
+        """Collect from the batch whose first sample has the number `start`."""
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
         for place in find_differing_samples(eager, self.answers, start, stop)[
@@ -118,7 +118,7 @@ class _NotableSamples:
             )
 
     def find_broken(self, batch: LabelledBatch, start: int) -> None:
-        """Check the batch whose first sample is number `start` for new NaN and Inf."""
+        """Collect samples with new NaN or Inf from the batch whose first sample is `start`."""
         places = find_newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
         self.broken.extend(batch.names[place - start] for place in places)
 
@@ -133,7 +133,7 @@ class _NotableSamples:
         return names[number] if names else str(number)
 
     def refuse_broken(self) -> None:
-        """Raise if there is NaN or Inf where eager has none, regardless of the metric."""
+        """Raise BrokenAnswerError if any sample has new NaN or Inf, whatever the metric is."""
         if not self.broken:
             return
         count = len(self.broken)
@@ -181,10 +181,10 @@ _STABLE_FILES_HINT = "run again, with files that stay as they are"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledFeeds:
-    """An open labelled set with eager's answers, computed once.
+    """An opened labelled set and eager's outputs on it, computed once.
 
-    `signature` is that of the eager reference. `output` is the output that the metric reads,
-    `digests` has one entry per batch, `digest` covers all.
+    `signature` is that of the eager reference. `output` is the one that the metric reads. `digests`
+    holds one digest per batch.
     """
 
     samples: LabelledSet
@@ -196,7 +196,7 @@ class LabelledFeeds:
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.eager)
 
     @property
@@ -205,7 +205,7 @@ class LabelledFeeds:
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
     def batches(self) -> Iterator[LabelledBatch]:
-        """Read and yield every batch again.
+        """Read every batch again.
 
         Raises:
             UsageError: the data differs from what eager was fed.
@@ -229,10 +229,10 @@ class LabelledFeeds:
 def open_labelled(
     measuring: Measuring, eager: EagerReference, progress: Progress
 ) -> Iterator[LabelledFeeds]:
-    """Open the data and run eager on all of it; delete the loader's temporary files at the end.
+    """Open the data and run eager on all of it; close the data on exit.
 
     Raises:
-        UsageError: the data, its labels or the metric cannot be used.
+        UsageError: the data, its labels or the metric are unusable.
     """
     metric = find_metric(measuring.metric, lambda spec: import_object(spec, "--metric"))
     with progress.step("open labelled data", log="labelled"):
@@ -251,7 +251,7 @@ def open_labelled(
 def enter_labelled(
     measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
 ) -> LabelledFeeds | None:
-    """Open the labelled data for as long as `held` is open; None if nothing is measured."""
+    """Open the labelled data until `held` closes; return None if nothing is measured."""
     if measuring is None:
         return None
     return held.enter_context(open_labelled(measuring, eager, progress))
@@ -300,7 +300,7 @@ def _run_eager_on_labels(
 
 
 def _eager_warnings(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
-    """Return warnings about eager's own answers."""
+    """Return warnings about eager's own outputs."""
     nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
     return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
 
@@ -309,7 +309,7 @@ def _choose_output(outputs: Outputs, given: str | None) -> str:
     """Return the name of the output that the metric reads.
 
     Raises:
-        UsageError: the given output does not exist, or there is no float output.
+        UsageError: the output does not exist, or none is of a float dtype.
     """
     if given is not None:
         if given not in outputs:
@@ -330,7 +330,7 @@ def _choose_output(outputs: Outputs, given: str | None) -> str:
 def _score_batch(
     answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
-    """Score a batch of eager's; a fault comes from the labels, and the error names the sample."""
+    """Score a batch of eager's outputs; a fault is attributed to the label and names the sample."""
     predictions = rows_of(outputs[output], output, batch)
     _check_classes(predictions, samples, answers)
     try:
@@ -343,7 +343,7 @@ def _score_batch(
 
 
 def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
-    """Check that there are as many classes as outputs, for metrics of classes."""
+    """Raise UsageError if a metric of classes has another number of classes than outputs."""
     classes = samples.classes
     if not classes or not isinstance(answers.metric, TopK):
         return

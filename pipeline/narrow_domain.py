@@ -1,4 +1,4 @@
-"""Artifacts that are right in a part of the domain: which part, and eager within it."""
+"""Artifacts that are right in a part of the domain: find that part and run eager within it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .run_progress import Progress
 if TYPE_CHECKING:
     from ..core.verdict import Verdict
 
-_DIFFERENCE = 1e-3  # of the largest value: what a wrong branch differs by, and roundoff does not
+_DIFFERENCE = 1e-3  # share of the largest value; a wrong branch exceeds it, roundoff does not
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeInterval:
-    """The sizes of one free dim in which an artifact holds, both ends included."""
+    """The sizes of one free dim, both ends included, in which an artifact is right."""
 
     dim: str
     low: int
@@ -38,20 +38,20 @@ class SizeInterval:
         return f"{self.dim}={self.low}..{self.high}"
 
     def share_of(self, signature: Signature) -> float:
-        """How much of the dim's own interval it keeps, 0 to 1."""
+        """Return the share of the dim's own interval that this one covers, 0 to 1."""
         dim = signature.free_dims[self.dim]
         return (self.high - self.low + 1) / (dim.high - dim.low + 1)
 
     def is_all_but_one(self, signature: Signature) -> bool:
-        """Whether it leaves out size 1 alone, of a dim whose bounds nobody stated.
+        """Return whether the interval excludes only size 1, of a dim whose bounds modelc chose.
 
-        torch takes 1 for a special size, and gives programs for all others.
+        torch specializes on size 1 and captures programs for all other sizes.
         """
         dim = signature.free_dims[self.dim]
         return dim.chosen and (dim.low, self.low, self.high) == (1, 2, dim.high)
 
     def narrow(self, signature: Signature) -> Signature:
-        """The signature with the dim, and what follows from it, in this interval."""
+        """Return the signature with the dim, and the dims that follow it, within this interval."""
         return resolve_bounds(
             replace(
                 signature,
@@ -72,7 +72,7 @@ class SizeInterval:
 
 
 def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
-    """The inputs without size 1 of chosen dims: of all but the batch, then of the batch too."""
+    """Yield the inputs with chosen dims raised to at least 2: all but the batch, then all."""
     batch = find_batch_dim(signature)
     names = [n for n, dim in signature.free_dims.items() if dim.chosen and dim.low == 1 < dim.high]
     rows = [name for name in names if batch is not None and name == batch.name]
@@ -89,7 +89,7 @@ def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
 
 
 def parse_interval(error: ModelcError, signature: Signature) -> SizeInterval | None:
-    """The interval that a capture says it holds in; None where it says none."""
+    """Return the interval that the error of a capture names, if it is valid for the signature."""
     if not isinstance(error, NarrowError) or error.interval is None:
         return None
     name, low, high = error.interval
@@ -102,7 +102,7 @@ def parse_interval(error: ModelcError, signature: Signature) -> SizeInterval | N
 def narrow_subject(
     eager: EagerReference, inputs: Sequence[InputSpec], progress: Progress
 ) -> EagerReference:
-    """The eager side on feeds of these inputs alone; the subject itself where they are its own."""
+    """Return the eager reference on feeds of these inputs; unchanged if they are its own."""
     if tuple(inputs) == eager.signature.inputs:
         return eager
     if _usual_inputs(inputs) == _usual_inputs(eager.signature.inputs):
@@ -111,7 +111,7 @@ def narrow_subject(
 
 
 def _usual_inputs(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, object]]:
-    """The inputs with what all feeds but those of wide values depend on."""
+    """Return each input with its usual values, on which all feeds except wide ones depend."""
     return [
         (replace(spec, values=None), spec.values and (spec.values.usual or spec.values))
         for spec in inputs
@@ -119,19 +119,19 @@ def _usual_inputs(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, object]]
 
 
 def domain_inputs(domain: Domain | None, eager: EagerReference) -> tuple[InputSpec, ...]:
-    """The inputs of a recorded domain; the eager reference's own where none is on record."""
+    """Return the inputs of a recorded domain, or those of the eager reference if it is None."""
     return eager.signature.inputs if domain is None else domain.inputs
 
 
 def find_interval(
     verdict: Verdict, eager: EagerReference, open_runner: Callable[[], Runner]
 ) -> SizeInterval | None:
-    """The sizes of one dim in which a rejected artifact is right, as running it shows.
+    """Find the sizes of one dim in which a rejected artifact is right, by running it.
 
-    Looked for where all feeds on which it is wrong differ in one dim from the size that it was
-    captured at, and some others are right. One of the wrong feeds must have usual values: what is
-    wrong on zeros is so at other sizes too. The ends are found by halving, each size run on eager
-    and on the artifact.
+    The search requires that the artifact is right on some feeds, that all feeds on which it is
+    wrong lie outside an interval of one dim around its opt size, and that at least one of the
+    wrong feeds has usual values: an error on zeros does not depend on the size. The ends are
+    found by bisection; each size runs on eager and on the artifact.
     """
     feeds = [one.feed for one in eager.references if one.feed.sizes]
     sizes, sized = {one.name: one.sizes for one in feeds}, [f for f in feeds if f.kind in SIZED]
@@ -160,7 +160,7 @@ def find_interval(
 def _separate_sizes(
     name: str, dim: Dim, bad: Sequence[Mapping[str, int]], good: Sequence[Mapping[str, int]]
 ) -> tuple[str, tuple[int, int], tuple[int | None, int | None]] | None:
-    """A dim with the right sizes around its middle, and the nearest wrong ones; None if mixed."""
+    """Return the dim, its right sizes around opt, and the nearest wrong sizes; None if mixed."""
     wrong = {sizes[name] for sizes in bad}
     right = sorted({sizes[name] for sizes in good} - wrong)
     if not right:
@@ -176,7 +176,7 @@ def _separate_sizes(
 
 
 def _bisect(is_right: Callable[[int], bool], right: int, wrong: int | None) -> int:
-    """The last right size on the way to a wrong one; the right one where there is no wrong one."""
+    """Return the last right size before a wrong one; `right` if `wrong` is None."""
     if wrong is None:
         return right
     while abs(right - wrong) > 1:
@@ -187,7 +187,7 @@ def _bisect(is_right: Callable[[int], bool], right: int, wrong: int | None) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class _SizeComparison:
-    """Eager beside an artifact at sizes of one dim, the other dims as in a feed that is right."""
+    """Compares an artifact with eager at sizes of one dim; other dims are as in a right feed."""
 
     eager: EagerReference
     runner: Runner
@@ -195,7 +195,7 @@ class _SizeComparison:
     good: Sequence[Mapping[str, int]]
 
     def is_right(self, size: int) -> bool:
-        """Whether the artifact gives about what eager gives at this size."""
+        """Return whether the outputs of the artifact are close to those of eager at this size."""
         drawer = FeedDrawer.of(self.eager.signature, self.eager.feeds.seed, self._sample)
         feed = drawer.feed("narrow", {**self.good[0], self.dim: size})
         try:

@@ -1,4 +1,4 @@
-"""Calibration data of a run, and quantizers: run on a parent model or found in the cache."""
+"""Calibration data of a run, and quantization of a parent model, run or read from the cache."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def prepare_calibration(
     *,
     root: Path | None = None,
 ) -> CalibrationSet:
-    """The samples to quantize the eager reference with. To be closed when it is done.
+    """Open the calibration set for the eager reference. The caller closes it.
 
     Args:
-        options: which samples.
-        eager: whose inputs they are, with the feeds that it is judged on.
-        progress: where progress and findings are told.
-        root: the manifest's folder, which the record's source is relative to.
+        options: which samples to use.
+        eager: the eager reference, with the feeds that artifacts are judged on.
+        progress: receives progress and findings.
+        root: the manifest's folder, to which the record's source is relative.
 
     Raises:
-        UsageError: there are no samples, or a calibration with them would be wrong.
+        UsageError: there are no samples, or calibrating on them would be wrong.
     """
     usual = (one.feed for one in eager.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
@@ -94,17 +94,17 @@ def preview_calibration(
     *,
     thorough: bool = False,
 ) -> CalibrationReport:
-    """What a calibration would read, without a model.
+    """Report what a calibration would read, without a model.
 
     Args:
-        options: which samples.
+        options: which samples to use.
         inputs: the `--input` texts.
-        samples: a sample file that completes these, and whose values are what is normal.
-        tell: where progress is told.
-        thorough: whether to read every sample on disk, not only those that would be used.
+        samples: a sample file that completes `inputs` and defines the usual values.
+        tell: receives progress events.
+        thorough: read every sample on disk, not only those that would be used.
 
     Raises:
-        UsageError: nothing says what the inputs are, or there are no samples.
+        UsageError: the inputs are unknown, or there are no samples.
     """
     signature, own = _describe_inputs(inputs, samples)
     hooks = LoaderHooks(
@@ -134,7 +134,7 @@ def _load_samples(spec: str) -> object:
 def _describe_inputs(
     inputs: tuple[str, ...], samples: Path | None
 ) -> tuple[Signature, dict[str, Array] | None]:
-    """The signature, and the user's sample checked against it."""
+    """Return the signature and the user's sample, checked against the signature."""
     patterns = [parse_input(text) for text in inputs]
     if samples is None and not patterns:
         raise UsageError(
@@ -156,9 +156,9 @@ def _describe_inputs(
 
 
 def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Callable[[int], Feed]:
-    """Draws sample i at the smallest batch and the opt sizes, with values as validation feeds have.
+    """Return a function that draws sample i at the smallest batch and the opt sizes.
 
-    Masks are padded, as most are in use.
+    Values are distributed as in validation feeds. Masks are padded.
     """
     known = sample or {}
     values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
@@ -184,7 +184,7 @@ def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Call
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationTask:
-    """What one quantizer is to do for one step; `keep` are names of the parent's nodes."""
+    """The work of one quantizer for one step; `keep` holds names of nodes of the parent."""
 
     quantizer: Quantizer
     consumer: str
@@ -198,10 +198,12 @@ class QuantizationTask:
 def quantize_parent(
     work: QuantizationTask, folder: Path, cache: CalibrationCache | None, progress: Progress
 ) -> Quantized:
-    """Quantize in `folder`; the parent's debug sidecar is laid beside the result.
+    """Quantize in `folder`, or copy the result from the cache.
+
+    The parent's debug sidecar is copied beside the result.
 
     Raises:
-        ConversionError: the quantizer refused the model.
+        ConversionError: the quantizer failed.
     """
     title = f"quantize {work.consumer} ({work.quantizer.NAME})"
     key = None if cache is None else quantization_key(work)
@@ -234,7 +236,7 @@ def quantize_parent(
 
 
 def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
-    """That INT8 is INT8: an artifact without an 8-bit layer is none, whatever it is called."""
+    """Raise ConversionError if the artifact of an INT8 step has no known int8 layer."""
     if step.wanted.precision is not Precision.INT8:
         return
     if coverage is None:
@@ -257,7 +259,7 @@ def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
 
 
 def quantization_key(work: QuantizationTask) -> str:
-    """SHA-256 over the model, the samples, the options and the versions of all that took part."""
+    """Return the SHA-256 over model, samples, options, and versions that affect the result."""
     parts = [
         __version__,
         digest_of_code(FileDigests(None)),
@@ -275,14 +277,14 @@ def quantization_key(work: QuantizationTask) -> str:
 
 
 class CalibrationCache:
-    """Quantizers' results by key. `model` is whose they are, as `modelc cache ls` shows it."""
+    """Results of quantizers by key. `model` is the owner that `modelc cache ls` shows."""
 
     def __init__(self, store: ResultStore, model: str = "") -> None:
         self._store = store
         self._model = model
 
     def take(self, key: str, folder: Path) -> Quantized | None:
-        """Copy the entry's model into `folder`; None where there is no entry that is right."""
+        """Copy the model of a valid entry into `folder`; return None if there is none."""
         for stored in self._store.entries(key):
             found = stored.entry.calibrated
             if found is not None and self._store.take(stored, folder):
@@ -295,7 +297,7 @@ class CalibrationCache:
         return None
 
     def keep(self, key: str, result: Quantized, what: str = "") -> None:
-        """Store a result; where the folder cannot be written, it is not."""
+        """Store a result; skip it if the folder is not writable."""
         files = list_model_files(result.path)
         calibrated = CachedQuantization(
             model=result.path.name,
@@ -314,7 +316,7 @@ class CalibrationCache:
 
 
 def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
-    """What the way's quantizer is to do for the step."""
+    """Build the quantization task of the step from the recipe's quantizer."""
     step, parent, run = work.step, work.parent, work.run
     if recipe.quantizer is None or parent.path is None or run.samples.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")

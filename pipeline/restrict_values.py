@@ -24,25 +24,25 @@ from .run_reference import finite_part, run_reference
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 
-# Bounds to try, largest first: limits of int32 and 16 bits, and small numbers. 2^20 replaces the
-# 2^24 of float32 because float32 divides integers up to 2^20 by up to 16 with an error below the
-# distance of the quotient to a whole number. The difference of two 30-bit values has 31 bits.
+# Ends to try, largest first: int32, 30 bits (the difference of two fits in 31), 16 bits and small
+# numbers. 2^20 stands for float32 instead of 2^24: up to it, a quotient by at most 16 has an error
+# smaller than its distance from a whole number.
 _VALUE_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
 _FP32_UNIT = 2.0**-24
-_LUCK_FACTOR = 8.0  # times the movement in eager's redraws: the most that roundoff explains
+_LUCK_FACTOR = 8.0  # times the movement of eager's own draws; roundoff explains no more
 _MAX_WRONG_PAIRS = 3
-_NOISE_DRAWS = 6  # draws of the wide feeds to confirm a range
+_NOISE_DRAWS = 6  # of wide feeds, to judge an artifact in a range
 
 
 def restrict_values(
     judged: JudgedEvidence, eager: EagerReference, opened: Callable[[], Runner], *, narrow: bool
 ) -> JudgedEvidence:
-    """Restrict an artifact that is wrong only on wide integers to narrower ranges.
+    """Judge an artifact that is wrong only on wide integers within narrower ranges.
 
-    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest in
-    which the artifact is right. `restricted_values` records them, and the wide feeds are redrawn
-    within. If even small numbers fail, or the user stated the range, the artifact is rejected with
-    a reason that names the input and a failing value.
+    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
+    in which the artifact is right. `restricted_values` holds them, and wide feeds are drawn from
+    them. If even small numbers are wrong, or the user stated the range, the artifact is rejected
+    with a reason that names the input and a wrong value.
     """
     specs = find_wide_inputs(eager.signature)
     if judged.verdict.state is not State.FAILED or not specs:
@@ -91,9 +91,9 @@ def _judge_narrowed(
 def _narrower_together(
     ranges: Mapping[str, tuple[int, int]], specs: Sequence[InputSpec]
 ) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield the widest range per input, then without negative values, then with smaller bounds.
+    """Yield the widest range of each input, then without negative values, then narrower ones.
 
-    The difference of two inputs may exceed what a format holds although each input fits.
+    Differences of two inputs may exceed what a format represents although each input does not.
     """
     yield dict(ranges)
     if len(ranges) == 1:
@@ -113,7 +113,7 @@ def _narrower_together(
 
 
 def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
-    """Return the reference with these ranges and new wide feeds; its other feeds are unchanged."""
+    """Return the eager reference with other ranges of wide inputs; only wide feeds rerun."""
     signature = replace(eager.signature, inputs=tuple(inputs))
     seed, given = eager.feeds.seed, eager.given
     samples = None if given is None else given.first
@@ -130,7 +130,7 @@ def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> Eage
 def restrict_inputs(
     inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
 ) -> tuple[InputSpec, ...]:
-    """Return the inputs with these ranges in place of the chosen ones."""
+    """Replace the chosen ranges of the inputs with these."""
 
     def within(spec: InputSpec) -> InputSpec:
         if spec.values is None or spec.name not in ranges:
@@ -151,17 +151,17 @@ def _has_wide_failure(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _RangeTrial:
-    """Tries value ranges on eager and on an open artifact."""
+    """Tries ranges on eager and on the open artifact."""
 
     evidence: Evidence
     eager: EagerReference
     runner: Runner
 
     def widest(self, spec: InputSpec) -> tuple[int, int] | None:
-        """Return the largest range in which the artifact is right; other inputs have usual values.
+        """Return the largest range in which the artifact is right, other inputs at usual values.
 
-        Finds the upper end without negative values first, then the lower end. If eager itself is
-        unstable on small numbers, the usual values remain.
+        The upper end is searched first, without negative values, then the lower one. If no range
+        is right but eager itself is unstable on small numbers, the usual values are returned.
         """
         if spec.values is None:
             return None
@@ -180,8 +180,7 @@ class _RangeTrial:
     def find_wrong_value(self, spec: InputSpec) -> Ruling:
         """Reject the artifact if there is a small value of the input at which it is wrong.
 
-        The value is not always the smallest: with rounded quotients, right and wrong values
-        alternate.
+        Smaller wrong values may exist: with rounded quotients, right and wrong values alternate.
         """
         value = self._wrong_value(spec)
         texts = [] if value is None else [f"input {spec.name!r}: wrong at the value {value}"]
@@ -190,7 +189,7 @@ class _RangeTrial:
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
     ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
-        """Return both outputs on wide feeds within these ranges; None if eager rejects a feed."""
+        """Run wide feeds within these ranges on both; None if eager rejects one."""
         signature = _restrict_signature(self.eager.signature, ranges)
         samples = find_sample(self.evidence.references)
         feeds = draw_wide_feeds(signature, seed=self.eager.feeds.seed + draw, samples=samples)
@@ -199,7 +198,7 @@ class _RangeTrial:
         return pairs if len(pairs) == len(found) else None
 
     def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
-        """Whether several draws within these ranges all pass; wider ranges fail."""
+        """Return whether the artifact is right in these ranges on several draws."""
         drawn = (self.pairs(ranges, draw=draw) for draw in range(_NOISE_DRAWS))
         return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
 
@@ -219,9 +218,9 @@ class _RangeTrial:
         return reference, mark_undecided_replies([reference], [reply], precision, self.eager)[0]
 
     def _is_unsteady(self, spec: InputSpec) -> bool:
-        """Whether eager moves as much as the artifact errs when its floats change by one rounding.
+        """Return whether float roundoff moves eager as far as the artifact deviates.
 
-        The input's small numbers are then not meaningful to the model, such as a mask as floats.
+        If so, small numbers of the input have no meaning to the model, as in a mask used as floats.
         """
         values = spec.values
         if values is None:
@@ -253,9 +252,9 @@ class _RangeTrial:
         return True
 
     def _wrong_value(self, spec: InputSpec) -> int | None:
-        """Bisect for a value of small magnitude at which the artifact is wrong.
+        """Find by bisection a value of small magnitude at which the artifact is wrong.
 
-        Fills the input with the value; searches upwards first, then downwards.
+        The input is filled with the value. Values above the start are searched first, then below.
         """
         if spec.values is None:
             return None
@@ -295,7 +294,7 @@ class _RangeTrial:
 
 
 def _value_steps(start: int, end: int) -> Iterator[int]:
-    """Yield the bounds between start and end, from the start outward."""
+    """Yield trial values outward from `start` to `end`."""
     sign = 1 if end > start else -1
     for bound in (*reversed(_VALUE_BOUNDS), end * sign):
         if min(start, end) <= sign * bound <= max(start, end):
@@ -308,7 +307,7 @@ def _usual_range(values: ValueRange) -> tuple[int, int]:
 
 
 def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
-    """Return the signature with these ranges, and the usual values for other wide inputs."""
+    """Set chosen wide inputs to these ranges, and those without one to their usual values."""
 
     def narrow(spec: InputSpec) -> InputSpec:
         if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:

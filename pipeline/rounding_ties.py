@@ -20,12 +20,12 @@ from .reply_evidence import Evidence, JudgedEvidence, redraw
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
 
-_TIE_ORDERS = {False: "the first", True: "the last"}  # the order among equal scores, as in the note
-_ROUGH_TOLERANCE = 1e-4  # of the signal: 80 dB
+_TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores; the text goes into the note
+_ROUGH_TOLERANCE = 1e-4  # share of the signal: 80 dB
 
 
 def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge the evidence; on a rejection, apply the checks in `SECOND_LOOKS` in order."""
+    """Judge the evidence, then apply the second looks in order; each may clear a rejection."""
     judged = evidence.judge()
     for look in SECOND_LOOKS:
         judged = look(judged, eager)
@@ -33,12 +33,12 @@ def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
 
 
 def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge again if an artifact was rejected for its choice among equal scores.
+    """Judge again if the artifact was rejected for its choice among equal scores.
 
-    On each failed feed, eager runs again with the first, then the last, of scores that are equal up
-    to roundoff, where torch leaves the order open. If the artifact matches within all limits, these
-    outputs become the reference on that feed; any other choice remains rejected. At least one other
-    feed must show the same choice without a tie.
+    On each failed feed, eager runs again and takes the first, then the last, of scores that are
+    equal up to roundoff, where torch leaves the order open. If the artifact matches one of these
+    within all limits, that output becomes the reference of the feed; any other choice stays
+    rejected. Another feed must show the same kind of choice without a tie.
     """
     evidence, failed = judged.evidence, _find_failed_feeds(judged.measured)
     for last in _TIE_ORDERS:
@@ -63,7 +63,7 @@ def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
 def _settle_feeds(
     evidence: Evidence, feeds: Collection[str], eager: EagerReference, *, last: bool
 ) -> Evidence | None:
-    """Return the evidence with eager's other choice on these feeds; None if there is no other."""
+    """Return the evidence with eager's other choice on these feeds; None if there is none."""
     known = any(one.exact is not None for one in evidence.references)
     others = {
         one.feed.name: _reference_with_order(one, eager, last=last, known=known)
@@ -79,9 +79,9 @@ def _settle_feeds(
 def _reference_with_order(
     reference: ReferenceOutputs, eager: EagerReference, *, last: bool, known: bool
 ) -> ReferenceOutputs | None:
-    """Run eager with this tie order; None if nothing changes or float64 chooses differently.
+    """Run eager with this order of ties; None if nothing changes or float64 disagrees.
 
-    `known` says whether the artifact is judged against float64.
+    With `known`, the artifact is also judged against float64.
     """
     outputs = _run_with_order(reference, eager, last=last, exact=False)
     if outputs is None or _is_same_outputs(outputs, reference.outputs):
@@ -90,7 +90,7 @@ def _reference_with_order(
     if known:
         exact = _run_with_order(reference, eager, last=last, exact=True)
         if exact is None or _is_apart(outputs, exact):
-            return None  # a floor this high would accept anything
+            return None  # with so high a noise floor, anything would pass
     return ReferenceOutputs(
         feed=reference.feed, outputs=outputs, exact=exact, settled=_TIE_ORDERS[last]
     )
@@ -117,7 +117,7 @@ def _is_same_outputs(one: Outputs, other: Outputs) -> bool:
 
 
 def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
-    """Whether float64 differs from float32 by more than roundoff: it resolved a tie differently."""
+    """Return whether float64 differs from float32 by more than roundoff: a tie went otherwise."""
     import numpy as np
 
     for name, array in outputs.items():
@@ -132,14 +132,14 @@ def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
 
 
 def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str]) -> Evidence:
-    """Return the evidence with the settled references of these feeds only."""
+    """Replace the references of these feeds only with the settled ones."""
     both = zip(evidence.references, settled.references, strict=True)
     found = tuple(new if old.feed.name in feeds else old for old, new in both)
     return replace(evidence, references=found)
 
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
-    """Whether a feed that counts gives the same outputs in every tie order."""
+    """Return whether a feed that counts makes the same kind of choice without a tie."""
     for one in evidence.references:
         if one.settled or one.feed.name in evidence.loose:
             continue
@@ -150,7 +150,7 @@ def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
 
 
 def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
-    """Describe the feeds settled by each tie order, one line per order."""
+    """Describe, for each order of ties, on which feeds it applies."""
     told = []
     for order in _TIE_ORDERS.values():
         feeds = [one.feed.name for one in chosen if one.settled == order]
@@ -166,11 +166,11 @@ PLAIN_PATH = "plain path"
 
 
 def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge again if an artifact was rejected for the fill of an attention fast path.
+    """Judge again if the artifact was rejected for what a fast path of attention fills in.
 
-    On each failed feed, eager runs again without fast paths of attention. If the artifact matches
-    on the whole feed, within all limits, and the two paths differ in padded positions only, the
-    plain path becomes the reference there, with a note. Where the two paths agree, both apply.
+    On each failed feed, eager runs again without fast paths. If the artifact matches that output on
+    the whole feed within all limits, and the two paths differ only in padded positions, the plain
+    path becomes the reference of the feed, with a note.
     """
     asked = judged.evidence
     failed = frozenset() if judged.passed else asked.find_failed()
@@ -202,7 +202,7 @@ SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], 
 
 
 def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> ReferenceOutputs | None:
-    """Run eager's plain path; None if it fails or gives the same outputs."""
+    """Return the reference of eager's plain path; None if it fails or does not differ."""
     try:
         found = eager.model.run_plain_attention(reference.feed.arrays)
     except CheckpointError:
@@ -218,7 +218,7 @@ def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> Refe
 def _select_judged_outputs(
     reference: ReferenceOutputs, references: Sequence[ReferenceOutputs]
 ) -> Outputs:
-    """Return the outputs without a row that a mask hides completely, which is not judged."""
+    """Return the outputs, without a row that a mask hides completely: it is not judged."""
     if reference.feed.name != EMPTY_MASK:
         return reference.outputs
     shown = drop_masked_row(reference, ArtifactOutputs(outputs=reference.outputs), references)
@@ -228,9 +228,10 @@ def _select_judged_outputs(
 def _use_plain_references(
     evidence: Evidence, plain: dict[str, ReferenceOutputs], eager: EagerReference
 ) -> Evidence:
-    """Return the evidence with the plain path, without noise redraws, on these feeds.
+    """Use the plain path as the reference on these feeds.
 
-    Float64 takes the plain path by itself; if it does not, it is detected as another function.
+    Eager's default path does not determine the noise there. Float64 takes the plain path by itself;
+    if it did not, the difference would show.
     """
     others = tuple(plain.values())
     if any(one.exact is not None for one in evidence.references):
@@ -260,11 +261,11 @@ def _plain_path_note(positions: int, feeds: Sequence[str]) -> str:
     )
 
 
-# Pairs of draws, each with its negative: at a perfect tie, one of the two changes the result.
+# Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.
 PAIRS = 4
-# Perturbation of weights and inputs relative to their magnitude: about what each precision's
-# rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves; 8
-# bits leave some 20 dB).
+# Relative perturbation of weights and inputs: about the error of rounding in a layer at each
+# precision (32 units of roundoff for fp32, since sums accumulate; one for fp16 and bf16; int8 has
+# about 20 dB).
 SHARES = {
     Precision.FP32: 2e-6,
     Precision.FP16: 1e-3,
@@ -279,10 +280,11 @@ def mark_undecided_replies(
     precision: Precision,
     eager: EagerReference,
 ) -> list[ArtifactOutputs]:
-    """Mark in the replies the integers that differ from eager's where roundoff decides.
+    """Mark where roundoff decides integer outputs that differ from eager's.
 
-    These are ties in argmax or topk, and values at a threshold: eager itself gives another result
-    in float64, or when its weights and inputs change by as much as the precision rounds.
+    These are ties in argmax or topk, and thresholds that are just met: eager itself gives another
+    result there in float64, or when its weights and inputs are perturbed by the rounding error of
+    the precision.
     """
     known = any(one.exact is not None for one in references)
     told = []
@@ -308,7 +310,7 @@ def _has_other_integers(reference: ReferenceOutputs, reply: ArtifactOutputs, nam
 def _mark_outputs(
     reference: ReferenceOutputs, answers: Outputs, share: float, eager: EagerReference
 ) -> dict[str, Array]:
-    """Mark, per output, where a draw or float64 differs from eager."""
+    """Return, by output, a mask of where a perturbed draw or float64 differs from eager."""
     others = list(eager.model.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))
     if reference.exact is not None:
         others.append(reference.exact)
@@ -321,10 +323,10 @@ def _mark_outputs(
 
 
 def mark_undecided(answer: Array, eager: Array, others: Sequence[Array]) -> Array:
-    """Mark where any of the others differs from eager, so that roundoff decides.
+    """Return a mask of where any of `others` differs from eager, so that roundoff decides.
 
-    If roundoff decides even the number of elements (boxes above a threshold), positions do not
-    correspond; then elements are marked whose value occurs in either of eager's results.
+    If even the number of elements depends on roundoff (boxes above a threshold), positions are not
+    comparable; then values that occur in either output are marked.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The state of one run: what its steps share, and its manifest from start or resumption on."""
+"""The state of one run: what its steps share, and its manifest, new or continued."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ from .worst_feed import drop_worst_feeds
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Where a run works, and where it reports.
+    """The output folder, progress and caches of a run.
 
-    `tracker` knows what was read beside the order, `cache` keeps quantizers' results.
+    `tracker` records files that were read besides those of the order. `cache` stores results of
+    quantizers.
     """
 
     folder: OutputFolder
@@ -59,9 +60,10 @@ class Workspace:
 class RunSamples:
     """The user's samples in a run.
 
-    `calibration` are those for quantizers, `held_out` eager on those that no quantizer sees: INT8
-    is judged on them. `record` is of the calibration of this run, or of the parent's where that is
-    quantized. `labelled` is the labelled data with eager's answers, where accuracy is measured.
+    `calibration` holds the samples for quantizers. `held_out` holds eager's outputs on samples that
+    no quantizer sees; INT8 is judged on them. `record` describes the calibration of this run, or of
+    the parent if that is already quantized. `labelled` holds the labelled data with eager's
+    outputs if accuracy is measured.
     """
 
     calibration: CalibrationFeeds | None = None
@@ -72,12 +74,12 @@ class RunSamples:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMemory:
-    """What steps of a run keep for later ones.
+    """Results that steps of a run keep for later steps.
 
-    `programs` are the captured programs, by the rewrites of the model and the capture. `narrowed`
-    are the eager sides within smaller domains, by these as `--input` reads them. `places` are sizes
-    that every artifact is judged at beside the feeds', by what they were found for. `held` are sets
-    of rewrites with which an artifact passed, the latest first.
+    `programs` holds captured programs by rewrites and capture. `narrowed` holds eager references
+    within smaller domains, by the domain in `--input` syntax. `places` holds sizes at which every
+    artifact is judged besides those of the feeds, by the purpose for which they were found. `held`
+    lists sets of rewrites with which an artifact passed, latest first.
     """
 
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class RunMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What every step of one run shares: the order, the eager side, and where it works."""
+    """The state that every step of one run shares."""
 
     order: Order
     eager: EagerReference
@@ -99,11 +101,11 @@ class RunContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Parent:
-    """What a step starts from: the eager model (no path) or another artifact's file.
+    """The starting point of a step: the eager model (no path) or the file of another artifact.
 
-    `frozen` are the places where its capture froze tensor data, None where nobody knows; `traced`
-    says that it was a trace all the same, which may have frozen any. `capture` is how it, or what
-    it was made from, was taken from eager; empty where nobody knows. `domain` is its own.
+    `frozen` lists the places where its capture froze tensor data; None if unknown. `traced` means
+    that it comes from a trace whose frozen places are unknown. `capture` is the capture method of
+    the artifact or of its ancestor; empty if unknown. `domain` is the artifact's own.
     """
 
     name: str
@@ -117,23 +119,23 @@ class Parent:
 
 @dataclass(frozen=True, kw_only=True)
 class StepWork:
-    """A step of a run, and what it starts from."""
+    """A step of a run and its parent."""
 
     step: Step
     parent: Parent
     run: RunContext
 
     def within(self, eager: EagerReference) -> StepWork:
-        """Return the same work with another eager side."""
+        """Return the same work with another eager reference."""
         return replace(self, run=replace(self.run, eager=eager))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """The end of a step: an artifact with its verdict, a failure, or a step left pending.
+    """The result of a step: an artifact with its verdict, a failure, or a pending step.
 
-    `warned` is what frameworks said of the user's lines meanwhile. `lasting` says of a failure that
-    the same step would end so again.
+    `warned` holds warnings of frameworks about the user's source lines. `lasting` means that the
+    same step would fail again.
     """
 
     artifact: Artifact | None = None
@@ -150,10 +152,10 @@ _OTHER_FOLDER_HINT = "give another -o, or --overwrite to move them to replaced/"
 def read_known_record(
     order: Order, folder: OutputFolder, checkpoint: Checkpoint
 ) -> Manifest | None:
-    """The manifest already in the folder; asked before the first slow step.
+    """Read the manifest that is in the folder, before the first slow step.
 
     Raises:
-        UsageError: it is another checkpoint's record and the order does not overwrite.
+        UsageError: it belongs to another checkpoint and the order does not overwrite.
     """
     known = read_manifest(folder.path)
     folder.reads(input_files(order, checkpoint))
@@ -170,12 +172,12 @@ def read_known_record(
 
 
 def _has_results(known: Manifest) -> bool:
-    """Whether there is something to lose; a run that made nothing leaves its record alone."""
+    """Return whether the record has artifacts or pending steps that could be lost."""
     return bool(known.artifacts or known.pending)
 
 
 def input_files(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
-    """The files that the order names: checkpoint, parent, samples."""
+    """Yield the files that the order names: checkpoint, parent, samples."""
     root = Path(checkpoint.path)
     root = root if root.is_dir() else root.parent
     yield from (root / file.name for file in checkpoint.files)
@@ -187,7 +189,7 @@ def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
 
 
 def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
-    """`of another checkpoint (FILE)`; of the same files what they were made with, and are now."""
+    """Describe the other checkpoint, or the options that differ if its files are the same."""
     if known.digest != now.digest:
         return f"of another checkpoint ({known.path})"
     pairs = zip(_checkpoint_options(known), _checkpoint_options(now), strict=True)
@@ -196,7 +198,7 @@ def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
 
 
 def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Factory, its arguments, the set of weights, the method and dropped outputs, as options."""
+    """Return the options that define the model: factory, arguments, weights, method, outputs."""
     said = sorted(checkpoint.factory_args.items())
     return (
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
@@ -211,10 +213,10 @@ def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
 def begin_record(
     order: Order, folder: OutputFolder, eager: EagerReference, known: Manifest | None, tell: Tell
 ) -> Manifest:
-    """The manifest to go on with, as `continued` has it.
+    """Create the manifest of the run and continue the known one, as `continue_manifest` does.
 
     Raises:
-        UsageError: what is there is of other inputs and the order does not overwrite.
+        UsageError: the folder has artifacts of another model and the order does not overwrite.
     """
     fresh = Manifest(
         modelc=__version__,
@@ -236,13 +238,13 @@ def begin_record(
 def continue_manifest(
     order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None, tell: Tell
 ) -> Manifest:
-    """A fresh record with what is there already, where that is of the same model and inputs.
+    """Copy results of the known manifest to the fresh one if model and inputs are the same.
 
-    What the order discards is told; a file that is not as its record says is nobody's to discard,
-    and goes to `replaced/`.
+    Otherwise the files of the known manifest are moved to `replaced/`; if the order discards them,
+    those that match their record are removed instead, with an event.
 
     Raises:
-        UsageError: it is of other inputs and the order does not overwrite.
+        UsageError: model or inputs differ and the order does not overwrite.
     """
     if known is None:
         return fresh
@@ -286,7 +288,7 @@ def continue_manifest(
 
 
 def _model_difference(known: Manifest, now: Manifest) -> str:
-    """Why the record's artifacts are not of today's model; empty when they are."""
+    """Describe why the known artifacts belong to another model; empty if they do not."""
     if not _same_model(known.checkpoint, now.checkpoint):
         return _describe_other_model(known.checkpoint, now.checkpoint)
     if known.signature.inputs != now.signature.inputs:
@@ -299,10 +301,10 @@ def _model_difference(known: Manifest, now: Manifest) -> str:
 
 
 def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
-    """The manifest with what the step gave in place of what it gave before.
+    """Return the manifest with the result of the step in place of its earlier result.
 
-    An earlier artifact of that name stays, with its verdict, until a proven one replaces it; and
-    what was pending stays so where it failed, to be tried again.
+    An earlier artifact with this name stays, with its verdict, until one that passed replaces it. A
+    pending step that failed stays pending, so that it is tried again.
     """
     passed = made.verdict is not None and made.verdict.passed
     warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
@@ -327,7 +329,7 @@ def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
 
 
 def _find_ended_pending(step: Step, made: StepResult, manifest: Manifest) -> tuple[str, ...]:
-    """Pending steps that this one ends: itself, and those prepared with what it made anew."""
+    """Return the pending steps to remove: this one, and those prepared from its older artifact."""
     if made.artifact is None or made.artifact.rejected:
         return (step.name,)
     now = made.artifact.digest
@@ -336,15 +338,15 @@ def _find_ended_pending(step: Step, made: StepResult, manifest: Manifest) -> tup
 
 
 def find_unreferenced_files(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
-    """Files of the record before that are none of the record now: a `.data` of an older export."""
+    """Return the files that only the earlier manifest lists, as a `.data` of an older export."""
     kept = {file.name for file in now.files}
     return tuple(file for file in before.files if file.name not in kept)
 
 
 def relative_to(path: str, folder: OutputFolder) -> str:
-    """A path as the folder's manifest says it.
+    """Return a path relative to the folder.
 
-    Both ends are resolved: `..` after a symbolic link leads elsewhere.
+    Both are resolved first: `..` after a symbolic link leads elsewhere.
     """
     if is_loader_spec(path):
         return path

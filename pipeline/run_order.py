@@ -1,4 +1,4 @@
-"""Carries out an order: every step built and judged, the manifest written after each."""
+"""Execute an order: build and judge every step, and write the manifest after each."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def run(
     targets: tuple[Target, ...] = TARGETS,
     begun: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
-    """Carry out the order.
+    """Execute the order.
 
-    `begun` is given the record that the run begins with, before its first step.
+    `begun` receives the initial manifest before the first step.
 
     Raises:
-        ModelcError: something stopped the work; artifacts already proven stay, with their record.
+        ModelcError: an error stopped the run; artifacts that passed before stay in the manifest.
     """
     plan = make_plan(order, targets)
     with relax_gc(), ExitStack() as held, open_folder(order.out) as folder:
@@ -73,7 +73,7 @@ def run(
         order = replace(order, resume=drop_stale_keys(order.resume, progress))
         checkpoint = read_checkpoint(order.source, progress)
         tracker = held.enter_context(open_tracker(order, checkpoint))
-        load_functions(order.custom_ops)  # what is not there is told before eager runs
+        load_functions(order.custom_ops)  # fail before eager runs if one is missing
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_subject(order.source, checkpoint, order.judging, progress, order.signature)
@@ -96,17 +96,17 @@ def run(
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)
             if not any(later.captures for later in left[done:]):
-                context.memory.programs.clear()  # nothing starts from them any more
+                context.memory.programs.clear()  # no later step uses them
         return manifest
 
 
 def _has_int8(steps: Sequence[Step]) -> bool:
-    """Whether something is judged on samples that were held out of calibration."""
+    """Return whether a step is judged on held-out samples."""
     return any(step.wanted.precision is Precision.INT8 for step in steps)
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:
-    """Where the run works; quantizers' results are kept where the order has a cache."""
+    """Create the workspace, with a cache for results of quantizers if the order has one."""
     if order.cache is None:
         return Workspace(folder=folder, progress=progress)
     limit = DEFAULT_CACHE_LIMIT if order.cache_limit is None else order.cache_limit
@@ -122,10 +122,10 @@ def _open_samples(
     workspace: Workspace,
     held: ExitStack,
 ) -> RunSamples:
-    """Open labelled data where the order measures accuracy, and samples where a step quantizes.
+    """Open labelled data if the order measures accuracy, and samples if a step quantizes.
 
-    Samples of a loader may lie in a temporary folder, which goes when `held` is closed. Where the
-    parent is quantized already, what it was calibrated and judged with serves its children.
+    Samples of a loader may lie in a temporary folder, which is removed when `held` closes. If no
+    step quantizes, use the calibration record and the held-out samples of the parent.
     """
     progress, folder = workspace.progress, workspace.folder
     labelled = enter_labelled(order.measuring, eager, progress, held)
@@ -146,7 +146,7 @@ def _open_samples(
 def _samples_of_parent(
     parent: Path | None, eager: EagerReference, workspace: Workspace
 ) -> RunSamples:
-    """What the order's parent has on record, if that is of this very model."""
+    """Load the held-out samples of the parent if it has the same model and inputs."""
     beside = None if parent is None else record_beside(parent)
     if parent is None or beside is None or beside[1].calibration is None:
         return RunSamples()
@@ -164,12 +164,13 @@ def _samples_of_parent(
 
 
 def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifest:
-    """Make one step; its files, the manifest with it and what that no longer names change at once.
+    """Execute one step and commit its files with the manifest atomically.
 
-    What was refused by its values is then looked into for its guilty layer.
+    Files that the new manifest no longer lists are removed in the same commit. A rejected artifact
+    is then searched for the layer that causes the error.
 
     Raises:
-        CheckpointError: the checkpoint was written to meanwhile.
+        CheckpointError: the checkpoint changed during the step.
     """
     context.workspace.progress.tell(Entered(artifact=step.name))
     made, before = _make_step(step, manifest, context), manifest
@@ -199,12 +200,12 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
 
 
 def _has_passed(made: StepResult) -> bool:
-    """Whether the step ended as it should: with an artifact that passed, or pending."""
+    """Return whether the step is pending or has an artifact that passed."""
     return made.pending is not None or (made.verdict is not None and made.verdict.passed)
 
 
 def _add_key(made: StepResult, key: str) -> StepResult:
-    """With the key of the step in its artifact's record, or in that of a failure that lasts."""
+    """Set the cache key of the step on its artifact or on its lasting failure."""
     if made.artifact is not None:
         return replace(made, artifact=replace(made.artifact, key=key))
     if made.failure is not None and made.lasting:
@@ -213,7 +214,7 @@ def _add_key(made: StepResult, key: str) -> StepResult:
 
 
 def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
-    """Where a refused artifact of the step is looked into."""
+    """Collect what the search in a rejected artifact of the step needs."""
     return RejectionScene(
         eager=context.eager,
         progress=context.workspace.progress,
@@ -224,7 +225,7 @@ def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
 
 
 def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:
-    """Make the step from its parent; a parent that was refused refuses its children."""
+    """Build or prepare the step; skip it if its parent failed or was rejected."""
     parent = _find_parent(step, manifest, context)
     if parent is None:
         return StepResult(failure=make_skipped_failure(step, manifest))
@@ -239,7 +240,7 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
 
 
 def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent | None:
-    """What the step starts from; None where that was refused."""
+    """Return the parent of the step; None if it failed or was rejected."""
     if step.parent is None:
         path = context.order.parent
         if path is None:
@@ -276,14 +277,14 @@ def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent 
 
 
 def _is_artifact_file(artifact: Artifact, path: Path, context: RunContext) -> bool:
-    """Whether the path is that very artifact of the output folder."""
+    """Return whether the path is this artifact in the output folder."""
     return (context.workspace.folder.path / artifact.files[0].name).resolve() == path.resolve()
 
 
 def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     """Run the target's pre-flight on the parent and leave the step pending.
 
-    What the framework is sure to refuse is a failure here: another host could not finish it.
+    If the pre-flight finds blockers, the step fails: another host could not finish it.
     """
     step, parent, context = work.step, work.parent, work.run
     target = as_deferred(step.target)

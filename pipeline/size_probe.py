@@ -1,4 +1,4 @@
-"""Find sizes and mask conventions that eager accepts; describe what remains unverified."""
+"""Find the sizes and masks that eager accepts, and describe what stays unverified."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 Sizes: TypeAlias = dict[str, int]
 
-SIZE_FACTOR = 4  # largest size to choose, as a multiple of the first size
-MAX_ELEMENTS = 1 << 21  # of all inputs of a feed, if the sample has fewer
-_MAX_PROBE_RUNS = 240  # runs of eager; once used up, no further sizes are accepted
-_MIN_ROWS = 2  # the batch at the start of the search without a sample
-# Sizes to start the search at without a sample: the usual ones of texts, images and signals. The
-# first that eager accepts is used, so that a domain reaches 256 if the model allows it.
+SIZE_FACTOR = 4  # the largest size to choose, in multiples of the start size
+MAX_ELEMENTS = 1 << 21  # limit over all inputs of one feed, raised if the sample is large
+_MAX_PROBE_RUNS = 240  # of eager; then no further size is accepted
+_MIN_ROWS = 2  # start size of the batch without a sample
+# Start sizes without a sample: common ones of texts, images and signals. The first that eager
+# accepts is used, so that a domain reaches 256 where the model allows it.
 START_SIZES = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
-_LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # (times, plus) of derived sizes
+_LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # (times, plus) of sizes that follow another
 
 
 class SizeProbe:
-    """Tests whether eager runs at given sizes with finite outputs.
+    """Checks whether eager runs at given sizes and returns finite outputs there.
 
-    If eager rejects drawn values, other integer values are tried, as an index that is out of range
-    does not invalidate the size. Once eager has rejected sizes that it accepted before, it must
-    also accept integers at the ends of their ranges, as it does at the start: a mask of ones has
-    more positions than a drawn one.
+    If eager rejects drawn values, integers are tried at the ends of their ranges too: an index that
+    is out of range for one size does not show that the size is invalid. Once an accepted size is
+    rejected later (`reject`), integers at the ends of their ranges must be accepted as well,
+    provided that they are at the opt sizes: a full mask has more positions than a drawn one.
     """
 
     def __init__(
@@ -59,28 +59,28 @@ class SizeProbe:
         self.rejected: list[Sizes] = []
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
         self._asks_ends: bool | None = None
-        self._allowed: set[str] | None = None  # non-finite outputs at the start
+        self._allowed: set[str] | None = None  # outputs that are not finite at the start sizes
         sample = 0 if samples is None else sum(array.size for array in samples.values())
         self.most_elements = max(SIZE_FACTOR * sample, MAX_ELEMENTS)
 
     def reject(self, sizes: Mapping[str, int]) -> None:
-        """Record that eager rejects these sizes of all named dims."""
+        """Record that eager rejects these sizes, so that it is not run on them."""
         self.rejected.append({name: sizes[name] for name in self.signature.free_dims})
         self._known[tuple(sorted(self.rejected[-1].items()))] = False
 
     def accepts(self, sizes: Mapping[str, int]) -> bool:
-        """Whether eager runs at these sizes of the free dims."""
+        """Return whether eager runs at these sizes of the free dims."""
         key = tuple(sorted(sizes.items()))
         if key not in self._known:
             self._known[key] = self._fits(sizes) and self._runs(dict(sizes))
         return self._known[key]
 
     def feed(self, sizes: Mapping[str, int]) -> Feed:
-        """Return the first feed to try at these sizes."""
+        """Return the feed of these sizes that is tried first."""
         return self._drawer.feed("domain", dict(sizes)).arrays
 
     def elements(self, sizes: Mapping[str, int]) -> int:
-        """Count the elements of all inputs of a feed at these sizes."""
+        """Return the number of elements of all inputs at these sizes."""
         return sum(
             math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
         )
@@ -105,7 +105,7 @@ class SizeProbe:
         return False
 
     def _takes_ends(self, sizes: Sizes) -> bool:
-        """Whether eager accepts integers at the ends of their ranges, if that is required."""
+        """Return whether eager accepts integers at the ends of their ranges, if required."""
         if self._asks_ends is None:
             opt = {name: dim.opt for name, dim in self.signature.free_dims.items()}
             self._asks_ends = bool(self.rejected) and self._runs_at_ends(opt)
@@ -125,7 +125,7 @@ class SizeProbe:
         return True
 
     def _feeds(self, sizes: Sizes) -> Iterator[Feed]:
-        """Yield feeds of these sizes: as drawn, then with unranged integers at either end."""
+        """Yield the drawn feed, then feeds with unbounded integers at an end of their range."""
         drawn = self._drawer.feed("domain", sizes)
         yield drawn.arrays
         whole = [
@@ -144,7 +144,7 @@ class SizeProbe:
 
 
 def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Sizes | None:
-    """Return sizes at which eager runs: the sample's, or the first that it accepts."""
+    """Return sizes at which eager runs: those of the sample, or the first that it accepts."""
     dims = probe.signature.free_dims
     opt = {name: dim.opt for name, dim in dims.items()}
     unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
@@ -164,7 +164,7 @@ def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Size
 
 
 def _iter_related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
-    """Yield all dims at one size, then each dim at a size that may derive from the others."""
+    """Yield all dims at one size, then each alone at a size linearly related to it."""
     yield dict.fromkeys(names, size)
     if len(names) > 1:
         for name, (times, plus) in itertools.product(names, _LINEAR_RELATIONS[1:]):
@@ -174,7 +174,7 @@ def _iter_related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
 
 
 def _largest_sizes(signature: Signature, feeds: Sequence[Feed]) -> Sizes:
-    """Return the largest size of each dim without a relation in these feeds."""
+    """Return the largest size in these feeds of each dim without a relation."""
     found: Sizes = {}
     for feed, spec in itertools.product(feeds, signature.inputs):
         shape = feed[spec.name].shape if spec.name in feed else ()
@@ -184,18 +184,18 @@ def _largest_sizes(signature: Signature, feeds: Sequence[Feed]) -> Sizes:
     return found
 
 
-_ALL_OPEN_FEED = "max"  # the feed whose masks keep all positions
-_MAX_MASKS = 4  # masks of which all combinations are tried
+_ALL_OPEN_FEED = "max"  # the feed whose masks hide nothing
+_MAX_MASKS = 4  # masks of which all subsets are tried
 
 
 def choose_mask_sense(
     loaded: LoadedModule, signature: Signature, *, seed: int, samples: Feed | None = None
 ) -> Signature:
-    """Return the signature with `hides` set for masks in which True hides a position.
+    """Set `hides` on masks that eager accepts only if True hides.
 
-    Eager rejects a mask row that hides all positions, or gives NaN. If rows of ones do so and rows
-    of zeros do not, True hides. Other inputs are drawn like the samples; a sample's own mask is not
-    conclusive, as it may be half full.
+    Eager rejects a mask row that hides all positions, or returns NaN. If rows of ones do so and
+    rows of zeros do not, True hides. Other inputs are drawn like the samples; the mask of a sample
+    is no evidence, as it may hide only a part.
     """
     masks = [
         spec.name
@@ -212,7 +212,7 @@ def choose_mask_sense(
         if _accepts_open_masks(eager, tried, sizes, seed, samples):
             before.restore()
             return tried
-    before.restore()  # drop state that forward kept from these feeds
+    before.restore()  # discard state that forward kept from these feeds
     return signature
 
 
@@ -230,7 +230,7 @@ def _set_hides(signature: Signature, names: Sequence[str]) -> Signature:
 
 
 def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
-    """Return the sample's sizes, sizes found by a search for dims without bounds, or opt."""
+    """Return sizes at which eager runs: those of the sample or a search, else opt."""
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     probe = SizeProbe(eager, signature, seed, samples)
     start = find_start(probe, loose, sampled=samples is not None) if loose else None
@@ -240,7 +240,7 @@ def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed
 def _accepts_open_masks(
     eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
 ) -> bool:
-    """Whether eager gives outputs without NaN for masks that hide nothing."""
+    """Return whether eager gives outputs without NaN for masks that hide nothing."""
     feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN_FEED, sizes)
     try:
         outputs = eager.run(feed.arrays)
@@ -256,14 +256,14 @@ def _has_nan(outputs: Outputs) -> bool:
 
 
 _INT32 = 2**31 - 1
-_TIMES_AS_LARGE = 10  # factor on the largest size tried, for the example in a hint
+_TIMES_AS_LARGE = 10  # times the largest size that was tried, as an example for the user
 
 
 def describe_unverified_dims(signature: Signature) -> str:
     """Describe the dims that modelc chose, what is not verified, and how to state it.
 
-    `dims: samples 201..896 (chosen; ...)`. The example is a dim whose upper end is the limit of the
-    search; if eager's own limit is lower, there is nothing to state.
+    As in `dims: samples 201..896 (chosen; ...)`. The example names a dim that ends where the search
+    ended; a dim that ends earlier, where eager does, needs none.
     """
     dims = Domain(inputs=signature.inputs).describe_chosen()
     wider = _widen_input(signature)
@@ -273,7 +273,7 @@ def describe_unverified_dims(signature: Signature) -> str:
 
 
 def _widen_input(signature: Signature) -> InputSpec | None:
-    """Return the first input with a dim not tried at larger sizes, made ten times as large."""
+    """Return the first input with a dim that ends with the search, ten times as large."""
     batch = find_batch_dim(signature)
     for spec in signature.inputs:
         for dim in spec.dims:
@@ -288,7 +288,7 @@ def _widen_input(signature: Signature) -> InputSpec | None:
 
 
 def _format_dim(dim: Dim, widened: Dim) -> Dim:
-    """Return the widened dim with its new end; other chosen dims by name, to be chosen again."""
+    """Give the widened dim its new end; reduce other chosen dims to their names."""
     if dim != widened:
         return replace(dim, bounded=not dim.chosen)
     high = _TIMES_AS_LARGE * dim.high
@@ -296,9 +296,9 @@ def _format_dim(dim: Dim, widened: Dim) -> Dim:
 
 
 def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
-    """Describe each input for which an artifact supports only a part of the chosen values.
+    """Describe inputs whose chosen values an artifact covers only in part, and not up to int32.
 
-    Artifacts that cover int32 are omitted: a format that computes in 32 bits supports no more.
+    A format that computes in 32 bits cannot cover more.
     """
     lines: dict[str, list[str]] = {}
     whole = {spec.name: spec for spec in asked.inputs}

@@ -1,4 +1,4 @@
-"""What the user states: input specs, value ranges, static dims and custom operators."""
+"""Facts that the user states: input specs, value ranges, static dims and custom operators."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from .order import Source
 
 
 class ValueProbing(Protocol):
-    """What runs eager on values, as `relating.Trials` does."""
+    """Runs eager on trial values; `dim_constraints.EagerTrials` implements it."""
 
     signature: Signature
 
     def takes(self, arrays: Feed) -> bool:
-        """Whether eager takes this feed."""
+        """Return whether eager accepts this feed."""
 
     def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
-        """Feeds of these sizes with other values."""
+        """Yield feeds of these sizes with other values."""
 
 
-_MOST = 64  # runs of eager, for one input: a table of 2^24 rows takes some 40
-_GROWS = 8  # times that the distance from the least value grows until eager rejects
+_MOST = 64  # runs of eager per input; a table of 2^24 rows takes about 40
+_GROWS = 8  # growth factor of the distance from the least value until eager rejects
 
 
 def find_narrower_input(trials: ValueProbing, sizes: Mapping[str, int]) -> InputSpec | None:
-    """The first integer input whose stated range goes beyond what eager takes, with less.
+    """Find the first integer input whose stated range exceeds what eager accepts.
 
-    The end is one for all sizes, as a table's is: it is found at the least, and is the same at
-    these and the largest sizes. Each input has its share of runs.
+    The upper end must not depend on sizes, as the end of a table does not: it is searched at the
+    smallest sizes and confirmed at `sizes` and at the largest. Each input has its own budget of
+    runs.
+
+    Returns:
+        The input with its range narrowed, or None.
     """
     free = trials.signature.free_dims
     places = [
@@ -59,7 +63,7 @@ def find_narrower_input(trials: ValueProbing, sizes: Mapping[str, int]) -> Input
 
 
 class _Search:
-    """Runs eager with one input full of a value, the others as they are drawn, `_MOST` times."""
+    """Runs eager with one input filled with a value and the others as drawn, `_MOST` times."""
 
     def __init__(self, trials: ValueProbing, spec: InputSpec) -> None:
         self._trials, self._spec = trials, spec
@@ -67,13 +71,13 @@ class _Search:
         self._bases: dict[tuple[int, ...], Feed] = {}  # by sizes
 
     def largest(self, sizes: Mapping[str, int], low: int, high: int) -> int | None:
-        """The largest value that eager takes; None where it takes none, or the runs are over."""
+        """Return the largest value that eager accepts; None if there is none or runs ran out."""
         if not self._starts_at(sizes, low):
             return None
         if self._takes(sizes, high):
             return high
         good, bad, step = low, high, 1
-        while low + step < bad:  # most tables are far smaller than what was stated
+        while low + step < bad:  # most tables are far smaller than the stated range
             if not self._takes(sizes, low + step):
                 bad = low + step
                 break
@@ -84,13 +88,13 @@ class _Search:
         return good if self._left > 0 else None
 
     def ends_at(self, sizes: Mapping[str, int], value: int) -> bool:
-        """Whether eager takes the value at these sizes too, and not the next."""
+        """Return whether eager accepts the value at these sizes and rejects the next one."""
         return (
             self._starts_at(sizes, value) and not self._takes(sizes, value + 1) and self._left > 0
         )
 
     def _starts_at(self, sizes: Mapping[str, int], value: int) -> bool:
-        """Whether eager takes the value with one of the draws, which is the base from then on."""
+        """Return whether eager accepts the value within some draw, which becomes the base."""
         for base in self._trials.others(dict(sizes)):
             self._bases[tuple(sizes.values())] = base
             if self._takes(sizes, value):
@@ -109,10 +113,10 @@ class _Search:
 
 
 def check_input_specs(source: Source) -> None:
-    """Refuse what is wrong whatever the checkpoint holds: syntax, and misspelt names of dims.
+    """Reject input specs that are wrong for any checkpoint: syntax and misspelt dim names.
 
-    Names are looked at where all dims are written and a factory builds the model: a sample or a
-    checkpoint with its own code may name more of them.
+    Names are checked only where all dims are written and a factory builds the model; a sample or
+    a checkpoint with its own code may define more of them.
 
     Raises:
         UsageError: `--input` or `--static` is wrong.
@@ -130,10 +134,10 @@ def check_input_specs(source: Source) -> None:
 
 
 def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
-    """A note on the dims that are fixed at their opt sizes, those that follow from them too.
+    """Describe the dims fixed at their opt sizes, including those that follow them.
 
     Raises:
-        UsageError: a name is no dim that varies.
+        UsageError: a name is not a dynamic dim.
     """
     left = signature.fix_at_opt(names).dynamic_dims
     fixed = {name: dim for name, dim in signature.dynamic_dims.items() if name not in left}
@@ -142,10 +146,10 @@ def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
 
 
 def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
-    """The function that each `package.module:fn` names, by operator.
+    """Import the function that each `package.module:fn` names, by operator.
 
     Raises:
-        UsageError: there is none, or it cannot be called.
+        UsageError: it does not exist or is not callable.
     """
     return {name: _load_function(spec) for name, spec in custom_ops.items()}
 

@@ -1,4 +1,4 @@
-"""Which trial of a step is kept: the best that passes.
+"""Choose which trial of a step to keep: the best that passes.
 
 For INT8 with an accuracy budget, that is the one with the fewest layers in floating point.
 """
@@ -33,29 +33,29 @@ from .quantization import make_quantization, quantization_key
 from .run_context import StepWork
 from .run_progress import Clock
 
-# Measurements that ranking may make for each trial allowed: each runs a few samples, where a trial
+# Measurements that ranking may take per allowed trial. A measurement runs a few samples; a trial
 # calibrates, converts and runs all feeds.
 _MEASUREMENTS_PER_TRIAL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class BalancedTrial:
-    """The trial that is kept, and the trade-offs that were found on the way to it."""
+    """The trial to keep, and the trade-offs measured during the search."""
 
     trial: Trial
     tradeoffs: tuple[TradeOff, ...]
 
 
 def has_budget(step: Step, order: Order) -> bool:
-    """Whether the step quantizes, and something was asked for that its result must keep."""
+    """Return whether the step quantizes and the order sets an accuracy budget."""
     return bool(step.quantizers) and order.has_accuracy_budget
 
 
 def balance_layers(work: StepWork, plain: Trial) -> BalancedTrial:
-    """The plain INT8 trial where it holds the budget, else the best that returning layers gives.
+    """Return the plain INT8 trial if it meets the budget, else search layers to keep in float.
 
-    Where the budget cannot be met, the trial is the one nearest to it; its verdict has failed and
-    says what was reached. Other trials than `plain` that lose are removed from disk.
+    If no set of layers meets the budget, return the trial that comes nearest; its verdict is
+    failed and states what was reached. Trials other than `plain` that lose are removed from disk.
     """
     first = tradeoff_from(plain, (), 0.0)
     if plain.verdict.passed or not _is_numeric(plain):
@@ -77,7 +77,7 @@ def balance_layers(work: StepWork, plain: Trial) -> BalancedTrial:
 
 
 def _is_numeric(trial: Trial) -> bool:
-    """Whether it failed by numbers, which layers in floating point can mend, and not by form."""
+    """Return whether the trial failed by numerical error, which layers in float can reduce."""
     if trial.verdict.state is not State.FAILED:
         return False
     if trial.accuracy is not None and not trial.accuracy.passed:
@@ -97,7 +97,7 @@ def _settle_met(
     first: TradeOff,
     ranked: RankedLayers,
 ) -> BalancedTrial:
-    """The artifact of the set that was found; its verdict is that of the normal proof."""
+    """Return the trial of the set that meets the budget, with the verdict of normal judging."""
     trial = trials.trial(kept)
     notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
     notes.append(trials.rests_on)
@@ -113,7 +113,7 @@ def _settle_met(
 def _settle_missed(
     trials: BudgetTrials, found: LayerChoice, plain: Trial, first: TradeOff, ranked: RankedLayers
 ) -> BalancedTrial:
-    """The artifact that came nearest, which may be the plain one."""
+    """Return the trial that comes nearest to the budget, which may be the plain one."""
     best = trials.best()
     trial = plain
     if best is not None and trials.worth(trials.points[best]) > trials.worth(first):
@@ -136,7 +136,7 @@ def _settle_missed(
 
 
 def _sort_tradeoffs(trials: BudgetTrials, chosen: KeptLayers | None) -> tuple[TradeOff, ...]:
-    """The trade-offs by the number of layers kept."""
+    """Sort the trade-offs by the number of layers kept in float."""
     points = sorted(trials.points.items(), key=lambda item: (len(item[0]), item[0]))
     return tuple(replace(point, chosen=kept == chosen) for kept, point in points)
 
@@ -145,10 +145,10 @@ KeptLayers: TypeAlias = tuple[int, ...]  # layers by index, ascending
 
 
 class BudgetTrials:
-    """Makes, judges and remembers; of what lies on disk only the best stays.
+    """Builds, judges and caches trials by set of layers; only the best one stays on disk.
 
-    `points` are the trade-offs by set of layers, at most `most` of them. Those of earlier runs come
-    from the cache.
+    `points` holds the trade-offs by set of layers, at most `most` of them, including those of
+    earlier runs from the cache.
     """
 
     def __init__(self, work: StepWork, recipe: Recipe, ranked: RankedLayers, most: int) -> None:
@@ -167,17 +167,17 @@ class BudgetTrials:
 
     @property
     def rests_on(self) -> str:
-        """On how many samples the choice of layers was judged: few are a matter of luck."""
+        """State how many samples the choice of layers was judged on, and whether they are few."""
         count = len(plain_samples(self._work.run.samples.held_out))
         few = ": few, other samples might choose others" if count < FEW_SAMPLES else ""
         return f"these were chosen by the worst of {count} held-out samples{few}"
 
     def more(self) -> bool:
-        """Whether another one is allowed. Those from the cache count, as they decide alike."""
+        """Return whether another trial is allowed. Cached ones count, so that reruns agree."""
         return len(self.points) < self.most
 
     def judge(self, layers: KeptLayers) -> BudgetPoint:
-        """Whether the artifact with these layers in floating point holds the budget."""
+        """Return whether the artifact with these layers in floating point meets the budget."""
         kept = tuple(sorted(layers))
         if kept not in self.points:
             key = digest_texts(
@@ -191,10 +191,10 @@ class BudgetTrials:
         return BudgetPoint(passed=point.passed, sqnr=point.sqnr)
 
     def trial(self, kept: KeptLayers) -> Trial:
-        """The artifact with these layers, made again where it is no longer on disk.
+        """Return the trial with these layers, rebuilt if it is no longer on disk.
 
         Raises:
-            ConversionError, RunnerError: it cannot be made any more.
+            ConversionError, RunnerError: it cannot be rebuilt.
         """
         if self._live is not None and self._live[0] == kept:
             trial, self._live = self._live[1], None
@@ -203,19 +203,19 @@ class BudgetTrials:
         return self._attempt(kept)
 
     def clear(self) -> None:
-        """Remove what lies on disk."""
+        """Remove the trial that is on disk."""
         if self._live is not None:
             rmtree(self._live[1].workplace)
         self._live = None
 
     def best(self) -> KeptLayers | None:
-        """The set that comes nearest, of equals the smallest; None where none was judged."""
+        """Return the set nearest to the budget, the smallest on a tie; None if none was judged."""
         judged = [kept for kept, point in self.points.items() if not point.error]
         key = lambda kept: (self.worth(self.points[kept]), -len(kept))  # noqa: E731 - for max alone
         return max(judged, key=key, default=None)
 
     def worth(self, point: TradeOff) -> float:
-        """More is better: the SQNR where it is what was asked for, else the drop turned round."""
+        """Return a score, higher is better: the SQNR if it is the budget, else the negated drop."""
         if self._work.run.order.judging.min_sqnr is None and point.drop is not None:
             return -point.drop
         return math.inf if point.sqnr is None else point.sqnr
@@ -239,7 +239,7 @@ class BudgetTrials:
         return point
 
     def _keep_live(self, kept: KeptLayers, trial: Trial, point: TradeOff) -> None:
-        """The new one stays where it is better: it holds with fewer layers, or comes nearer."""
+        """Keep the new trial if it passes with fewer layers or comes nearer; else remove it."""
         if self._live is not None and self._rank(point) <= self._rank(self.points[self._live[0]]):
             rmtree(trial.workplace)
             return
@@ -260,12 +260,12 @@ class BudgetTrials:
 
 
 def _key_of_labels(labelled: LabelledFeeds | None) -> str:
-    """What a drop of accuracy depends on beside the artifact."""
+    """Return what a drop of accuracy depends on besides the artifact."""
     return "" if labelled is None else f"{labelled.digest} {labelled.measuring}"
 
 
 def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeOff:
-    """What a trial gave, for the record."""
+    """Record the measurements of a trial."""
     latency, coverage = trial.latency, trial.coverage
     return TradeOff(
         kept=kept,
@@ -279,15 +279,18 @@ def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeO
     )
 
 
-NEAR = 0.5  # dB: trials this close to the best are as good, and the faster is kept
-CHOICE_RULE = (  # what `_most_exact` does
+NEAR = 0.5  # dB; within this distance of the best, the faster trial is kept
+CHOICE_RULE = (  # the rule of `_most_exact`
     "of those that passed (slower than fp32 only if all are): the SQNR of the worst group of "
     f"channels, then of all outputs, {NEAR:g} dB being a tie; then latency beyond noise; then size"
 )
 
 
 def choose_trial(trials: Sequence[Trial]) -> Trial:
-    """The trial to keep: of captures the first that holds, of quantizers the best that holds."""
+    """Return the first capture that passed, or the best quantizer's trial that passed.
+
+    If none passed, all trials are candidates.
+    """
     if any(trial.recipe.quantizer for trial in trials):
         return _most_exact(trials)
     passed = [trial for trial in trials if trial.verdict.passed]
@@ -295,13 +298,13 @@ def choose_trial(trials: Sequence[Trial]) -> Trial:
 
 
 def _most_exact(trials: Sequence[Trial]) -> Trial:
-    """The highest SQNR of the worst group of channels, then the highest of all outputs.
+    """Return the trial with the highest SQNR of the worst channel group, then of all outputs.
 
-    Within `NEAR` of both, the lowest latency decides; among those as fast but for the noise that
-    was measured, the smallest.
+    Within `NEAR` of both maxima, the lowest latency decides; among trials as fast within the
+    measured noise, the smallest.
 
-    Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
-    artifact that is slower than what it replaces is of no use, however exact.
+    Trials that are slower than their FP32 parent are dropped while any other remains: an INT8
+    artifact that is slower than what it replaces is useless, however exact.
     """
     left = [trial for trial in trials if trial.verdict.passed] or list(trials)
     left = [trial for trial in left if not _is_slower(trial)] or left
@@ -319,26 +322,29 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
 
 
 def _trial_sqnr(trial: Trial) -> float:
-    """In dB; Inf without any error, -Inf where nothing could be measured."""
+    """Return the SQNR in dB: inf if there is no error, -inf if nothing was measured."""
     if trial.verdict.sqnr is not None:
         return trial.verdict.sqnr
     return math.inf if trial.verdict.passed else -math.inf
 
 
 def _worst_group_sqnr(trial: Trial) -> float:
-    """In dB, of the worst group of channels with a scale of its own; Inf without any."""
+    """Return the SQNR in dB of the worst channel group with its own scale; inf without any."""
     found = trial.verdict.group_sqnr
     return math.inf if found is None else found
 
 
 def _latency_share(trial: Trial) -> float:
-    """Of the parent's latency: the two ran by turns, the trials did not."""
+    """Return the latency as a share of the parent's.
+
+    The two ran alternately and are comparable; latencies of different trials are not.
+    """
     latency = trial.latency
     return math.inf if latency is None else latency.milliseconds / latency.parent
 
 
 def _noise_factor(one: Trial, other: Trial) -> float:
-    """The factor that two latencies may be apart by noise."""
+    """Return the factor by which two latencies may differ due to noise."""
     return 1 + math.hypot(*(trial.latency.noise for trial in (one, other) if trial.latency))
 
 

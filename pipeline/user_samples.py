@@ -1,4 +1,4 @@
-"""Modules, example inputs and samples of the user: stored as files, and loaded as feeds."""
+"""Modules, example inputs and samples of the user: stored as files and loaded as feeds."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from .output_folder import check_output_path, translate_write_errors
 if TYPE_CHECKING:
     import torch
 
-Example: TypeAlias = Any  # a tensor or array, or a tuple, list or dict of them
+Example: TypeAlias = Any  # tensor, array, or a nested tuple, list or dict of them
 _DIGEST_DIGITS = 12  # characters of a digest in a file's name
 
 
 @contextmanager
 def keep_with_record(folder: Path) -> Iterator[list[Path]]:
-    """Files that are written into an output folder before its run; gone where it leaves no record.
+    """Track files written into an output folder before its run, and remove them on failure.
 
-    What is added to the list is removed where the block raises and there is no manifest.
+    If the block raises and the folder has no manifest, the files in the yielded list are
+    removed, and the folder too if it is new and empty.
     """
     stored: list[Path] = []
     made = not folder.exists()
@@ -46,16 +47,16 @@ def keep_with_record(folder: Path) -> Iterator[list[Path]]:
             for path in stored:
                 path.unlink(missing_ok=True)
             if made:
-                with suppress(OSError):  # something else is in it by now
+                with suppress(OSError):  # not empty
                     folder.rmdir()
         raise
 
 
 def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Path:
-    """The module as a file of `folder`, named after its digest: a pickle, or a TorchScript archive.
+    """Save the module to `folder` under its digest: a pickle, or a TorchScript archive.
 
     Raises:
-        UsageError: another process is to open it, and cannot import its classes.
+        UsageError: `isolate` is set and a child process cannot import its classes.
         CheckpointError: it cannot be pickled.
     """
     import torch
@@ -68,7 +69,7 @@ def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Pat
     def save(path: Path) -> None:
         try:
             torch.save(module, path)
-        except Exception as error:  # pickling runs the module's own code, which raises anything
+        except Exception as error:  # pickling runs the module's own code, which may raise anything
             raise CheckpointError(
                 f"the {type(module).__name__} cannot be pickled: {first_line(error)}",
                 hint="define its classes at the top of a module, or save module.state_dict() and "
@@ -89,10 +90,10 @@ def _refuse_main_module(module: torch.nn.Module) -> None:
 
 
 def store_samples(example: Example, folder: Path) -> Path:
-    """Example inputs as a file of `folder`, named after its digest.
+    """Save example inputs to `folder` under their digest.
 
     Raises:
-        UsageError: something in it is no tensor or array.
+        UsageError: a leaf is neither a tensor nor an array.
     """
     import torch
 
@@ -101,7 +102,7 @@ def store_samples(example: Example, folder: Path) -> Path:
 
 
 def _to_tensors(value: Example, place: str) -> Any:
-    """The same with every array as a tensor."""
+    """Convert every array in a nested value to a CPU tensor."""
     import numpy as np
     import torch
 
@@ -120,10 +121,10 @@ def _to_tensors(value: Example, place: str) -> Any:
 
 
 def _store_file(folder: Path, name: str, save: Any) -> Path:
-    """`folder/NAME-DIGEST.pt`; the same content is the same file.
+    """Write `folder/NAME-DIGEST.pt`; equal content gives the same file.
 
     Raises:
-        UsageError: the folder cannot be made or written.
+        UsageError: the folder cannot be created or written.
     """
     check_output_path(folder)
     with translate_write_errors(folder):
@@ -138,7 +139,7 @@ def _store_file(folder: Path, name: str, save: Any) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class UserSamples:
-    """The first sample, which says the form of the inputs, and those that are only judged on."""
+    """The first sample, which defines the form of the inputs, and more that only judge."""
 
     origin: str
     digest: str
@@ -150,7 +151,7 @@ class UserSamples:
 def load_user_samples(
     source: Source, loaded: LoadedModule, judging: Judging, signature: Signature | None
 ) -> UserSamples | None:
-    """What `--samples` gives; None where it was not given. A loader gives `--feeds` samples.
+    """Load the samples of `--samples`; None without it. A loader provides `--feeds` samples.
 
     Raises:
         UsageError: they cannot be read, or lack an input.
@@ -179,10 +180,10 @@ def load_user_samples(
 
 
 def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array]:
-    """The sample where no model says its parameters: by the names in `--input`.
+    """Load the first sample by the names in `--input`, without the parameters of a model.
 
     Raises:
-        UsageError: it cannot be read, or a loader's has no names and none are given.
+        UsageError: it cannot be read, or a loader yields unnamed values and `names` is empty.
     """
     if not is_loader_spec(str(samples)):
         return read_samples(samples, names)
@@ -198,7 +199,7 @@ def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array
 def further_feeds(
     samples: UserSamples | None, signature: Signature
 ) -> tuple[tuple[NamedFeed, ...], tuple[str, ...]]:
-    """The samples after the first as feeds, and notes on those that do not fit the signature."""
+    """Return the samples after the first as feeds, and notes on those that do not fit."""
     feeds: list[NamedFeed] = []
     misfits: list[str] = []
     for number, arrays in enumerate(() if samples is None else samples.more, start=2):

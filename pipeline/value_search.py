@@ -1,4 +1,4 @@
-"""Chooses ranges of integer inputs that the user left open, by running eager on trial values."""
+"""Choose ranges for integer inputs that the user leaves open, by running eager on values."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from .run_progress import Progress
 
 LARGEST = {"int64": 2**40, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 127, "uint8": 255}
-# Values tried upwards until eager rejects one: coarse, as the end is found by halving.
+# Values to try in ascending order until eager rejects one. Coarse: bisection finds the end.
 _VALUE_LADDER = (
     2, 4, 16, 64, 256, 1024, 4096, 16384, 2**16, 2**18, 2**20, 2**22, 2**24, 2**31 - 1, 2**31 + 5,
     2**40,
 )  # fmt: skip
-_MAX_TABLE = 2**24  # a larger end than this is no table's: it is not looked for by halving
-_MAX_VALUE_RUNS = (
-    96  # of eager, for one input: a table of 2^24 rows that follows a dim takes some 80
-)
-_FACTOR = 8  # times the work of the least value: more, and the value says how much to do
+_MAX_TABLE = 2**24  # assumed limit of tables; a larger end is not bisected
+_MAX_VALUE_RUNS = 96  # of eager per input; a table of 2^24 rows that follows a dim takes about 80
+_FACTOR = 8  # times the work of the least value; more means that the value controls the work
 _SLACK = Work(operators=64, elements=1 << 16)
-_MAX_RETRIES = 5  # draws at the opt sizes: of two values, all are in order once in 64
+_MAX_RETRIES = 5  # draws at the opt sizes; two values are in order in all of them once in 64
 _MASK = "mask"
 
 
 def choose_values(
     eager: Eager, signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> Signature:
-    """The signature with a range for each integer input that has none, as eager takes values.
+    """Return the signature with a range for each integer input without one, as eager accepts.
 
-    An input that takes any value gets all that its dtype holds, within -2^40..2^40; feeds are then
-    drawn in its usual part (its sample's values, else 0 and 1; bytes 0..255), and edge values in
-    feeds of their own. Others are taken for indices or lengths: the range ends at the largest value
-    that eager takes, and follows a dim where that does. An input named as a mask holds 0 and 1.
-    Where eager rejects values drawn from the range, ascending ones are tried, as the corners of
-    boxes and the starts of segments are, and descending ones, as the lengths of sorted sequences.
-    An input of which eager takes no value that was tried, or none of these, stays without a range.
+    An input that accepts any value gets the full range of its dtype, within -2^40..2^40. Its feeds
+    are drawn from the usual part (the values of its sample, else 0 and 1; bytes 0..255), and edge
+    values have feeds of their own. Other inputs are treated as indices or lengths: the range ends
+    at the largest value that eager accepts, and follows a dim if that value does. An input with
+    `mask` in its name holds 0 and 1.
+
+    If eager rejects values drawn from a range, sorted ones are tried: ascending, as for corners of
+    boxes and starts of segments, and descending, as for lengths of sorted sequences. An input for
+    which eager accepts none of these stays without a range.
 
     Raises:
-        CheckpointError: eager answers otherwise after it ran on other values.
+        CheckpointError: running other values changed the outputs of eager.
     """
     found: dict[str, ValueRange] = {}
     first = FeedDrawer.of(signature, seed, samples).corners()["opt"]
     with preserve_state(eager, first.arrays if samples is None else samples):
-        for _ in range(2):  # what is found of one input lets eager take values of the others
+        for _ in range(2):  # a range for one input may let eager accept values of the others
             known, before = _with_ranges(signature, found), len(found)
             for spec in known.inputs:
                 if spec.values is not None or spec.dtype not in LARGEST:
@@ -86,7 +86,7 @@ def choose_and_report_values(
     samples: Feed | None,
     progress: Progress,
 ) -> Signature:
-    """As `choose_values` on the model as it was loaded; the ranges are noted."""
+    """Run `choose_values` on the loaded model and report the chosen ranges."""
     if all(spec.values is not None or spec.dtype not in LARGEST for spec in signature.inputs):
         return signature
     with progress.step("choose values", log="eager") as clock:
@@ -97,7 +97,7 @@ def choose_and_report_values(
 
 
 def describe_chosen(signature: Signature) -> str:
-    """The chosen ranges in a line: `ids {0..30521}, edges {0..nodes-1}`; empty without any."""
+    """List the chosen ranges, as in `ids {0..30521}, edges {0..nodes-1}`."""
     return ", ".join(
         f"{spec.name} {spec.values}"
         for spec in signature.inputs
@@ -108,11 +108,11 @@ def describe_chosen(signature: Signature) -> str:
 class _RunOutcome(Enum):
     TAKEN = "taken"
     REJECTED = "rejected"
-    OVERWORKED = "overworked"  # taken, but the value says how much there is to do
+    OVERWORKED = "overworked"  # accepted, but the value controls the amount of work
 
 
 class _RangeSearch:
-    """Finds the range of one input by runs of eager, `_RUNS` at most."""
+    """Finds the range of one input in at most `_MAX_VALUE_RUNS` runs of eager."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _RangeSearch:
         self._usually: dict[tuple[int, ...], tuple[Work, frozenset[str]]] = {}  # by sizes
 
     def values(self) -> ValueRange | None:
-        """The range; None where eager takes nothing that is tried."""
+        """Return the range; None if eager accepts no value that is tried."""
         if _MASK in self._spec.name.rsplit(".", 1)[-1].lower() and self._is_binary():
             return ValueRange(low=0, high=1, chosen=True)
         dims = self._signature.free_dims
@@ -153,7 +153,7 @@ class _RangeSearch:
         return sample is None or (sample.size > 0 and {0, 1}.issuperset(sample.ravel().tolist()))
 
     def _start(self, sizes: Mapping[str, int]) -> int | None:
-        """A value that eager takes at these sizes: of the sample, else 0, 1 or 2."""
+        """Return a value that eager accepts at these sizes: from the sample, else 0, 1 or 2."""
         sample = self._sample
         tried = [0, 1, 2]
         if sample is not None and sample.size:
@@ -161,20 +161,20 @@ class _RangeSearch:
         return next((value for value in tried if self._takes(sizes, value)), None)
 
     def _wide(self, sizes: Mapping[str, int], start: int, high: int) -> ValueRange:
-        """The range of an input that takes the largest value of all."""
+        """Return the range of an input that accepts the largest value of its dtype."""
         low = self._lowest(sizes, start)
         if self._spec.dtype != "uint8" and self._takes(sizes, -1) and self._takes(sizes, -high):
             low = -high
         return ValueRange(low=low, high=high, chosen=True, usual=self._usual(max(low, 0)))
 
     def _lowest(self, sizes: Mapping[str, int], start: int) -> int:
-        """0 or 1 where eager takes it, else the least of the sample, else `start`."""
+        """Return 0 or 1 if eager accepts it, else the least value of the sample, else `start`."""
         sample = self._sample
         least = start if sample is None or not sample.size else min(int(sample.min()), start)
         return next((v for v in (0, 1, least) if v <= start and self._takes(sizes, v)), start)
 
     def _usual(self, low: int) -> tuple[float, float]:
-        """The values of the sample, else those that are drawn where nothing is known."""
+        """Return the range of the sample, else the default range to draw from."""
         sample = self._sample
         if sample is None or not sample.size:
             return low, 255 if self._spec.dtype == "uint8" else low + 1
@@ -182,7 +182,7 @@ class _RangeSearch:
         return (0 if least == most == 1 else least), most
 
     def _indices(self, opt: Mapping[str, int], high: int) -> ValueRange | None:
-        """The range of an input that ends before: at a number, or at a dim."""
+        """Return the range of an input whose largest value is a constant or follows a dim."""
         start = self._start(opt)
         if start is None:
             return None
@@ -205,12 +205,15 @@ class _RangeSearch:
         return ValueRange(low=low, high=max(high, low), chosen=True)
 
     def _ends_at(self, sizes: Mapping[str, int], value: int) -> bool:
-        """Whether the value is the largest that eager takes at these sizes."""
+        """Return whether the value is the largest that eager accepts at these sizes."""
         most = LARGEST[self._spec.dtype]
         return self._takes(sizes, value) and (value >= most or not self._takes(sizes, value + 1))
 
     def _starts_at(self, sizes: Mapping[str, int], value: int) -> bool:
-        """Whether it is the least value that eager takes: a table is indexed from its end too."""
+        """Return whether the value is the least that eager accepts.
+
+        Negative indices count from the end of a table.
+        """
         return self._takes(sizes, value) and not self._takes(sizes, value - 1)
 
     def _end_at(self, sizes: Mapping[str, int], high: int) -> int:
@@ -220,7 +223,7 @@ class _RangeSearch:
         return high if start is None else self._highest(sizes, start)
 
     def _followed(self, opt: Mapping[str, int], high: int) -> Relation | None:
-        """The dim that the largest value follows, one for one, as is tried at its ends."""
+        """Find the dim that the largest value follows one to one, tested at its ends."""
         for name, dim in self._signature.dynamic_dims.items():
             free = dim.free
             relation = Relation(base=name, plus=high - dim.opt)
@@ -230,9 +233,9 @@ class _RangeSearch:
         return None
 
     def _highest(self, sizes: Mapping[str, int], start: int) -> int:
-        """The largest value that eager takes from `start` on, by a ladder and then by halving.
+        """Return the largest value from `start` that eager accepts: a ladder, then bisection.
 
-        Where the work ends it, the last step of the ladder.
+        If the work grows too much, return the previous step of the ladder.
         """
         good, most = start, LARGEST[self._spec.dtype]
         for step in (*(one for one in _VALUE_LADDER if start < one < most), most):
@@ -257,7 +260,7 @@ class _RangeSearch:
         return good
 
     def _guesses(self, good: int, bad: int) -> Sequence[int]:
-        """The ends of tables of the model between these values, two at most."""
+        """Return at most two last rows of the model's tables within these values."""
         rows = {len(one) - 1 for one in self._eager.module.parameters() if one.dim() > 1}
         return sorted(row for row in rows if good <= row < bad)[:2]
 
@@ -265,7 +268,7 @@ class _RangeSearch:
         return self._outcome(sizes, value) is _RunOutcome.TAKEN
 
     def _outcome(self, sizes: Mapping[str, int], value: int) -> _RunOutcome:
-        """What eager makes of the input full of the value; `REJECTED` beyond the number of runs."""
+        """Run eager on the input filled with the value; `REJECTED` once the runs are used up."""
         key = tuple(sizes.values()), value
         if key not in self._known:
             if self._left <= 0:
@@ -275,7 +278,7 @@ class _RangeSearch:
         return self._known[key]
 
     def _run(self, sizes: Mapping[str, int], value: int) -> _RunOutcome:
-        """Run it: the first value at these sizes says what work and which NaN or Inf are usual."""
+        """Run one value; the first at these sizes sets the usual work and the usual NaN and Inf."""
         import numpy as np
 
         feed = dict(self._drawer.feed("values", dict(sizes)).arrays)
@@ -309,7 +312,7 @@ def _keep_runnable(
     seed: int,
     samples: Feed | None,
 ) -> Signature:
-    """The signature with the ranges from which eager takes what is drawn, as many as there are."""
+    """Keep the ranges from which eager accepts drawn values, as many as possible."""
     if not found or _accepts_drawn(eager, _with_ranges(signature, found), seed, samples):
         return _with_ranges(signature, found)
     kept: dict[str, ValueRange] = {}
@@ -323,16 +326,16 @@ def _keep_runnable(
 
 
 def _as_sorted(values: ValueRange, order: RowOrder) -> ValueRange:
-    """The values in order and not negative; of those that take any, as many as are drawn."""
+    """Return the range as sorted and non-negative, with wide ranges cut to their usual part."""
     usual = 0 if values.usual is None else values.usual[1]
     high = values.high if values.high <= _MAX_TABLE else max(usual, SMALL)
     return replace(values, low=max(values.low, 0), high=high, usual=None, order=order)
 
 
 def _accepts_drawn(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> bool:
-    """Whether eager takes drawn feeds at the least and the opt sizes, and those of edge values.
+    """Return whether eager accepts feeds drawn at the least and opt sizes, and edge values.
 
-    Several at the opt sizes: a few values may be in order by chance.
+    Several are drawn at the opt sizes because a few values may be in order by chance.
     """
     drawer = FeedDrawer.of(signature, seed, samples)
     corners = drawer.corners()
