@@ -1,4 +1,4 @@
-"""`modelc validate` and `modelc debug`: judge artifacts again, and locate the wrong layer."""
+"""`modelc validate` and `modelc debug`: judge again, and name the layer that is wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
-_MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # the manifest records these too
+_MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
     "debug",
@@ -116,11 +116,11 @@ def debug(
 
 
 def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
-    """Return the eager source that `--against` names; None for the recorded one.
+    """The eager side that `--against` names; None for that of the record.
 
     Raises:
-        UsageError: an option of the eager source is given without `--against`, or an option of the
-            manifest with it.
+        UsageError: an option of the eager side was given without `--against`, or one of the record
+            with it.
     """
     from ..pipeline.make_order import make_source
 
@@ -138,8 +138,8 @@ def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
 def _judge_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
-    """Judge a folder or a file again; return its manifest or its verdict."""
-    from ..pipeline.inspection import ApiCall
+    """The manifest of a folder, or the verdict on a file."""
+    from ..pipeline.isolation.worker import ApiCall
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():
@@ -150,12 +150,10 @@ def _judge_again(
 def _keep_signature(
     path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
 ) -> Callable[[Tell], AbstractContextManager[bool]]:
-    """Return a context manager, given a listener, that renews the signature of a folder.
-
-    A single file has no signature.
+    """What keeps the signature of a folder true, given who listens; a single file has none.
 
     Raises:
-        UsageError: a key is given for a single file, or it is invalid.
+        UsageError: a key was given for a single file, or it is none.
     """
     from ..pipeline.provenance.signing import keep_signature
 
@@ -175,7 +173,7 @@ def _keep_signature(
 def _show_result(
     result: Manifest | Verdict, path: Path, reports: Sequence[ReportFormat], *, json: bool
 ) -> int:
-    """Show a folder's manifest with its reports, or the verdict on a file; return the exit code."""
+    """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
     from .render import show_verdict

@@ -1,4 +1,4 @@
-"""Progress events of a run, and log files for the output of frameworks."""
+"""Progress events of a run, and the log files that frameworks' output is redirected to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..core.process import end_forked_copies, is_from_user_code
 
 
 class Clock:
-    """Wall time since creation, and the outcome of the step that it times."""
+    """Wall time since it was made, and how the step that it times ended."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -29,25 +29,28 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Elapsed seconds, rounded to the millisecond."""
+        """Seconds since the start, to the millisecond."""
         return round(time.perf_counter() - self._start, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Reports progress to a listener and redirects framework output to log files."""
+    """Where a run tells its progress and where frameworks' chatter goes."""
 
     tell: Tell
     logs: Path
-    begun: set[Path] = field(default_factory=set)  # logs that this run has already truncated
+    begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
 
     @contextmanager
-    def step(self, title: str, *, log: str, attempt: bool = False) -> Iterator[Clock]:
-        """Run one step: report `title`, and redirect framework output to `<log>.log`.
+    def step(
+        self, title: str, *, log: str, attempt: bool = False, runs_artifact: bool = False
+    ) -> Iterator[Clock]:
+        """Run one step: report `title`, and send what frameworks print to `<log>.log`.
 
-        Work continues after the failure of one `attempt` of several.
+        An `attempt` is one of several: the work goes on where it fails. `runs_artifact`: the step
+        runs a converted model, which is to blame if the process dies.
         """
-        self.logs.mkdir(exist_ok=True)  # recreates the folder if it was removed
+        self.logs.mkdir(exist_ok=True)  # the folder around it is there, unless it was removed
         place = self.logs / f"{log}.log"
         if place not in self.begun:
             place.unlink(missing_ok=True)
@@ -72,20 +75,20 @@ class Progress:
             )
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Report one line."""
+        """Tell one line."""
         self.tell(Noted(text=text, warning=warning))
 
     def advance(self, step: str, done: int, total: int) -> None:
-        """Report the progress within a step."""
+        """Tell how far a step is."""
         self.tell(Advanced(step=step, done=done, total=total))
 
 
 @contextmanager
 def temporary_logs() -> Iterator[Path]:
-    """Create a folder for logs and delete it at the end; attach the logs to an error as notes.
+    """A folder for logs that goes at the end; what they say is kept with an error as a note.
 
     Raises:
-        RunnerError: the original error; if its hint names the log, with a hint to use --debug.
+        RunnerError: as it came; where its hint is the log, with how to see it.
     """
     with tempfile.TemporaryDirectory(prefix="modelc-") as name:
         folder = Path(name)
@@ -102,16 +105,16 @@ def temporary_logs() -> Iterator[Path]:
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[None]:
-    """Append file descriptors 1 and 2, warnings and an error's traceback to `log`.
+    """Send file descriptors 1 and 2, warnings and the traceback of an error to the end of `log`.
 
-    Redirects file descriptors because native libraries write to them directly. Python's own streams
-    follow as long as they write to these descriptors; an event listener that draws holds a copy.
+    File descriptors, because native libraries write there directly. Python's own streams follow
+    as long as they write to those descriptors; an event listener that draws holds a copy.
 
-    User code runs within such blocks. If it calls `os.fork` and lets the copy return, the copy ends
-    here, before it can remove the parent's files.
+    The user's code runs within such blocks. A copy of this process that it made by `os.fork` and
+    let return ends here, before it takes the parent's files away.
 
     Raises:
-        CheckpointError: user code raised something other than an `Exception`, such as SystemExit.
+        CheckpointError: the user's code raised what is no `Exception`, as SystemExit.
     """
     _flush_streams()
     saved = (os.dup(1), os.dup(2))
@@ -136,7 +139,7 @@ def redirect_output(log: Path) -> Iterator[None]:
 
 
 def _exit_error(error: BaseException) -> CheckpointError:
-    """Make the error for an exception of the model's code that is not an `Exception`."""
+    """The error where the model's code raised what nothing but the end of a process may catch."""
     place = user_place(error)
     told = f": {first_line(error)}" if text_of(error) else ""
     return CheckpointError(
