@@ -1,6 +1,6 @@
 """The files, variables and packages that a result depends on.
 
-They are tracked while a run reads them, and compared by later runs.
+A run tracks them while it reads them, and later runs compare them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ...core.records import Dependencies, sha256_of
 from .environment import describe_installed, is_installed_code, list_loaded_packages
 from .file_digests import FileDigests, is_own_code
 
-ABSENT = "absent"  # what was opened and was not there
+ABSENT = "absent"  # an opened file that did not exist
 _VARIABLE = "env:"
-UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
+UNSURE = "unsure"  # changed during the run, or unknown: equal to no digest
 
 
 def find_unmet_dependency(needs: Dependencies, root: Path, digests: FileDigests) -> str:
-    """What changed of what a result needed; empty where nothing did.
+    """Describe the first changed dependency of a result; return an empty string if none changed.
 
     Args:
-        needs: what was read when it was made.
+        needs: the recorded dependencies.
         root: the folder that its paths are relative to.
-        digests: what remembers digests of files.
+        digests: the cached digests of files.
     """
     kinds = (_find_changed_file, _find_changed_package, _find_changed_declared)
     return next((told for kind in kinds for told in kind(needs, root, digests)), "")
@@ -66,7 +66,7 @@ def _find_changed_declared(needs: Dependencies, root: Path, digests: FileDigests
 
 
 def merge_dependencies(one: Dependencies, other: Dependencies) -> Dependencies:
-    """What both needed; a file that each of them read with other bytes is in doubt."""
+    """Merge dependencies; a file with two different digests becomes `UNSURE`."""
     files = dict(one.files)
     for name, digest in other.files.items():
         files[name] = merge_digests(files.get(name, digest), digest)
@@ -78,18 +78,18 @@ def merge_dependencies(one: Dependencies, other: Dependencies) -> Dependencies:
 
 
 def _merge_mappings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Both; what they do not say alike is in doubt."""
+    """Merge mappings; different values of one name become `UNSURE`."""
     shared = {name: told if one.get(name, told) == told else UNSURE for name, told in other.items()}
     return {**one, **shared}
 
 
 def merge_digests(one: str, other: str) -> str:
-    """What two reads of a file say: the digest where they agree."""
+    """Return the digest if both are equal, else `UNSURE`."""
     return one if one == other else UNSURE
 
 
 def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
-    """The SHA-256 of a file, `ABSENT` where there is none, `UNSURE` where it is no plain file."""
+    """Return the SHA-256 of a file, `ABSENT` if it is missing or `UNSURE` if it is not readable."""
     try:
         if path.is_file():
             return digest(path)
@@ -99,13 +99,13 @@ def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
 
 
 def digest_declared(entry: str, root: Path, digest: Callable[[Path], str] = sha256_of) -> str:
-    """One digest over the names and bytes that an entry of `depends` names.
+    """Return one digest over the names and contents of an entry of `depends`.
 
     Args:
-        entry: a glob relative to `root`, where a folder stands for all files below it; or
+        entry: a glob relative to `root`, in which a folder stands for all files below it; or
             `env:NAME`, an environment variable.
         root: the folder of modelc.toml.
-        digest: of one file.
+        digest: the digest function for one file.
     """
     if entry.startswith(_VARIABLE):
         value = os.environ.get(entry.removeprefix(_VARIABLE))
@@ -119,7 +119,7 @@ def digest_declared(entry: str, root: Path, digest: Callable[[Path], str] = sha2
 
 
 def list_declared_files(entry: str, root: Path) -> list[Path]:
-    """The files that a glob names, and those below folders that it names; sorted."""
+    """Return the sorted files that match a glob, including the files below matching folders."""
     named = glob.glob(entry, root_dir=root, recursive=True)  # noqa: PTH207 - an entry may be absolute
     found: set[Path] = set()
     for path in (root / name for name in named):
@@ -129,10 +129,10 @@ def list_declared_files(entry: str, root: Path) -> list[Path]:
 
 
 def check_declared_entries(entries: Sequence[str], root: Path) -> None:
-    """Refuse an entry of `depends` that names nothing.
+    """Check that each entry of `depends` matches something.
 
     Raises:
-        UsageError: there is no file of that name below the folder.
+        UsageError: an entry matches no file below the folder.
     """
     for entry in entries:
         if entry == _VARIABLE or (
@@ -154,9 +154,9 @@ def _describe_change(name: str, then: str, now: str) -> str:
 
 @dataclass
 class ReadLog:
-    """What was read in this process so far, digest by absolute path.
+    """The digests of all files that this process has read, by absolute path.
 
-    It outlives a run: what one read of a module's data at its import is not read again by the next.
+    The log outlives a run: the next run does not repeat what a module reads at import.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -165,15 +165,15 @@ class ReadLog:
 
 
 class ReadTracker:
-    """Takes in what is opened while it is active.
+    """Record the files that are opened while the tracker is active.
 
     Args:
-        root: the project; paths are relative to it.
-        keyed: files and folders whose bytes are in the keys of the steps. What lies beside them
-            counts as the project does.
-        ours: folders that modelc itself writes to: output and cache.
-        declared: entries of `depends`.
-        read: what was read before; None is all that this process read.
+        root: the project folder; paths are relative to it.
+        keyed: files and folders that the cache keys cover. Their parent folders count as part of
+            the project.
+        ours: folders that modelc writes to, such as output and cache.
+        declared: the entries of `depends`.
+        read: earlier reads; None uses the log of this process.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class ReadTracker:
         self._declared = {entry: digest_declared(entry, root) for entry in declared}
         self._busy = threading.local()
         self._process = os.getpid()
-        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - for as long as it is active
+        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - open until close()
 
     def on_open(self, name: object, flags: object) -> None:
-        """Take in one opened file; nothing is raised from here, as it would end the user's call."""
+        """Record an opened file. Never raise: an exception would end the user's call."""
         if getattr(self._busy, "now", False) or not isinstance(name, (str, bytes, os.PathLike)):
             return
         self._busy.now = True
@@ -204,7 +204,7 @@ class ReadTracker:
             self._record_read(
                 os.path.realpath(os.fsdecode(name)), flags if isinstance(flags, int) else 0
             )
-        except Exception as error:  # noqa: BLE001 - what cannot be looked at cannot be known again
+        except Exception as error:  # noqa: BLE001 - record it as unsure
             self._note(f"{name!r}: {error}", UNSURE)
         finally:
             self._busy.now = False
@@ -216,7 +216,7 @@ class ReadTracker:
         makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
         if flags & os.O_TRUNC or makes:
             if path not in self.read.files:
-                self.read.written.add(path)  # what is in it then comes from this run
+                self.read.written.add(path)  # this run writes its content
             return
         if flags & os.O_WRONLY or path in self.read.written or Path(path).is_dir():
             return
@@ -226,20 +226,20 @@ class ReadTracker:
             self._note(path, digest_now(Path(path)))
 
     def _counts(self, path: str) -> bool:
-        """Whether it lies in the project, and is neither installed, modelc's own nor in a key."""
+        """Return whether the path is in the project and not installed, modelc's own or keyed."""
         if not _is_below(path, self._places) or is_installed_code(path) or is_own_code(Path(path)):
             return False
         return not (_is_below(path, self._ours) or _is_below(path, self._keyed))
 
     def _note(self, name: str, digest: str) -> None:
-        if os.getpid() != self._process:  # a worker of a loader, which was forked off
+        if os.getpid() != self._process:  # in the forked worker of a loader
             line = f"{digest} {name}\n".encode(errors="surrogateescape")
             self._of_workers.write(line)
             return
         self.read.files[name] = merge_digests(self.read.files.get(name, digest), digest)
 
     def needs(self) -> Dependencies:
-        """What was read so far, with the modules that are loaded and their packages."""
+        """Return the reads so far, with the loaded modules and their packages."""
         self._busy.now = True
         try:
             self._track_workers()
@@ -259,7 +259,7 @@ class ReadTracker:
             self._note(name, digest)
 
     def _add_modules(self) -> None:
-        """The user's modules, also those that were loaded before this was active."""
+        """Add the user's modules, including those that were loaded before tracking began."""
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
             if not isinstance(name, str) or is_installed_code(name):
@@ -275,7 +275,7 @@ class ReadTracker:
         return near.as_posix()
 
     def close(self) -> None:
-        """Take in nothing more."""
+        """Release the file that collects reads of workers."""
         self._of_workers.close()
 
 
@@ -293,9 +293,9 @@ def track_reads(
     declared: Iterable[str] = (),
     read: ReadLog | None = None,
 ) -> Iterator[ReadTracker]:
-    """Track what this process reads until the end of the block; arguments as of `ReadTracker`."""
+    """Track the reads of this process inside the block; see `ReadTracker` for the arguments."""
     if not _hooked:
-        sys.addaudithook(_on_audit_event)  # it cannot be taken away again: one for all runs
+        sys.addaudithook(_on_audit_event)  # a hook cannot be removed, so all runs share one
         _hooked.append(True)
     tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
     _active.append(tracker)
@@ -307,7 +307,7 @@ def track_reads(
 
 
 def collect_imported_dependencies(root: Path) -> Dependencies:
-    """The user's modules that are loaded, and the packages, where no read was tracked."""
+    """Return the loaded user modules and packages, for a process without tracked reads."""
     with closing(ReadTracker(root, read=ReadLog())) as tracker:
         return tracker.needs()
 
@@ -323,7 +323,7 @@ def _is_below(path: str, places: Iterable[str]) -> bool:
 
 
 def _source_file(path: str) -> str:
-    """The source of compiled code, where that is beside it."""
+    """Return the source of a compiled file if it exists, else the path itself."""
     if not path.endswith(".pyc"):
         return path
     try:

@@ -1,4 +1,4 @@
-"""Python, platform, processor and package versions.
+"""The versions of Python, the platform, the processor and the packages.
 
 A manifest records them, and cache keys depend on them.
 """
@@ -21,11 +21,11 @@ from ...converters.installed_packages import package_versions
 from ...converters.trt.trt_installation import query_driver
 from ...core.records import sha256_of
 
-_TOOL_PREFIXES = ("__editable__", "_virtualenv")  # what installers put beside packages
+_TOOL_PREFIXES = ("__editable__", "_virtualenv")  # files that installers add beside packages
 
 
 def list_loaded_packages() -> dict[str, str]:
-    """What `installed_as` says of each loaded distribution that the key does not have."""
+    """Describe the loaded distributions that the cache key does not cover."""
     keyed = set(describe_environment())
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     owners = _distributions_by_module()
@@ -37,20 +37,21 @@ def list_loaded_packages() -> dict[str, str]:
 
 @functools.cache
 def _version_when_loaded(name: str) -> str:
-    """As it was when it was first seen in this process, which goes on with what it loaded."""
+    """Describe a package at its first use: the process keeps the code that it loaded then."""
     return describe_installed(name)
 
 
 @functools.cache
 def _distributions_by_module() -> Mapping[str, Sequence[str]]:
-    """Distributions by top-level module; it reads the metadata of all of them."""
+    """Return distributions by top-level module; this reads the metadata of all of them."""
     return metadata.packages_distributions()
 
 
 def describe_installed(name: str) -> str:
-    """Version, and a digest of its list of files: a package may change under one version.
+    """Return the version and a digest of the file list: one version may have several contents.
 
-    A module among the packages that is of none of them has no version. Empty where there is none.
+    A module outside any distribution has a digest of its files instead. The result is empty if
+    nothing of that name is installed.
     """
     try:
         found = metadata.distribution(name)
@@ -61,9 +62,10 @@ def describe_installed(name: str) -> str:
 
 
 def _is_stray_module(top: str) -> bool:
-    """Whether a loaded module lies among the packages and is of none, as one put there by hand is.
+    """Return whether a loaded module lies directly in a packages folder but in no distribution.
 
-    It lies in the folder of packages itself: what is deeper a package has put on the path.
+    Someone may have copied it there. Modules below other folders are on the path because of a
+    package.
     """
     module = sys.modules.get(top)
     if module is None or top.startswith(_TOOL_PREFIXES):
@@ -75,7 +77,7 @@ def _is_stray_module(top: str) -> bool:
 
 
 def _digest_stray_module(top: str) -> str:
-    """A digest of all its files; empty where there is none."""
+    """Digest all files of the module; return an empty string if there is none."""
     folders = [one for one in sys.path if is_packages_folder(Path(one))]
     found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
     if found is None:
@@ -95,9 +97,9 @@ _VECTOR_FLAGS = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8m
 
 
 def describe_machine(cpuinfo: Path = CPUINFO_FILE) -> str:
-    """Python, the system and the instructions that libraries choose their kernels by.
+    """Describe Python, the system and the vector instructions, which select library kernels.
 
-    Where the system does not tell the instructions it is the processor's name.
+    If the system does not list the instructions, use the processor's name.
     """
     python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
     return "\n".join((python, platform.system(), platform.machine(), _describe_processor(cpuinfo)))
@@ -115,7 +117,7 @@ def _describe_processor(cpuinfo: Path) -> str:
 
 
 def describe_gpus() -> str:
-    """The driver and the devices, for what runs on one."""
+    """Describe the driver and its devices."""
     driver = query_driver()
     return f"{driver.version} {', '.join(map(str, driver.devices))} {driver.reason}"
 
@@ -130,29 +132,29 @@ _STANDARD_FOLDERS = tuple(
     }
 )
 _ZIPPED_LIBRARY = (
-    f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"  # seldom there
+    f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"  # rarely exists
 )
 
 
 def is_standard_library(path: str) -> bool:
-    """Whether it is a file of Python's own library, or a program beside it."""
+    """Return whether the path belongs to Python's standard library or scripts."""
     return (path.startswith(_STANDARD_FOLDERS) and not is_installed_package(path)) or path.endswith(
         _ZIPPED_LIBRARY
     )
 
 
 def is_installed_package(path: str) -> bool:
-    """Whether it is a file of an installed package."""
+    """Return whether the path belongs to an installed package."""
     return any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGE_FOLDERS)
 
 
 def is_packages_folder(folder: Path) -> bool:
-    """Whether packages are installed in that very folder."""
+    """Return whether packages are installed directly in the folder."""
     return folder.name in _PACKAGE_FOLDERS
 
 
 def is_installed_code(path: str) -> bool:
-    """Whether it is Python's, an installed package's or the system's own, by its name alone."""
+    """Return whether the path belongs to Python, a package or the system; it need not exist."""
     return (
         path.startswith(_SYSTEM_FOLDERS) or is_standard_library(path) or is_installed_package(path)
     )
@@ -166,12 +168,12 @@ NOT_PACKAGES = ("python", "platform")
 
 
 def packages() -> dict[str, str]:
-    """The versions of what converts, quantizes and runs, as far as it is installed."""
+    """Return the versions of the installed packages that convert, quantize and run models."""
     return package_versions(*_RECORDED_PACKAGES)
 
 
 def describe_environment() -> dict[str, str]:
-    """Python, platform and the versions of what took part."""
+    """Return the versions of Python, the platform and the recorded packages."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

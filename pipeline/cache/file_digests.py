@@ -1,4 +1,4 @@
-"""SHA-256 digests of files, stored by stat data so that a warm run reads no file.
+"""SHA-256 digests of files, cached by stat data so that a warm run reads no file.
 
 Also the digest of modelc's own source.
 """
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 DIGEST_FILE = "digests.sqlite3"
-_CLOCK_TICK = 2 * 10**9  # nanoseconds: the coarsest clock of a file system in use, FAT's
-_LOCK_TIMEOUT = 5.0  # seconds to wait for another process that writes
+_CLOCK_TICK = 2 * 10**9  # nanoseconds, the resolution of FAT, the coarsest in use
+_LOCK_TIMEOUT = 5.0  # seconds to wait while another process writes
 _TABLE = "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
 
 
 class FileDigests:
-    """Digests of files, in a small database of the cache folder; None remembers for one run.
+    """File digests in a small database in the cache folder; without a folder, in memory.
 
-    A context manager: what was learned is written at the end. A database that cannot be used is
-    done without, and one that is no database is removed.
+    The context manager writes new digests at its exit. An unusable database is ignored, and a
+    corrupt one is removed.
     """
 
     def __init__(self, folder: Path | None, *, now: Callable[[], int] = time.time_ns) -> None:
@@ -52,10 +52,10 @@ class FileDigests:
         self.close()
 
     def of(self, path: Path) -> str:
-        """The SHA-256 of a file.
+        """Return the SHA-256 of a file.
 
         Raises:
-            OSError: it is not there or cannot be read.
+            OSError: the file is missing or cannot be read.
         """
         name = str(path.absolute())
         began = self._now()
@@ -71,18 +71,18 @@ class FileDigests:
         return digest
 
     def of_tree(self, folder: Path, *, less: tuple[Path, ...] = ()) -> str:
-        """One digest over the names and digests of all files below a folder, links followed.
+        """Return one digest over the names and digests of all files below a folder; follow links.
 
         Args:
-            folder: where to begin.
-            less: files and folders that do not count.
+            folder: the root of the tree.
+            less: files and folders to exclude.
 
         Raises:
-            OSError: one of them cannot be read.
+            OSError: a file cannot be read.
         """
         digest = hashlib.sha256()
         apart = {one.resolve() for one in less}
-        around = {one.parent for one in apart}  # these change with what does not count
+        around = {one.parent for one in apart}  # their stat data changes with excluded files
         found: list[Path] = []
         for place, files in _walk_files(folder, apart):
             found += files
@@ -93,7 +93,7 @@ class FileDigests:
         return digest.hexdigest()
 
     def once(self, name: str, ask: Callable[[], str]) -> str:
-        """What `ask` gives under that name, asked once in a run; the database has none of it."""
+        """Return the result of `ask` for this name; call it once per run and do not store it."""
         if name not in self._asked:
             noted, self._noted = self._noted, {}
             try:
@@ -106,7 +106,7 @@ class FileDigests:
 
     @contextmanager
     def note_reads(self) -> Iterator[dict[str, str]]:
-        """What the file system says of all that is digested in the block, by path; not after it."""
+        """Collect the stat data, by path, of everything that is digested inside the block."""
         noted: dict[str, str] = {}
         self._noted = noted
         try:
@@ -115,13 +115,13 @@ class FileDigests:
             self._noted = {}
 
     def close(self) -> None:
-        """Write what was learned."""
+        """Write the new digests and close the database."""
         if self._database is None:
             return
         import sqlite3
 
         rows = [(path, *known) for path, known in self._learned.items()]
-        # A full disk, or another that writes for long: it is learned again.
+        # On a full disk or a long lock, the digests are computed again next time.
         with suppress(sqlite3.Error), self._database:
             self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
         self._database.close()
@@ -138,7 +138,7 @@ class FileDigests:
             row = self._database.execute(
                 "SELECT stamp, sha256 FROM digest WHERE path = ?", (name,)
             ).fetchone()
-        except sqlite3.OperationalError:  # another process writes for long
+        except sqlite3.OperationalError:  # another process holds the lock
             return None
         except sqlite3.DatabaseError:
             self._forget()
@@ -146,7 +146,7 @@ class FileDigests:
         return None if row is None else (str(row[0]), str(row[1]))
 
     def _forget(self) -> None:
-        """Go on without a database that broke."""
+        """Remove a corrupt database and continue without one."""
         if self._database is not None:
             self._database.close()
         self._database = None
@@ -155,7 +155,7 @@ class FileDigests:
 
 
 def first_changed(noted: Mapping[str, str]) -> str:
-    """The first of what was noted that is no longer as it was; empty where all of it is."""
+    """Return the first path whose stat data differs from `noted`; empty if there is none."""
     return next((name for name, then in noted.items() if _current_stamp(Path(name)) != then), "")
 
 
@@ -172,7 +172,7 @@ def _encode_stamp(found: os.stat_result) -> str:
 
 
 def _open_database(path: Path | None) -> sqlite3.Connection | None:
-    if path is None or path.is_symlink():  # what is behind a link is not modelc's
+    if path is None or path.is_symlink():  # the target of a link may not belong to modelc
         return None
     import sqlite3
 
@@ -184,7 +184,7 @@ def _open_database(path: Path | None) -> sqlite3.Connection | None:
             return None
         try:
             database.execute(_TABLE)
-        except sqlite3.OperationalError:  # locked for long, or a folder that may not be written
+        except sqlite3.OperationalError:  # locked, or a read-only folder
             return database if _is_readable(database) else None
         except sqlite3.DatabaseError:  # not a database
             database.close()
@@ -211,7 +211,7 @@ def _remove_database(path: Path) -> None:
 
 
 def _walk_files(folder: Path, less: set[Path]) -> Iterator[tuple[Path, list[Path]]]:
-    """Folders with their files, also behind links; one that a link leads back to is read once."""
+    """Yield folders with their files and follow links; visit a folder of a link cycle once."""
     seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
@@ -233,12 +233,12 @@ ARTIFACT_PACKAGES = (
     *("calibration", "capture", "checkpoints", "converters"),
     *("core", "pipeline", "validators"),
 )
-# What these ask is in the order, and what they draw is no part of a result.
+# Their input is part of the request, and their output is not part of a result.
 OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
 
 
 def digest_of_code(digests: FileDigests, root: Path = PACKAGE_ROOT) -> str:
-    """One digest over the source files of the rooms that make and judge artifacts."""
+    """Return one digest over the source files of the packages that build and judge artifacts."""
     return digests.once(f"code in {root}", lambda: _digest_of_code(digests, root))
 
 
@@ -255,7 +255,7 @@ def _source_files(root: Path) -> Iterator[Path]:
 
 
 def is_own_code(path: Path, root: Path = PACKAGE_ROOT) -> bool:
-    """Whether a file is modelc's own; sample models are what users have."""
+    """Return whether a file belongs to modelc; sample models count as user code."""
     if not path.is_relative_to(root) or path == root:
         return False
     first = path.relative_to(root).parts[0]

@@ -1,4 +1,4 @@
-"""Copies results from the cache into an output folder, as if the run had made them there."""
+"""Copy results from the cache into an output folder, as if the run had built them there."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from .step_cache import WORST_ROLE
 
 @dataclass(frozen=True, kw_only=True)
 class CacheRestore:
-    """Fetches what suits an order, beside the results, and commits all of it as one change.
+    """Fetch the cached results for a request and commit all of them as one change.
 
-    `failures` are those on record that would come again.
+    `failures` are recorded failures that would occur again.
     """
 
     order: Order
@@ -42,11 +42,11 @@ class CacheRestore:
     def run(
         self, plan: Sequence[Step], standing: Mapping[str, Artifact], known: Manifest | None
     ) -> tuple[Manifest | None, dict[str, Artifact], tuple[str, ...]]:
-        """The record, the artifacts of the steps that are done, and which of them were restored.
+        """Return the record, the artifacts of all done steps, and the names of the restored steps.
 
         Raises:
-            UsageError: the folder is another model's and the order does not overwrite, another run
-                is in it, or it cannot be written.
+            UsageError: the folder belongs to another model and the request does not overwrite it,
+                another run uses it, or it cannot be written.
         """
         with open_folder(self.order.out) as folder:
             header = known if standing else None
@@ -64,7 +64,7 @@ class CacheRestore:
     def _fetch_files(
         self, step: Step, origin: str | None, folder: OutputFolder, header: Manifest | None
     ) -> _CacheHit | None:
-        """The first entry that suits, its files copied beside the results and found right."""
+        """Copy the files of the first suitable entry to a draft folder and check them."""
         key, steps = self.keys.get(step.name), self.caching.steps
         if key is None or steps is None:
             return None
@@ -90,7 +90,7 @@ class CacheRestore:
         return None
 
     def _commit_found(self, folder: OutputFolder, kept: frozenset[str]) -> Manifest:
-        """The folder's record with all that was fetched, written together with the files."""
+        """Commit the fetched files together with the updated record, and return the record."""
         first = next(iter(self._hits.values())).manifest
         path = str(self.order.source.checkpoint)
         known = read_known_record(self.order, folder, replace(first.checkpoint, path=path))
@@ -105,7 +105,7 @@ class CacheRestore:
         return manifest
 
     def _fresh(self, then: Manifest, folder: OutputFolder) -> Manifest:
-        """A record as this order would begin it, by what is on record of the same step."""
+        """Create the record with which this request would start, from an earlier one."""
         source = self.order.source
         checkpoint: Checkpoint = replace(
             then.checkpoint, path=relative_to(str(source.checkpoint), folder)
@@ -124,7 +124,7 @@ class CacheRestore:
         )
 
     def _with(self, manifest: Manifest, hit: _CacheHit, folder: OutputFolder) -> Manifest:
-        """The record with one artifact in place of what the step gave before."""
+        """Replace the step's earlier artifact in the record by the fetched one."""
         artifact, then = self._artifact(hit, folder), hit.manifest
         step = artifact.step
         gone = {f"{REJECTED_FOLDER}/{step}", *(() if artifact.rejected else (step,))}
@@ -145,7 +145,7 @@ class CacheRestore:
         )
 
     def _artifact(self, hit: _CacheHit, folder: OutputFolder) -> Artifact:
-        """The artifact with its calibration samples where this order has them."""
+        """Return the artifact with the paths of its calibration samples in this request."""
         artifact, options = hit.artifact, self.order.lowering.calibration
         if artifact.calibration is None or options is None:
             return artifact
@@ -155,7 +155,7 @@ class CacheRestore:
 
 @dataclass(frozen=True, kw_only=True)
 class _CacheHit:
-    """An entry whose files lie in `place`, found right."""
+    """An entry whose files were copied to `place` and checked."""
 
     stored: StoredEntry
     manifest: Manifest
@@ -167,13 +167,13 @@ class _CacheHit:
 
 
 def _is_same_model(one: Manifest, other: Manifest) -> bool:
-    """Whether two records are of one model and its inputs, and can be one record."""
+    """Return whether two records are of the same model and inputs, and can be merged."""
     same = one.checkpoint.digest == other.checkpoint.digest and one.signature == other.signature
     return same and is_same_model(one.fingerprint, other.fingerprint)
 
 
 def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) -> Verdict:
-    """The verdict with its worst feed in this folder, and the command that replays it here."""
+    """Return the verdict with the paths of its worst feed and replay command in this folder."""
     verdict = hit.manifest.verdicts[0]
     worst = verdict.worst
     if worst is not None:
@@ -187,7 +187,7 @@ def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) 
 
 
 def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
-    """Names of files that are in the folder byte for byte, by whomever: nothing of them is lost."""
+    """Yield the names of files that the folder already has byte for byte: no data is lost."""
     for file in files:
         if is_as_recorded(folder / file.name, file):
             yield file.name

@@ -1,4 +1,4 @@
-"""A content-addressed store of results, with garbage collection and an integrity check."""
+"""A content-addressed store of results, with garbage collection and integrity checks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .store_layout import (
     read_entry_or_none,
 )
 
-RESULTS_FOLDER = "results"  # of the cache folder: the store of steps and quantizers
-DEFAULT_CACHE_LIMIT = 10 * 10**9  # bytes of all files; what was used least recently goes first
+RESULTS_FOLDER = "results"  # in the cache folder: results of steps and quantizers
+DEFAULT_CACHE_LIMIT = 10 * 10**9  # bytes of all files; evicts the least recently used
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEntry:
-    """An entry as it lies in the store, and when it was used last (seconds since 1970)."""
+    """An entry in the store with its last use, in seconds since 1970."""
 
     entry: CacheEntry
     path: Path
@@ -40,9 +40,9 @@ class StoredEntry:
 
 
 class ResultStore:
-    """Results by key, up to `limit` bytes; where the folder cannot be used it does without.
+    """Results by key, up to `limit` bytes; an unusable folder counts as empty.
 
-    What is wrong with an entry or with the folder is told, each thing once, and is never an error.
+    Faults of an entry or the folder are reported once each and never raise an error.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ResultStore:
         self._said: set[str] = set()
 
     def entries(self, key: str) -> Iterator[StoredEntry]:
-        """The entries of a key, the last used first; damaged ones are removed and told."""
+        """Yield the entries of a key, the last used first; remove and report corrupt ones."""
         paths = self.layout.entries_of(key)
         found = [one for path in paths if (one := self._read(path)) is not None]
         yield from sorted(found, key=lambda one: one.used, reverse=True)
@@ -62,16 +62,16 @@ class ResultStore:
     def _read(self, path: Path) -> StoredEntry | None:
         try:
             return StoredEntry(entry=read_entry(path), path=path, used=path.stat().st_mtime)
-        except OSError:  # another run has removed it, or it may not be read
+        except OSError:  # removed by another run, or not readable
             return None
         except CorruptEntryError as error:
             self._drop(path, str(error))
             return None
 
     def take(self, stored: StoredEntry, folder: Path) -> bool:
-        """Copy an entry's files into a folder and compare their digests; False where it is faulty.
+        """Copy an entry's files into a folder and check their digests; return False on a fault.
 
-        A faulty entry is removed with its damaged file, and told.
+        A corrupt entry is removed with its corrupt file, and reported.
 
         Raises:
             OSError: the folder cannot be written.
@@ -89,9 +89,9 @@ class ResultStore:
         return True
 
     def _opened(self, stored: StoredEntry, held: ExitStack) -> list[tuple[FileRecord, BinaryIO]]:
-        """The entry's files, opened; it counts as used now."""
+        """Open the entry's files and update its time of last use."""
         with self.layout.hold_lock():
-            with suppress(OSError):  # a folder that may only be read serves as well
+            with suppress(OSError):  # a read-only folder is usable too
                 os.utime(stored.path)
             return [
                 (file, held.enter_context(self.layout.blob(file.sha256).open("rb")))
@@ -99,11 +99,11 @@ class ResultStore:
             ]
 
     def put(self, entry: CacheEntry, sources: Mapping[str, Path]) -> bool:
-        """Store an entry with its files, which are read from `sources` by their names.
+        """Store an entry with its files, read from `sources` by name.
 
         Returns:
-            Whether it is there now: a file that is not what the entry says is not stored, nor
-            anything where the folder cannot be written.
+            Whether it was stored. It is not if a file differs from its record or the folder cannot
+            be written.
         """
         try:
             with self.layout.draft() as draft:
@@ -121,7 +121,7 @@ class ResultStore:
     def _draft_entry(
         self, files: Sequence[FileRecord], sources: Mapping[str, Path], draft: Path
     ) -> dict[str, Path] | None:
-        """The files copied aside, by digest; None where one is not what its record says."""
+        """Copy the files to drafts by digest; return None if a file differs from its record."""
         drafts: dict[str, Path] = {}
         for file in files:
             copy = draft / file.sha256
@@ -133,7 +133,7 @@ class ResultStore:
         return drafts
 
     def _settle(self, entry: CacheEntry, drafts: Mapping[str, Path], draft: Path) -> None:
-        """Give files and entry their names. A file of the same name and size serves as it is."""
+        """Move files and entry to their final names; keep existing files of the same size."""
         raw = encode_entry(entry)
         written = draft / "entry"
         with written.open("wb") as stream:
@@ -151,13 +151,13 @@ class ResultStore:
                 shrink_to(self.layout, self._limit, path)
 
     def touch(self, stored: StoredEntry) -> bool:
-        """Have an entry count as used now; False where one of its files is not there."""
+        """Update the entry's time of last use; return False if one of its files is missing."""
         with suppress(OSError):
             os.utime(stored.path)
         return all(self.layout.blob(file.sha256).is_file() for file in stored.entry.files)
 
     def _drop(self, path: Path, fault: str, *, blob: str = "") -> None:
-        """Remove what is damaged, so that it is found missing and made anew."""
+        """Remove a corrupt entry, so that its step runs again."""
         self._say(f"a result in the cache was {fault}: made anew")
         with suppress(OSError), self.layout.hold_lock():
             self.layout.remove(path)
@@ -181,10 +181,10 @@ def _move_into_place(draft: Path, place: Path) -> None:
 
 
 def collect_garbage(layout: StoreLayout, *, limit: int, older_than: float | None = None) -> int:
-    """Remove what was not used for `older_than` seconds, and the oldest beyond `limit` bytes.
+    """Remove entries unused for `older_than` seconds, then the oldest ones beyond `limit` bytes.
 
     Returns:
-        The bytes that were freed.
+        The number of freed bytes.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -200,9 +200,9 @@ def collect_garbage(layout: StoreLayout, *, limit: int, older_than: float | None
 
 
 def shrink_to(layout: StoreLayout, limit: int, newest: Path | None = None) -> None:
-    """Keep the entries that were used last, as many as the limit holds, and `newest` among them.
+    """Keep the last used entries that fit into the limit, and always `newest`.
 
-    Files that entries share count once. Damaged entries and files of no entry go.
+    Files that entries share count once. Corrupt entries and unreferenced files are removed.
     """
     kept: dict[str, int] = {}
     total, full = 0, False
@@ -224,7 +224,7 @@ def shrink_to(layout: StoreLayout, limit: int, newest: Path | None = None) -> No
 
 
 def verify_store(layout: StoreLayout) -> tuple[str, ...]:
-    """Digest every file again and remove what is wrong; what was wrong, a line each.
+    """Digest every file, remove corrupt ones and return one line for each fault.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -260,13 +260,13 @@ def _translate_os_errors(layout: StoreLayout) -> Iterator[None]:
 
 
 def _remove_if_corrupt(layout: StoreLayout, blob: Path) -> str:
-    """What is wrong with a file; it is then removed."""
+    """Remove a corrupt file and describe the fault; return an empty string for an intact one."""
     digest = hashlib.sha256()
     try:
         with blob.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
-    except FileNotFoundError:  # another run has removed it meanwhile
+    except FileNotFoundError:  # removed by another run
         return ""
     if digest.hexdigest() == blob.name:
         return ""
@@ -278,12 +278,12 @@ _COPY_BLOCK = 1 << 24
 
 
 def copy_hashed(source: BinaryIO, target: Path) -> str:
-    """Copy an opened file; the SHA-256 of the copy, read back. It is flushed to the disk.
+    """Copy an open file, flush it to disk and return the SHA-256 of the copy, read back.
 
-    Never a hard link: who writes to the one would change the other.
+    A hard link is unsuitable: a write to one file would change the other.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the copy cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as stream:
@@ -298,7 +298,7 @@ def copy_hashed(source: BinaryIO, target: Path) -> str:
 
 
 def _copy_in_kernel(source: BinaryIO, target: BinaryIO) -> bool:
-    """Have the kernel copy, which shares blocks where it can; False where it does not do it."""
+    """Copy in the kernel, which may share blocks; return False if it does not support this."""
     if not hasattr(os, "copy_file_range"):
         return False
     left = os.fstat(source.fileno()).st_size
@@ -308,6 +308,6 @@ def _copy_in_kernel(source: BinaryIO, target: BinaryIO) -> bool:
             if done == 0:
                 return False
             left -= done
-    except OSError:  # between file systems, or one that does not offer it
+    except OSError:  # across file systems, or not supported by this one
         return False
     return True

@@ -1,4 +1,4 @@
-"""Reuse of earlier results: what is up to date, what the cache has, why a step runs again."""
+"""Reuse earlier results: find up-to-date ones, query the cache, explain rebuilds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .step_cache import StepCache
 
 FetchArtifact: TypeAlias = Callable[
     [Step, str | None], Artifact | None
-]  # a step, its parent's SHA-256
+]  # (step, SHA-256 of its parent)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReuseSources:
-    """Where results of earlier runs are looked for. `root` is the folder that runs start in.
+    """Where to search for earlier results; `root` is the working folder of runs.
 
-    `steps` None looks into the output folder alone.
+    If `steps` is None, only the output folder is searched.
     """
 
     root: Path
@@ -39,10 +39,10 @@ class ReuseSources:
 
 @dataclass(frozen=True, kw_only=True)
 class ReuseResult:
-    """The folder's record with what was found, and what a run goes on with.
+    """The folder's record after the search, and the state from which a run resumes.
 
-    `restored` are the steps that came from the cache; what else is kept stood in the folder.
-    `again` says why steps that are on record are made again; empty where none is.
+    `restored` are the steps from the cache; the other kept ones were in the folder. `again` is the
+    reason why recorded steps run again, or empty.
     """
 
     manifest: Manifest | None
@@ -54,15 +54,15 @@ class ReuseResult:
 def reuse_results(
     order: Order, plan: Sequence[Step], keys: Mapping[str, str], caching: ReuseSources
 ) -> ReuseResult:
-    """Find what of the plan is done, and put what the cache has of it into the output folder.
+    """Find the done steps of a plan and copy cached results into the output folder.
 
-    A step is done where its parent is, and was made from that very file, or failed on it as it
-    would again. Where all steps are, the folder is left as a run would leave it. No framework is
-    imported.
+    A step is done if its parent is done and is the file that the step was built from, or if its
+    recorded failure would occur again. If all steps are done, the record is updated as after a
+    run. No framework is imported.
 
     Raises:
-        UsageError: the folder is another model's and the order does not overwrite, another run is
-            in it, or it cannot be written.
+        UsageError: the folder belongs to another model and the request does not overwrite it,
+            another run uses it, or it cannot be written.
     """
     known = read_manifest(order.out)
     standing = _find_standing(known, order, keys, caching)
@@ -71,7 +71,7 @@ def reuse_results(
     manifest = known
     restored: tuple[str, ...] = ()
     if caching.steps is not None and keys and len(done) + len(failures) < len(plan):
-        from .restore import CacheRestore  # loads what a run does, which a warm one need not
+        from .restore import CacheRestore  # expensive import that a warm run avoids
 
         again = tuple(one for one in failures if one.key)
         restoring = CacheRestore(order=order, keys=keys, caching=caching, failures=again)
@@ -102,7 +102,7 @@ def _rebuild_reason_or_none(
 def walk_plan(
     plan: Sequence[Step], standing: Mapping[str, Artifact], fetch: FetchArtifact
 ) -> dict[str, Artifact]:
-    """The artifacts of the steps that are done, parents first: standing ones, else fetched ones."""
+    """Return the artifacts of the done steps, parents first: up-to-date ones, else fetched ones."""
     done: dict[str, Artifact] = {}
     for step in plan:
         parent = done.get(step.parent or "")
@@ -136,7 +136,7 @@ def _settle_failures(
     manifest: Manifest | None,
     restored: Collection[str] = (),
 ) -> tuple[Failure, ...]:
-    """How steps end that give no artifact: as before, or as what they are made from was refused."""
+    """Return the failures of steps without an artifact: recorded ones, or skipped children."""
     if manifest is None:
         return ()
     now = replace(manifest, failures=())
@@ -158,7 +158,7 @@ def _settle_failures(
 def _settle_manifest(
     manifest: Manifest, order: Order, plan: Sequence[Step], resume: ResumeState
 ) -> Manifest:
-    """The record as a run of the order would leave it, written where that is another one."""
+    """Return the record as a run of the request would leave it; write it if it differs."""
     names = tuple(step.name for step in plan)
     now = replace(
         manifest,
@@ -178,7 +178,7 @@ def _settle_manifest(
 
 @dataclass(frozen=True, kw_only=True)
 class UpToDate:
-    """By step: artifacts as they would be made and judged today, failures that would come again."""
+    """By step: artifacts that are up to date, and failures that would occur again."""
 
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
@@ -187,14 +187,14 @@ class UpToDate:
 def find_up_to_date(
     manifest: Manifest, folder: Path, keys: Mapping[str, str], *, root: Path, digests: FileDigests
 ) -> UpToDate:
-    """What stands in a folder.
+    """Find the up-to-date artifacts and failures of a folder.
 
     Args:
         manifest: the folder's record.
         folder: an output folder.
-        keys: today's keys of the steps, by name.
-        root: the folder that the run is started in.
-        digests: what remembers digests of files.
+        keys: the current keys of the steps, by name.
+        root: the working folder of the run.
+        digests: the cached digests of files.
     """
     artifacts = {one.step: one for one in _iter_judged_artifacts(manifest, keys)}
     waiting = {one.step for one in manifest.pending}
@@ -212,14 +212,14 @@ def find_up_to_date(
 
 
 def _iter_judged_artifacts(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[Artifact]:
-    """Judged artifacts with today's key, which nothing on record contradicts."""
+    """Yield judged artifacts with a current key that no other part of the record contradicts."""
     names = {artifact.name for artifact in manifest.artifacts}
     left = {one.step for one in manifest.failures} | {one.step for one in manifest.pending}
     for artifact in manifest.artifacts:
         step = artifact.step
         verdict = manifest.verdict_of(artifact.name)
         judged = verdict is not None and verdict.state is not State.ERROR
-        # What was refused after it was proven, or ended otherwise, came later.
+        # A rejected artifact or a failure of the same step is more recent.
         alone = artifact.rejected or f"{REJECTED_FOLDER}/{step}" not in names
         keyed = _has_current_key(artifact.key, step, keys)
         if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
@@ -231,7 +231,7 @@ def _has_current_key(key: str, step: str, keys: Mapping[str, str]) -> bool:
 
 
 def _has_changed_file(artifact: Artifact, folder: Path, digests: FileDigests) -> bool:
-    """Whether a file of it is gone or another; a debug sidecar may stay behind."""
+    """Return whether a file is missing or changed; a debug sidecar may be missing."""
     for file in artifact.files:
         path = folder / file.name
         if not path.is_file() and file.role == "debug":
@@ -244,8 +244,8 @@ def _has_changed_file(artifact: Artifact, folder: Path, digests: FileDigests) ->
     return False
 
 
-_MAX_REASONS = 3  # options that differ; each of them may be why
-_TARGETS_OPTION = "to"  # a further target changes no other one
+_MAX_REASONS = 3  # options that differ, each a possible reason
+_TARGETS_OPTION = "to"  # another target does not affect the others
 
 
 def find_rebuild_reason(  # noqa: PLR0913 - what was, what is asked, and how to look
@@ -257,15 +257,15 @@ def find_rebuild_reason(  # noqa: PLR0913 - what was, what is asked, and how to 
     root: Path,
     digests: FileDigests,
 ) -> str:
-    """What changed since the record was written; empty where it has none of the steps.
+    """Explain why steps run again; return an empty string if none of them is recorded.
 
     Args:
-        known: the folder's record, as it was found.
-        left: the steps that are to be made.
-        order: what is asked today.
-        keys: today's keys of the steps, by name.
-        root: the folder that the run is started in.
-        digests: what remembers digests of files.
+        known: the folder's record before the run.
+        left: the steps to run.
+        order: the current request.
+        keys: the current keys of the steps, by name.
+        root: the working folder of the run.
+        digests: the cached digests of files.
     """
     artifacts = [one for one in known.artifacts if one.step in left]
     failures = [one for one in known.failures if one.step in left]
@@ -285,7 +285,7 @@ def find_rebuild_reason(  # noqa: PLR0913 - what was, what is asked, and how to 
 def _fallback_reason(
     known: Manifest, artifacts: Collection[Artifact], then: Mapping[str, str], *, another: bool
 ) -> str:
-    """What is known where nothing on record is seen to be another."""
+    """Return a general reason if no recorded input has changed."""
     if another:
         return "some option, data, modelc or this machine is another than it was"
     if not all(then.values()):
@@ -298,7 +298,7 @@ def _fallback_reason(
 def _iter_changed_inputs(
     known: Manifest, order: Order, root: Path, digests: FileDigests
 ) -> Iterator[str]:
-    """What of all that is in a key is on record, and is another: weights, versions, options."""
+    """Yield changes of the recorded parts of a key: weights, versions, options."""
     place, before = root / order.source.checkpoint, Path(known.checkpoint.path).name
     if before != place.name:
         yield f"the checkpoint was {before} and is {place.name}"
@@ -317,7 +317,7 @@ def _iter_changed_inputs(
 def _iter_lost_files(
     artifacts: Collection[Artifact], out: Path, digests: FileDigests
 ) -> Iterator[str]:
-    """Files of artifacts that are gone or changed."""
+    """Yield the missing or changed files of artifacts."""
     for artifact in artifacts:
         for file in artifact.files:
             if file.role != "debug" or (out / file.name).is_file():

@@ -21,17 +21,17 @@ from .store_layout import CacheEntry, CorruptEntryError, decode_entry, encode_en
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-WORST_ROLE = "worst"  # the role of an entry's file that is no part of the artifact: its worst feed
+WORST_ROLE = "worst"  # the role of the worst feed, which is not part of the artifact
 
 
 class StepCache:
-    """Judged artifacts by the key of their step, in a folder and perhaps at a remote beside it.
+    """Judged artifacts by the key of their step, in a folder and optionally at a remote.
 
     Args:
-        folder: the cache folder; one that cannot be used is done without.
-        limit: bytes of the local folder.
-        tell: where faults are told; none of them is an error.
-        remote: where entries are fetched that are not here, and brought to.
+        folder: the cache folder; an unusable one is ignored.
+        limit: the size limit of the folder in bytes.
+        tell: the listener for faults, which never raise an error.
+        remote: the store to fetch missing entries from and to upload new ones to.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StepCache:
         self._remote = remote
 
     def candidates(self, key: str, suits: Callable[[Manifest], bool]) -> Iterator[StoredEntry]:
-        """Entries of the key that `suits` takes, the last used first, then those of the remote."""
+        """Yield the key's entries that `suits` accepts: local ones first, the last used first."""
         for stored in self.store.entries(key):
             if _is_suitable(stored.entry, suits):
                 yield stored
@@ -58,12 +58,12 @@ class StepCache:
                 yield from (one for one in self.store.entries(key) if one.path.stem == name)
 
     def keep(self, manifest: Manifest, folder: Path, model: str) -> int:
-        """Store what a folder's record has under keys, and is not stored yet; how many there were.
+        """Store the keyed artifacts of a folder that are not stored yet; return their number.
 
         Args:
             manifest: the record after a run.
-            folder: where its files are.
-            model: whose they are, as `modelc cache ls` shows it.
+            folder: the folder of its files.
+            model: the model name that `modelc cache ls` shows.
         """
         done = 0
         for entry, sources in iter_entries(manifest, folder, model):
@@ -76,7 +76,7 @@ class StepCache:
         return done
 
     def _has(self, entry: CacheEntry) -> bool:
-        """Whether there is an entry of the key that serves whenever this one would."""
+        """Return whether the store has an equivalent entry: same key, dependencies and parent."""
         return any(
             _entry_dependencies(stored.entry) == _entry_dependencies(entry)
             and _entry_parent(stored.entry) == _entry_parent(entry)
@@ -100,9 +100,9 @@ def _entry_parent(entry: CacheEntry) -> str:
 def iter_entries(
     manifest: Manifest, folder: Path, model: str
 ) -> Iterator[tuple[CacheEntry, Mapping[str, Path]]]:
-    """An entry for each judged artifact that has a key, and where its files are by name.
+    """Yield an entry, with the paths of its files by name, for each judged artifact with a key.
 
-    What was not judged to an end is none: an error of a runtime may pass.
+    Artifacts whose judging ended in an error are omitted: a runtime error may be transient.
     """
     for artifact in manifest.artifacts:
         verdict = manifest.verdict_of(artifact.name)
@@ -122,12 +122,12 @@ def iter_entries(
 
 
 def _slim_manifest(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
-    """The record with that artifact alone, without what is the folder's own: paths, the order."""
+    """Reduce the record to one artifact, without the paths and request of the folder."""
     return replace(
         manifest,
         order={},
         checkpoint=replace(manifest.checkpoint, path=Path(manifest.checkpoint.path).name),
-        artifacts=(replace(artifact, seal=""),),  # sealed anew in the folder that it comes to
+        artifacts=(replace(artifact, seal=""),),  # a folder that receives it adds its own seal
         verdicts=(verdict,),
         seal="",
         failures=(),
@@ -141,20 +141,20 @@ def _slim_manifest(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> 
     )
 
 
-_MAX_LISTED_ENTRIES = 64  # entries of one key that are looked at
+_MAX_LISTED_ENTRIES = 64  # entries of one key that are read
 
 
 class RemoteStore:
-    """What lies at an fsspec URL. Its faults are told once each; it is then done without."""
+    """A store at an fsspec URL; each fault is reported once and never raises an error."""
 
     def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = ignore_events) -> None:
-        self._files: Any = files  # fsspec annotates little
+        self._files: Any = files  # fsspec has few annotations
         self._root = root.rstrip("/")
         self._tell = tell
         self._said: set[str] = set()
 
     def entries(self, key: str) -> Iterator[tuple[str, CacheEntry]]:
-        """The sound entries of a key, with their names."""
+        """Yield the intact entries of a key with their names."""
         folder = f"{self._root}/entries/{key}"
         for path in self._tried("listed", partial(self._list_remote, folder)) or ():
             name = path.rsplit("/", 1)[-1].removesuffix(".json")
@@ -175,7 +175,7 @@ class RemoteStore:
         return sorted(path for path in found if path.endswith(".json"))[:_MAX_LISTED_ENTRIES]
 
     def fetch(self, entry: CacheEntry, store: ResultStore) -> bool:
-        """Bring an entry with its files into the local store; False where that cannot be done."""
+        """Copy an entry with its files into the local store; return False on failure."""
         with tempfile.TemporaryDirectory(prefix="modelc-") as aside:
             sources: dict[str, Path] = {}
             for file in entry.files:
@@ -197,7 +197,7 @@ class RemoteStore:
         return False
 
     def bring(self, entry: CacheEntry, store: ResultStore) -> bool:
-        """Bring an entry of the local store there, its files first; False where it cannot be."""
+        """Upload an entry of the local store, files first; return False on failure."""
         done = self._tried("written", partial(self._all_put, entry, store))
         return done is not None
 
@@ -221,10 +221,10 @@ class RemoteStore:
         return f"{self._root}/blobs/{digest[:2]}/{digest}"
 
     def _tried(self, what: str, work: Callable[[], Any]) -> Any:
-        """What the work gives; None where it failed, which is told."""
+        """Return the result of `work`; on failure report the error and return None."""
         try:
             return work()
-        except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
+        except Exception as error:  # noqa: BLE001 - each file system raises its own errors
             why = first_line(error) or type(error).__name__
             self._say(f"the remote cache cannot be {what}: {why}")
             return None
@@ -236,11 +236,11 @@ class RemoteStore:
 
 
 def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
-    """The store at an fsspec URL, as `s3://bucket/modelc`, `file:///mnt/cache` or a folder.
+    """Open the store at an fsspec URL: `s3://bucket/modelc`, `file:///mnt/cache` or a folder.
 
     Raises:
-        MissingError: what that kind of URL needs is not installed.
-        UsageError: there is no such kind of URL, or it is not one.
+        MissingError: the package for this kind of URL is not installed.
+        UsageError: the URL is invalid or of an unknown kind.
     """
     try:
         import fsspec

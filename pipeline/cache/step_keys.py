@@ -1,6 +1,6 @@
-"""The cache key of a step: one SHA-256 over everything it depends on before it runs.
+"""The cache key of a step: a SHA-256 over everything that it depends on before it runs.
 
-Files that the user's code reads meanwhile are tracked in dependencies.py.
+`dependencies.py` tracks the files that the user's code reads during the run.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ from .dependencies import check_declared_entries
 from .environment import describe_gpus, describe_machine, packages
 from .file_digests import FileDigests, digest_of_code
 
-# Every field of an Order is in one of these, which a test checks; options are there by the table.
+# A test checks that these contain every field of an Order; the table supplies the options.
 FIELDS_OF_EVERY_STEP = (
     "source", "signature", "parent_precision", "settings", "measuring", "timed",
     *(one.field for one in specs_of(ConversionOptions) if one.rebuilds),
 )  # fmt: skip
-FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
+FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # depends on the precision of the step
 FIELDS_OF_NO_STEP = (
     "out", "discards", "cache", "cache_limit", "resume",
-    "parent",  # an order that starts from a converted model has no keys
+    "parent",  # a request that starts from a converted model has no keys
     *(one.field for one in specs_of(ConversionOptions) if not one.rebuilds),
 )  # fmt: skip
-_ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
+_ON_DISK_ONLY = ("timing_cache",)  # each build changes this file, without an effect on the results
 
 
 def step_keys(
     order: Order, plan: Sequence[Step], *, root: Path, digests: FileDigests
 ) -> dict[str, str]:
-    """The key of each step by its name; no framework is imported.
+    """Return the key of each step by its name, without importing a framework.
 
-    None for an order that starts from a converted model: only its format knows what belongs to it.
+    A request that starts from a converted model has no keys: only the model's format knows which
+    files belong to it.
 
     Args:
-        order: what was asked.
+        order: the request.
         plan: its steps, parents first.
-        root: the folder that the run is started in, where the order's paths begin.
-        digests: what remembers digests of files.
+        root: the working folder of the run; the paths of the request are relative to it.
+        digests: the cached digests of files.
 
     Raises:
-        UsageError: there is no such checkpoint.
-        CheckpointError: it cannot be read.
+        UsageError: the checkpoint does not exist.
+        CheckpointError: the checkpoint cannot be read.
     """
     if order.parent is not None:
         return {}
@@ -74,7 +75,7 @@ def step_keys(
 
 
 def _tool_parts(digests: FileDigests) -> Iterator[str]:
-    """modelc, this machine, the packages."""
+    """Yield the versions of modelc and the packages, and the machine."""
     yield from (
         __version__,
         digest_of_code(digests),
@@ -84,7 +85,7 @@ def _tool_parts(digests: FileDigests) -> Iterator[str]:
 
 
 def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str]:
-    """What all steps of the order share: its fields, and the bytes that they name."""
+    """Yield the parts that all steps share: fields of the request and the digests of its files."""
     parts = {name: getattr(order, name) for name in FIELDS_OF_EVERY_STEP}
     source, measuring = order.source, order.measuring
     parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
@@ -105,7 +106,7 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str
 
 
 def _base_name(path: Path | str) -> Path:
-    """What counts of a path: the last name, which tells the form. Where it lies does not."""
+    """Keep only the last name of a path, which shows the format; the location is irrelevant."""
     return Path(Path(path).name)
 
 
@@ -124,11 +125,11 @@ def _checkpoint_digest(order: Order, root: Path, digests: FileDigests) -> str:
 
 
 def _step_parts(order: Order, step: Step) -> Iterator[str]:
-    """What is the step's own: its place in the plan, its tools, how it is judged."""
+    """Yield the parts of one step: its place in the plan, its tools and how it is judged."""
     target = step.target
     ready = target.readiness()
     yield canonical_text([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
-    yield package_of(target)  # of a plugin: its code is no part of modelc's digest
+    yield package_of(target)  # modelc's digest does not cover the code of a plugin
     yield canonical_text([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
     yield canonical_text([(one.NAME, one.readiness().version) for one in step.quantizers])
     yield canonical_text(order.select_judging(step.wanted))
@@ -139,7 +140,7 @@ def _step_parts(order: Order, step: Step) -> Iterator[str]:
 def _precision_parts(
     order: Order, precision: Precision, root: Path, digests: FileDigests
 ) -> Iterator[str]:
-    """How precision is lowered: nothing for fp32; the calibration data for INT8 alone."""
+    """Yield the options of the lower precision: none for FP32, calibration data for INT8 only."""
     lowering = order.lowering
     if precision is Precision.FP32:
         return
@@ -156,7 +157,7 @@ def _precision_parts(
 
 
 def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) -> str:
-    """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
+    """Digest samples on disk; for a loader use its name, since its files are tracked reads."""
     path = root / source
     if source == RANDOM or (is_loader_spec(source) and not path.exists()):
         return canonical_text(["by name", source])
@@ -172,17 +173,17 @@ def _data_digest(source: str, order: Order, root: Path, digests: FileDigests) ->
 
 
 def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[str]:
-    """The bytes of what labelled data is read from beside its file or folder."""
+    """Yield the digests of files beside labelled data, such as its labels."""
     path = root / source
     for file in find_companion_files(path) if path.exists() else ():
         try:
             yield digests.of(file)
-        except OSError:  # the run says what is wrong with it
+        except OSError:  # the run reports the error
             yield ""
 
 
 def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Iterator[str]:
-    """Digests of files that a setting names: plugins, weights."""
+    """Yield the digests of files that a setting names, such as plugins and weights."""
     for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
         path = root / part
         if part and path.is_file():
@@ -190,13 +191,13 @@ def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Itera
 
 
 def canonical_text(value: object) -> str:
-    """The text of a value made of records, mappings, sequences, enums, paths and plain values.
+    """Encode records, mappings, sequences, enums, paths and plain values as text.
 
-    Every text says its type and its length, so that no two values share one. The order of a mapping
-    does not count.
+    Every part has its type and length, so that different values have different texts. The order
+    of a mapping does not matter.
 
     Raises:
-        TypeError: it is of another type; to guess a text would be to share one.
+        TypeError: the value has another type.
     """
     if is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}

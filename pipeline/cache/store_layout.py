@@ -1,4 +1,4 @@
-"""The files of a result store: paths, lock, encoded entries, and the listing for users."""
+"""The layout of a result store: paths, lock, encoded entries and the list of results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..manifest_file import paths_in
 
 STORE_LOCK = ".lock"
 _ENTRIES, _BLOBS, _DRAFTS = "entries", "blobs", "drafts"
-_STORE_LOCK_TIMEOUT = 60.0  # seconds to wait for a lock that is held for moments
-_DIGITS = 64  # of a SHA-256
+_STORE_LOCK_TIMEOUT = 60.0  # seconds to wait for the lock, which is normally free within moments
+_DIGITS = 64
 _OWN_PATH = re.compile(
     r"entries/[0-9a-f]{64}(/[0-9a-f]{64}\.json)?"
     r"|blobs/([0-9a-f]{2})(/\2[0-9a-f]{62})?"
@@ -36,19 +36,19 @@ class StoreLayout:
     folder: Path
 
     def place(self, key: str) -> Path:
-        """The folder of a key's entries."""
+        """Return the folder of a key's entries."""
         if not is_digest(key):
             raise ValueError(f"{key!r} is no key")
         return self.folder / _ENTRIES / key
 
     def blob(self, digest: str) -> Path:
-        """Where the file of that digest lies, or would."""
+        """Return the path for the file with this digest, whether or not it exists."""
         if not is_digest(digest):
             raise ValueError(f"{digest!r} is no digest")
         return self.folder / _BLOBS / digest[:2] / digest
 
     def entries(self) -> list[tuple[Path, float]]:
-        """All entries and when each was used, in seconds since 1970, the last first."""
+        """Return all entries with their last use in seconds since 1970, the last used first."""
         found = []
         for path in self._files(_ENTRIES):
             with suppress(FileNotFoundError):
@@ -56,7 +56,7 @@ class StoreLayout:
         return sorted(found, key=lambda one: one[1], reverse=True)
 
     def entries_of(self, key: str) -> list[Path]:
-        """The files of a key's entries; reading them through a link is harmless."""
+        """Return the files of a key's entries, including links, which are safe to read."""
         return [
             path
             for path in _list_folder(self.place(key))
@@ -64,11 +64,11 @@ class StoreLayout:
         ]
 
     def blobs(self) -> Iterator[Path]:
-        """All files."""
+        """Yield the paths of all stored files."""
         return self._files(_BLOBS)
 
     def remove(self, path: Path) -> None:
-        """Remove an entry or a file of the store, but nothing behind a link or of another name."""
+        """Remove an entry or file of the store; ignore links and foreign names."""
         places = (one for one in (path, *path.parents) if one.is_relative_to(self.folder))
         if self._is_named(path) and not any(one.is_symlink() for one in places):
             path.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class StoreLayout:
                     yield path
 
     def _folders(self, room: str) -> list[Path]:
-        """The store's own folders in a room."""
+        """Return the folders in `room` that the store created."""
         place = self.folder / room
         if self.folder.is_symlink() or place.is_symlink():
             return []
@@ -88,11 +88,11 @@ class StoreLayout:
         return [path for path in found if self._is_named(path)]
 
     def _is_named(self, path: Path) -> bool:
-        """Whether the store itself gives such a name."""
+        """Return whether the path has the form of the store's own names."""
         return _OWN_PATH.fullmatch(path.relative_to(self.folder).as_posix()) is not None
 
     def size(self) -> int:
-        """Bytes of all files and entries."""
+        """Return the size of all files and entries in bytes."""
         found = 0
         for path in (*self.blobs(), *(path for path, _ in self.entries())):
             with suppress(FileNotFoundError):
@@ -101,10 +101,10 @@ class StoreLayout:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold the store. A folder that may only be read has no lock, and nobody to fear.
+        """Lock the store. A read-only folder is not locked: nobody can write to it.
 
         Raises:
-            OSError: another holds it for longer than anyone should.
+            OSError: the lock is not released within the timeout.
         """
         from filelock import FileLock
 
@@ -121,10 +121,10 @@ class StoreLayout:
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """A folder to write in, on the same file system; what killed runs left beside it goes.
+        """Create a folder for drafts on the same file system; remove drafts of killed runs.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be created.
         """
         from filelock import FileLock
 
@@ -143,13 +143,13 @@ class StoreLayout:
             shutil.rmtree(draft, ignore_errors=True)
 
     def drop_empty(self) -> None:
-        """Remove folders of the store that nothing is in."""
+        """Remove the empty folders of the store."""
         for place in (*self._folders(_ENTRIES), *self._folders(_BLOBS)):
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # not empty
                 place.rmdir()
 
     def _clear_drafts(self) -> None:
-        """Remove drafts whose writer is no more: its lock is free."""
+        """Remove drafts whose lock is free: their writer has ended."""
         from filelock import FileLock, Timeout
 
         for draft in self._folders(_DRAFTS):
@@ -163,17 +163,17 @@ class StoreLayout:
 
 
 def read_entry(path: Path) -> CacheEntry:
-    """The entry in a file of the store.
+    """Read an entry of the store.
 
     Raises:
-        FaultyError: it is damaged, or no entry of ours.
-        OSError: it is not there any more, or may not be read.
+        CorruptEntryError: the file is corrupt or not an entry.
+        OSError: the file is missing or not readable.
     """
     return decode_entry(path.read_bytes(), path.parent.name, path.stem)
 
 
 def read_entry_or_none(path: Path) -> CacheEntry | None:
-    """As `read`, None where it is faulty or gone."""
+    """Read an entry; return None if it is corrupt or missing."""
     try:
         return read_entry(path)
     except (OSError, CorruptEntryError):
@@ -181,7 +181,7 @@ def read_entry_or_none(path: Path) -> CacheEntry | None:
 
 
 def _list_folder(place: Path) -> list[Path]:
-    """What is in a folder that may not be there."""
+    """Return the contents of a folder, which may be missing."""
     try:
         return sorted(place.iterdir())
     except OSError:
@@ -192,12 +192,12 @@ _DIGEST_LENGTH = 64  # hexadecimal digits of a SHA-256
 
 
 class CorruptEntryError(Exception):
-    """An entry is damaged or not one of ours. It never leaves the cache: there it is a miss."""
+    """An entry is corrupt or foreign; inside the cache this counts as a miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedQuantization:
-    """A quantizer's result: the model's name among the files, and what the quantizer said."""
+    """The result of a quantizer: the name of its model file, and its report."""
 
     model: str
     versions: dict[str, str]
@@ -207,10 +207,10 @@ class CachedQuantization:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheEntry:
-    """One result. `files` are named as they lie in the output folder, or in a quantizer's.
+    """One result; `files` have their names in the output folder or the quantizer's folder.
 
-    `manifest` has the one artifact of a step, with its verdict and what it needed beside the key;
-    `calibrated` is there in its place where it is a quantizer's result. `model` is whose.
+    For a step, `manifest` has its artifact, the verdict and the dependencies beyond the key. For a
+    quantizer, `calibrated` has its result instead. `model` is the name of the user's model.
     """
 
     key: str
@@ -222,29 +222,29 @@ class CacheEntry:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """The size of its files in bytes."""
         return sum(file.size for file in self.files)
 
 
 def encode_entry(entry: CacheEntry) -> bytes:
-    """The entry as it is stored; once read and stored again it is the same text."""
+    """Encode an entry for the store; decoding and encoding it again gives the same text."""
     import msgspec
 
-    # A whole number where a float is meant would come back as another text.
+    # A round trip turns an integer in a float field into a float.
     read = msgspec.json.decode(msgspec.json.encode(entry), type=CacheEntry)
     return msgspec.json.encode(read)
 
 
 def entry_name(raw: bytes) -> str:
-    """The name that an entry is stored under: a changed byte is another name."""
+    """Return the name of an entry: the digest of its text."""
     return hashlib.sha256(raw).hexdigest()
 
 
 def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
-    """The entry that was stored as `name` under `key`.
+    """Decode the entry stored as `name` under `key`.
 
     Raises:
-        FaultyError: it is not that entry, or none, or its names lead out of a folder.
+        CorruptEntryError: the text is not that entry, or it names a path outside its folder.
     """
     import msgspec
 
@@ -266,7 +266,7 @@ def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
 
 
 def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
-    """Whether it has one artifact, judged, with this key, and all the files that it consists of."""
+    """Return whether the manifest has one judged artifact with this key and all of its files."""
     if len(manifest.artifacts) != 1 or len(manifest.verdicts) != 1:
         return False
     artifact, verdict = manifest.artifacts[0], manifest.verdicts[0]
@@ -278,7 +278,7 @@ def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
 
 
 def is_digest(text: str) -> bool:
-    """Whether it can be a SHA-256 in hexadecimal digits, and so a file's name."""
+    """Return whether the text is a SHA-256 in hexadecimal digits, and thus a safe file name."""
     return len(text) == _DIGEST_LENGTH and set(text) <= set("0123456789abcdef")
 
 
@@ -299,10 +299,9 @@ def _is_relative_inside(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedResult:
-    """One result: whose, what, bytes of its files, and when it was used last (since 1970).
+    """One result: its model, artifact, size in bytes and last use in seconds since 1970.
 
-    `name` is the digest of its entry: one key has several results where what the model's code
-    reads differed.
+    `name` is the digest of its entry: a key has several results if their dependencies differ.
     """
 
     model: str
@@ -314,7 +313,7 @@ class ListedResult:
 
 
 def list_results(layout: StoreLayout) -> tuple[ListedResult, ...]:
-    """The results in a store, the last used first; damaged ones are left to `verify`."""
+    """List the results in a store, the last used first; skip corrupt ones."""
     rows = []
     for path, used in layout.entries():
         entry = read_entry_or_none(path)

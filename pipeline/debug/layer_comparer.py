@@ -273,9 +273,9 @@ class PrecisionScale:
 
     A layer whose own SQNR is below `plain` is a suspect. It is wrong if its SQNR is also `margin`
     below its noise floor, the SQNR under a relative change `step` of its inputs: some layers
-    amplify any input error. `odd` is the allowed distance to the neighbours. Above `quiet`, errors
-    of earlier layers have no effect. `off` is the relative perturbation of weights and inputs that
-    shows which integers roundoff decides.
+    amplify any input error. `odd` is how far below the median a layer's SQNR may lie. Above
+    `quiet`, errors of earlier layers have no effect. `off` is the relative perturbation of weights
+    and inputs that shows which integers roundoff decides.
     """
 
     plain: float

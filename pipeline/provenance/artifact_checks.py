@@ -1,4 +1,4 @@
-"""Checks of one artifact (files, metadata, lineage, verdict, seal), and their records."""
+"""Check one artifact: its files, metadata, lineage, verdict and seal."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ VERIFICATION_SCHEMA_VERSION = 1
 
 
 class CheckOutcome(StrEnum):
-    """How one thing was found. Only FAILED says that something is wrong."""
+    """The outcome of one check; only FAILED is an error."""
 
     HOLDS = "holds"
     FAILED = "failed"
-    LACKING = "lacking"  # an older modelc did not write it
-    UNCHECKED = "unchecked"  # what it would be compared with is not here, or was not asked for
+    LACKING = "lacking"  # an older modelc did not record it
+    UNCHECKED = "unchecked"  # the reference is missing, or the check was not requested
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenanceCheck:
-    """One thing that was looked at: of an artifact, of the `manifest` or of the `checkpoint`."""
+    """One check of an artifact, of the `manifest` or of the `checkpoint`."""
 
     of: str
     what: str
@@ -56,21 +56,21 @@ class ProvenanceCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderVerification:
-    """All that was looked at in a folder of one model."""
+    """All checks of the output folder of one model."""
 
     folder: str
     checks: tuple[ProvenanceCheck, ...]
-    name: str = ""  # of the model in a run of several
+    name: str = ""  # of the model, in a run of several
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no check failed."""
         return not list_failed_checks(self.checks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What `modelc verify` found: by model, and of the run itself where it is one of several."""
+    """The result of `modelc verify`, by model; `run` has the checks of a run of several models."""
 
     models: tuple[FolderVerification, ...]
     run: tuple[ProvenanceCheck, ...] = ()
@@ -79,30 +79,30 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing is wrong, 1 something is."""
+        """0 if no check failed, else 1."""
         return 0 if self.passed else 1
 
 
 def list_failed_checks(checks: Sequence[ProvenanceCheck]) -> tuple[ProvenanceCheck, ...]:
-    """Those that say that something is wrong."""
+    """Return the failed checks."""
     return tuple(check for check in checks if check.found is CheckOutcome.FAILED)
 
 
 def make_verification(
     models: Sequence[FolderVerification], run: Sequence[ProvenanceCheck] = ()
 ) -> Verification:
-    """The whole, and whether it holds: without a model nothing does."""
+    """Combine the checks; the result passes if there is a model and no check failed."""
     well = bool(models) and all(model.passed for model in models) and not list_failed_checks(run)
     return Verification(models=tuple(models), run=tuple(run), passed=well)
 
 
 HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
-_MAX_SHOWN = 12  # of a digest's characters
+_MAX_SHOWN = 12  # characters of a digest
 
 
 @dataclass(frozen=True)
 class VerifiedRecord:
-    """A folder with its manifest, as records and as the JSON that it is."""
+    """A folder with its manifest, both decoded and as raw JSON."""
 
     folder: Path
     manifest: Manifest
@@ -111,7 +111,7 @@ class VerifiedRecord:
 
 
 def check_artifact(artifact: Artifact, record: VerifiedRecord) -> Iterator[ProvenanceCheck]:
-    """Files first: of a file that is another, nothing else is read."""
+    """Yield the checks of an artifact; do not read metadata if a file has changed."""
     wrong = tuple(filter(None, (describe_change(file, record.folder) for file in artifact.files)))
     found = FAILED if wrong else HOLDS
     names = f"{len(artifact.files)} as recorded"
@@ -129,12 +129,12 @@ def check_artifact(artifact: Artifact, record: VerifiedRecord) -> Iterator[Prove
 
 
 def resolve_links(path: Path) -> Path:
-    """Where a path leads to; a circle of links leads to itself (`Path.resolve` raises there)."""
+    """Resolve a path; unlike `Path.resolve`, do not raise on a cycle of links."""
     return Path(os.path.realpath(path))
 
 
 def describe_change(file: FileRecord, folder: Path) -> str:
-    """What is wrong with a file on disk; empty where it is as recorded."""
+    """Describe how a file differs from its record; return an empty string if it does not."""
     path = folder / file.name
     if not resolve_links(path).is_relative_to(folder.resolve()):
         return f"{file.name} leads out of the folder"
@@ -146,7 +146,7 @@ def describe_change(file: FileRecord, folder: Path) -> str:
 
 
 def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
-    """What the file says of itself, beside what the manifest says of it."""
+    """Compare the metadata embedded in the file with the manifest."""
     name = artifact.name
     try:
         target = target_named(artifact.target, record.targets)
@@ -167,7 +167,7 @@ def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> ProvenanceChe
     ]
     if wrong:
         return ProvenanceCheck(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
-    unknown = {CAPTURE_KEY} - set(expected)  # where the chain leads out of the folder
+    unknown = {CAPTURE_KEY} - set(expected)  # if the lineage leaves the folder
     lacking = [key for key in STATED_KEYS if key not in stated and key not in unknown]
     if lacking:
         detail = f"it does not say {', '.join(lacking)}"
@@ -178,7 +178,7 @@ def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> ProvenanceChe
 
 
 def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
-    """What a file must say, where it says it at all."""
+    """Return the expected values of metadata keys; a file may lack some of them."""
     capture = capture_method(artifact, manifest)
     quantizer = artifact.capture if artifact.precision is Precision.INT8 else None
     return {
@@ -192,7 +192,7 @@ def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str,
 
 
 def _describe_stated(stated: Mapping[str, str], artifact: Artifact, record: VerifiedRecord) -> str:
-    """By which modelc, and whether it was judged as the file says that it would be."""
+    """Name the modelc version of the file and note if the terms of judging changed since."""
     by = f"by modelc {stated[MODELC_KEY]}"
     raw = _raw_record(record.raw, "artifacts", "name", artifact.name)
     terms = digest_terms(record.raw.get("feeds", {}), raw.get("tolerance") or {})
@@ -202,7 +202,7 @@ def _describe_stated(stated: Mapping[str, str], artifact: Artifact, record: Veri
 
 
 def _check_lineage(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
-    """Its parents, by digest, to the checkpoint."""
+    """Check that the chain of parent digests ends at the checkpoint."""
     end = _first_unknown_digest(artifact, manifest)
     if end == manifest.checkpoint.digest:
         return ProvenanceCheck(of=artifact.name, what="chain", found=HOLDS)
@@ -214,7 +214,7 @@ def _check_lineage(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
 
 
 def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
-    """The first digest upwards that is no artifact's here; empty where there is a circle."""
+    """Return the first parent digest that no artifact has; an empty string for a cycle."""
     seen: set[str] = set()
     digest = artifact.parent
     while digest not in seen:
@@ -227,7 +227,7 @@ def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
 
 
 def _check_verdict(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
-    """What stands under a target's name has passed; what was refused does not claim to."""
+    """Check that an artifact has passed, or that a rejected one does not claim to."""
     verdict = manifest.verdict_of(artifact.name)
     name = artifact.name
     if artifact.rejected:
@@ -248,7 +248,7 @@ def _check_verdict(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
 
 
 def _check_seal(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
-    """Files and verdict are those that were bound to each other."""
+    """Check that the files, verdict and model match the seal of the artifact."""
     verdict = _raw_record(record.raw, "verdicts", "artifact", artifact.name)
     if not artifact.seal:
         detail = "nothing binds its verdict to its files"
@@ -266,6 +266,6 @@ def _check_seal(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
 
 
 def _raw_record(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:
-    """The first record of a list in the manifest whose `key` is `value`."""
+    """Return the first record of a list in the manifest whose `key` has this value."""
     found: dict[str, Any] = next((one for one in raw.get(part, ()) if one[key] == value), {})
     return found

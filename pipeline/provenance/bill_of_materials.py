@@ -1,4 +1,4 @@
-"""A CycloneDX 1.6 bill of materials: artifacts, their checkpoint, packages."""
+"""A CycloneDX 1.6 bill of materials: artifacts, their checkpoint and packages."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def make_bill(folder: Path) -> bytes:
-    """The bill of a folder whose files and record are as they were written.
+    """Create the bill of an unchanged output folder.
 
     Raises:
-        UsageError: there is no manifest, or something is not as recorded: a bill with its digests
-            would name other files than those that are there.
-        MissingError: the package that writes it is not here.
+        UsageError: the folder has no manifest or has changed: the bill's digests would not match
+            its files.
+        MissingError: the package for CycloneDX is not installed.
     """
     manifest = load_manifest(folder)
     wrong = list_failed_checks(verify_folder(folder).checks)
@@ -48,10 +48,10 @@ def make_bill(folder: Path) -> bytes:
 
 
 def write_bill(bill: bytes, path: Path) -> Path:
-    """Write a bill, whole or not at all, in place of nothing else than a bill.
+    """Write a bill atomically; overwrite only another bill.
 
     Raises:
-        UsageError: another file is there, or it cannot be written.
+        UsageError: another file exists there, or the path cannot be written.
     """
     hint = "give another -o"
     try:
@@ -70,15 +70,15 @@ def _is_bill(path: Path) -> bool:
     return isinstance(document, dict) and document.get("bomFormat") == "CycloneDX"
 
 
-_NOT_PACKAGES = ("python", "platform")  # of what the environment names
+_NOT_PACKAGES = ("python", "platform")  # in the recorded environment
 _SOURCE_REF = "checkpoint"
 
 
 def make_sbom(manifest: Manifest) -> bytes:
-    """The document, the same for the same manifest.
+    """Create the document; equal manifests give equal documents.
 
     Raises:
-        MissingError: the package that writes it is not here.
+        MissingError: the package for CycloneDX is not installed.
     """
     if find_spec("cyclonedx") is None:
         raise MissingError(
@@ -98,7 +98,7 @@ def make_sbom(manifest: Manifest) -> bytes:
 
 
 def _iter_shipped(manifest: Manifest) -> Iterator[Artifact]:
-    """What stands under a target's name; what was refused is no part of anything."""
+    """Yield the artifacts without the rejected ones."""
     return (artifact for artifact in manifest.artifacts if not artifact.rejected)
 
 
@@ -129,12 +129,12 @@ def _make_bom(manifest: Manifest) -> Bom:
 
 
 def _bom_identity(manifest: Manifest) -> str:
-    """What tells this bill from others: the artifacts, and when the record was begun."""
+    """Identify this bill by its artifacts and the creation time of the record."""
     return " ".join([manifest.created, *(artifact.digest for artifact in _iter_shipped(manifest))])
 
 
 def _source_component(manifest: Manifest) -> Component:
-    """The checkpoint, as the model that the artifacts descend from."""
+    """Return the checkpoint as the model from which the artifacts descend."""
     from cyclonedx.model.component import Component, ComponentType
 
     checkpoint = manifest.checkpoint
@@ -181,7 +181,7 @@ def _model_component(artifact: Artifact, manifest: Manifest, source: Component) 
 
 
 def _ancestor_component(source: Component) -> Component:
-    """The checkpoint once more, by its digest: a reference may stand once in a document."""
+    """Copy the checkpoint without its reference, which must be unique in a document."""
     from cyclonedx.model.component import Component, ComponentType
 
     return Component(
@@ -199,7 +199,7 @@ def _history_text(artifact: Artifact) -> str:
 
 
 def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]:
-    """The files that belong to a model, each with its digest."""
+    """Return the files of a model with their digests."""
     from cyclonedx.model.component import Component, ComponentType
 
     return [
@@ -215,7 +215,7 @@ def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]
 
 
 def _package_components(manifest: Manifest) -> Iterator[Component]:
-    """The packages that took part, by the versions of the record."""
+    """Yield the packages used, with their recorded versions."""
     found: dict[str, str] = {}
     kept = {n: v for n, v in manifest.environment.items() if n not in _NOT_PACKAGES}
     for one in (manifest.needs.packages, kept, *(a.versions for a in _iter_shipped(manifest))):
@@ -224,7 +224,7 @@ def _package_components(manifest: Manifest) -> Iterator[Component]:
 
 
 def _normalize_name(name: str) -> str:
-    """The name of a distribution as indexes write it."""
+    """Normalize a distribution name as package indexes do."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -254,7 +254,7 @@ def _make_properties(told: Mapping[str, str | None]) -> list[Property]:
 
 
 def _model_card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
-    """Inputs, outputs, precision, and the verdict as measures."""
+    """Return the inputs, outputs and precision, and the verdict as metrics."""
     spec = manifest.signature
     return {
         "modelParameters": {
@@ -269,7 +269,7 @@ def _model_card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
 
 
 def _model_card_metrics(artifact: Artifact, manifest: Manifest) -> Iterator[dict[str, str]]:
-    """The verdict, its worst figures, and accuracy where labelled data was given."""
+    """Yield the verdict, its worst errors and, with labelled data, the accuracy."""
     verdict, accuracy = manifest.verdict_of(artifact.name), artifact.accuracy
     if verdict is not None:
         beside = f"{len(verdict.feeds)} feeds, beside eager"

@@ -1,4 +1,4 @@
-"""Digests of records: seals in a manifest, and keys of an artifact's embedded metadata."""
+"""Digests of records: seals in a manifest, and the keys of an artifact's metadata."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ...core.verdict import Tolerance, Verdict
 
 _EMPTY_SEAL = b'"seal": ""'
 _SEAL_PATTERN = re.compile(rb'"seal": "([0-9a-f]{64})"(\n}\n)\Z')
-_LOCATION_KEYS = ("artifact", "worst")  # of a verdict: where things lie, which moves change
+_LOCATION_KEYS = ("artifact", "worst")  # keys of a verdict that depend on file locations
 
 
 def bind_manifest(manifest: Manifest) -> Manifest:
-    """The manifest with every judged artifact bound to its verdict, where it was not before."""
+    """Seal every judged artifact that has no seal: bind it to its verdict."""
     artifacts = (_bind_artifact(artifact, manifest) for artifact in manifest.artifacts)
     return replace(manifest, artifacts=tuple(artifacts))
 
@@ -33,7 +33,7 @@ def _bind_artifact(artifact: Artifact, manifest: Manifest) -> Artifact:
 
 
 def is_bound(artifact: Artifact, manifest: Manifest) -> bool:
-    """Whether its verdict is the one that it was bound to; what was never bound is as it is."""
+    """Return whether the seal matches the verdict; an artifact without a seal is bound."""
     verdict = manifest.verdict_of(artifact.name)
     if not artifact.seal or verdict is None:
         return not artifact.seal
@@ -50,7 +50,7 @@ def _seal_of(artifact: Artifact, verdict: Verdict, manifest: Manifest) -> str:
 
 
 def unbind_artifact(manifest: Manifest, name: str) -> Manifest:
-    """The manifest with that artifact to be bound anew: it was judged again."""
+    """Remove the seal of an artifact that was judged again."""
     artifacts = (replace(a, seal="") if a.name == name else a for a in manifest.artifacts)
     return replace(manifest, artifacts=tuple(artifacts))
 
@@ -58,7 +58,7 @@ def unbind_artifact(manifest: Manifest, name: str) -> Manifest:
 def bond_digest(
     files: Iterable[str], *, verdict: Mapping[str, Any], checkpoint: str, signature: str
 ) -> str:
-    """SHA-256 over digests: of an artifact's files, its verdict and what it was held to."""
+    """Return the SHA-256 that binds an artifact's files to their verdict and model."""
     return canonical_digest(
         {
             "files": sorted(files),
@@ -70,7 +70,7 @@ def bond_digest(
 
 
 def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
-    """SHA-256 over a verdict, as a record or as JSON, but for the places where its files lie."""
+    """Return the SHA-256 of a verdict, a record or its JSON, without file locations."""
     told = plain_json(verdict) if isinstance(verdict, Verdict) else verdict
     return canonical_digest(
         {key: value for key, value in told.items() if key not in _LOCATION_KEYS}
@@ -78,7 +78,7 @@ def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
 
 
 def seal_document(text: bytes) -> bytes:
-    """A JSON document that ends with an empty `seal`, with the SHA-256 of itself in that place."""
+    """Replace the empty `seal` at the end of a JSON document by the document's SHA-256."""
     if not text.endswith(_EMPTY_SEAL + b"\n}\n"):
         raise RuntimeError("what is to be sealed has no place for it")
     seal = hashlib.sha256(text).hexdigest().encode()
@@ -86,7 +86,7 @@ def seal_document(text: bytes) -> bytes:
 
 
 def seal_holds(text: bytes) -> bool | None:
-    """Whether a document is as it was when it was sealed; None where it never was."""
+    """Return whether a document matches its seal; None if it has no seal."""
     found = _SEAL_PATTERN.search(text)
     if found is None:
         return None
@@ -100,7 +100,7 @@ CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, JUDGING_KEY = (
     "parent",
     "judging",
 )
-DOMAIN_KEY = "domain"  # the inputs as `--input` reads them, with their bounds
+DOMAIN_KEY = "domain"  # the inputs in the syntax of `--input`, with their bounds
 MODELC_KEY, PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = (
     "modelc",
     "precision",
@@ -119,14 +119,14 @@ STATED_KEYS = (
 
 
 def signature_digest(signature: Signature) -> str:
-    """SHA-256 of the inputs as `--input` reads them and the outputs' names, in their order."""
+    """Return the SHA-256 of the inputs, in the syntax of `--input`, and the output names."""
     return canonical_digest(
         {"inputs": [str(spec) for spec in signature.inputs], "outputs": list(signature.outputs)}
     )
 
 
 def digest_judging(feeds: FeedPlan, tolerance: Tolerance) -> str:
-    """SHA-256 of how it is judged: how many feeds from which seed and samples, within what."""
+    """Return the SHA-256 of the terms of judging: feed count, seed, samples and tolerance."""
     return digest_terms(
         {"count": feeds.count, "seed": feeds.seed, "samples_digest": feeds.samples_digest},
         plain_json(tolerance),
@@ -134,13 +134,13 @@ def digest_judging(feeds: FeedPlan, tolerance: Tolerance) -> str:
 
 
 def digest_terms(feeds: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
-    """As `judging_digest`, of the two as a manifest has them in JSON."""
+    """Return the digest of `digest_judging` from the JSON of a manifest."""
     kept = {name: feeds.get(name) for name in ("count", "seed", "samples_digest")}
     return canonical_digest({"feeds": kept, "tolerance": tolerance})
 
 
 def capture_method(artifact: Artifact, manifest: Manifest) -> str:
-    """How it, or what it was made from, was taken from eager; empty where nobody knows."""
+    """Return the capture of the artifact or its ancestor; empty if unknown."""
     seen: set[str] = set()
     one: Artifact | None = artifact
     while one is not None and one.name not in seen:
@@ -153,17 +153,17 @@ def capture_method(artifact: Artifact, manifest: Manifest) -> str:
 
 
 def plain_json(record: object) -> Any:
-    """A record as it stands in a manifest's JSON."""
+    """Convert a record to the JSON value that a manifest contains."""
     import msgspec
 
     return json.loads(msgspec.json.encode(record))
 
 
 def canonical_digest(value: Any) -> str:
-    """SHA-256 over a JSON value: keys in order, without what is empty.
+    """Return the SHA-256 of a JSON value with sorted keys and without empty values.
 
-    What is empty is left out because a later modelc adds fields, which are empty in older records.
-    A whole number is one text, whether it was written as 1 or 1.0.
+    Empty values are omitted because a later modelc adds fields that older records lack. An integer
+    has one text, whether it is 1 or 1.0.
     """
     text = json.dumps(
         _without_empty(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True
@@ -172,9 +172,10 @@ def canonical_digest(value: Any) -> str:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without the values of keys that are null, false, zero or empty: all that JSON has of false.
+    """Remove keys whose value is null, false, zero or empty.
 
-    A verdict has thousands of values, and a warm run digests each: hence no abstract classes.
+    A verdict has thousands of values and a warm run digests all of them, hence the fast checks of
+    concrete types.
     """
     if isinstance(value, dict):
         return {key: told for key, item in value.items() if (told := _without_empty(item))}

@@ -1,4 +1,4 @@
-"""Ed25519 signatures of a record's exact bytes in `FILE.sig`, renewed with the manifest."""
+"""Ed25519 signatures of a record's bytes in `FILE.sig`, renewed with the manifest."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PUBLIC_KEY_HINT = "make it of the private one: openssl pkey -in key.pem -pubout
 
 
 def read_private_key(path: Path) -> PrivateKey:
-    """The private key in a PEM file.
+    """Read a private key from a PEM file.
 
     Raises:
-        UsageError: it cannot be read, is none, is encrypted or of another kind.
-        MissingError: the package for signatures is not here.
+        UsageError: the file cannot be read, or is not an unencrypted Ed25519 private key.
+        MissingError: the package for signatures is not installed.
     """
     _require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -50,11 +50,11 @@ def read_private_key(path: Path) -> PrivateKey:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """The public key in a PEM file.
+    """Read a public key from a PEM file.
 
     Raises:
-        UsageError: it cannot be read, is none or of another kind.
-        MissingError: the package for signatures is not here.
+        UsageError: the file cannot be read, or is not an Ed25519 public key.
+        MissingError: the package for signatures is not installed.
     """
     _require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -71,12 +71,12 @@ def read_public_key(path: Path) -> PublicKey:
 
 
 def sign_record(folder: Path, key: PrivateKey, file: str = MANIFEST_FILE) -> Path:
-    """Sign a record of the folder as it is now; the signature is written whole or not at all."""
+    """Sign a record of the folder and write the signature atomically."""
     return atomic_write(signature_path(folder / file), key.sign((folder / file).read_bytes()))
 
 
 def is_signed_by(folder: Path, key: PublicKey) -> bool:
-    """Whether the manifest as it is now was signed with that key."""
+    """Return whether the current manifest has a signature of that key."""
     path = signature_path(folder / MANIFEST_FILE)
     return path.is_file() and is_signature_of(
         (folder / MANIFEST_FILE).read_bytes(), path.read_bytes(), key
@@ -84,7 +84,7 @@ def is_signed_by(folder: Path, key: PublicKey) -> bool:
 
 
 def is_signature_of(text: bytes, signature: bytes, key: PublicKey) -> bool:
-    """Whether a signature is of that text, by that key."""
+    """Return whether `signature` signs `text` with that key."""
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -99,7 +99,7 @@ def check_signature(
 ) -> ProvenanceCheck:
     """Check the signature of the record in `path`, whose bytes are `text`.
 
-    Without a key nothing is said of it.
+    Without a key, the signature is unchecked.
     """
     signature = signature_path(path)
     there = signature.is_file()
@@ -123,7 +123,7 @@ def _read_bytes(path: Path, hint: str) -> bytes:
 
 
 def _require_cryptography() -> None:
-    """That the package is here.
+    """Check that the package `cryptography` is installed.
 
     Raises:
         MissingError: it is not.
@@ -139,23 +139,23 @@ _UNUSED_NOTE = "the limits and accepted branches on record are not used (give th
 def keep_signature(
     folder: Path, key: PrivateKey | None, tell: Tell, *, judges_all: bool = False
 ) -> Iterator[bool]:
-    """Sign the manifest that the block leaves, however it ends; without a key, tell what is gone.
+    """Sign the manifest after the block, even on an error; without a key, warn of a lost signature.
 
-    Whoever writes a manifest removes the signature of the one before. To sign is to vouch for all
-    that a record holds, so one that this key did not sign is not gone on with.
+    Writing a manifest removes its signature. A signature vouches for the whole record, so a record
+    that this key did not sign is rejected unless the block judges all of it again.
 
     Args:
         folder: the output folder.
-        key: what signs; None signs nothing.
-        tell: listens.
-        judges_all: the block judges everything that is there anew.
+        key: the signing key; None signs nothing.
+        tell: the listener for warnings.
+        judges_all: whether the block judges all artifacts again.
 
     Yields:
-        Whether limits and accepted branches may be taken from the record: not where the key is to
-        vouch for a record that it did not sign.
+        Whether limits and accepted branches of the record may be used; False if this key must
+        sign a record that it did not sign before.
 
     Raises:
-        UsageError: the folder holds a record that this key did not sign.
+        UsageError: this key did not sign the record of the folder.
     """
     check_output_path(folder)
     settle_commit(folder)
@@ -186,12 +186,12 @@ def keep_signature(
 
 
 def _is_vouched_for(folder: Path, key: PrivateKey) -> bool:
-    """Whether the key signed what is there, if anything is."""
+    """Return whether the key signed the manifest, or none exists."""
     return not (folder / MANIFEST_FILE).is_file() or is_signed_by(folder, key.public_key())
 
 
 def _is_all_judged(folder: Path) -> bool:
-    """Whether nothing keeps an earlier verdict because it could not be judged here."""
+    """Return whether all artifacts were judged again, without a failure."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False

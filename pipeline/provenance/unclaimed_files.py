@@ -1,4 +1,4 @@
-"""Finds model files in an output folder that no record claims."""
+"""Find model files in an output folder that no record claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..manifest_file import MANIFEST_FILE
 from ..plan import MODEL_STEM
 from .artifact_checks import CheckOutcome, ProvenanceCheck, resolve_links
 
-# Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
+# Node maps (`model.debug.json`), reports and, with `-o .`, the user's code.
 _NOT_MODEL_SUFFIXES = (
     ".py",
     ".pyi",
@@ -29,21 +29,23 @@ _NOT_MODEL_SUFFIXES = (
     ".log",
     ".html",
 )
-# Further files that modelc writes without a record of them: feeds, reports, signatures, locks.
+# Files that modelc writes without a record: feeds, reports, signatures, locks.
 _IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
-# Formats of runtimes that modelc does not know.
+# Formats of runtimes that modelc does not support.
 _FOREIGN_SUFFIXES = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
 _MODEL_SUFFIXES = (
     *(one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES),
     *_FOREIGN_SUFFIXES,
 )
-_MAX_FILES_SHOWN = 3  # names of files that are no models
-_BEGINNING = 1024  # bytes of a file that are looked at
-_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has them; logs are coloured
+_MAX_FILES_SHOWN = 3  # names of other files in a message
+_BEGINNING = 1024  # bytes read from the start of a file
+_CONTROLS = frozenset(range(32)) - frozenset(
+    b"\t\n\f\r\x1b"
+)  # never in text; logs may have escapes
 _ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
-_ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the root of an IR
-_LATEST = 64
-_SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
+_ONNX, _IR = b"\x08", b"<net "  # the field tag of `ir_version`; the root of an OpenVINO IR
+_LATEST = 64  # upper bound of `ir_version`
+_SIGNED, _SIGNATURE = ".sig", 128  # maximum size in bytes; the content is arbitrary
 
 _UNKNOWN_DETAIL = "no record names it, so nothing says that it was ever judged: remove it"
 _LINK_OUT_DETAIL = "a link out of the folder, behind which nothing was checked: remove it"
@@ -53,10 +55,10 @@ _UNREAD_DETAIL = "the folder cannot be read, so nothing in it was checked"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedFiles:
-    """What records account for: files by their places, as `real_place` gives them, and by digest.
+    """The files that records cover: by path, as `real_place` returns it, and by digest.
 
-    `read` are ends of links to what an order only reads, as a checkpoint that a link leads to;
-    `apart` are folders that answer for themselves.
+    `read` are resolved paths of files that a run only reads, such as a linked checkpoint. `apart`
+    are folders with manifests of their own.
     """
 
     places: Collection[Path] = ()
@@ -69,20 +71,20 @@ NOTHING_CLAIMED = ClaimedFiles()
 
 
 def real_place(path: Path) -> Path:
-    """Where a file is, its own name not followed: a link is claimed by its name, not by its end."""
+    """Resolve the folder of a file but not the file: a link is claimed by its own name."""
     return path.parent.resolve() / path.name
 
 
 def folders_with(name: str, root: Path) -> tuple[Path, ...]:
-    """All folders below `root`, and itself, that hold a file of that name; links are not followed.
+    """Return all folders at or below `root` with a file of that name; do not follow links.
 
-    A folder that cannot be read holds nothing here; `check_unclaimed` says so.
+    Unreadable folders are skipped; `check_unclaimed` reports them.
     """
     return tuple(Path(place) for place, _, names in _walk_sorted(root, []) if name in names)
 
 
 def manifest_folders(root: Path) -> tuple[Path, ...]:
-    """Folders with a manifest that is not of another program: a page has a `manifest.json` too."""
+    """Return the folders with a modelc manifest; web pages also have a `manifest.json`."""
     return tuple(
         one for one in folders_with(MANIFEST_FILE, root) if one == root or _has_record(one)
     )
@@ -91,12 +93,12 @@ def manifest_folders(root: Path) -> tuple[Path, ...]:
 def check_unclaimed(
     root: Path, claimed: ClaimedFiles = NOTHING_CLAIMED, *, signed: bool = False
 ) -> Iterator[ProvenanceCheck]:
-    """A failed check for each model file that nothing claims, and what was not looked into.
+    """Yield a failed check for each unclaimed model file, and report files that were not inspected.
 
     Args:
-        root: what is searched, without the folders that answer for themselves.
-        claimed: what is accounted for.
-        signed: whether the records must be signed: models by other names than `model.*` fail then.
+        root: the folder to search, without subfolders that have manifests of their own.
+        claimed: the files that records cover.
+        signed: whether a signature is required; models not named `model.*` fail only then.
     """
     unread: list[OSError] = []
     others: list[Path] = []
@@ -128,7 +130,7 @@ def _is_claimed(path: Path, claimed: ClaimedFiles) -> bool:
 
 
 def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[ProvenanceCheck]:
-    """One line for all files that are neither models nor of the kinds that modelc writes."""
+    """Report, in one check, files that are neither models nor of the kinds that modelc writes."""
     usual = (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
     strange = [
         path.relative_to(root).as_posix()
@@ -146,14 +148,14 @@ def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[Provenance
 
 
 def _walk_sorted(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As os.walk, in a stable order."""
+    """Walk like `os.walk`, in a stable order."""
     for place, folders, names in os.walk(root, onerror=unread.append):
         folders.sort()
         yield place, folders, sorted(names)
 
 
 def _has_record(folder: Path) -> bool:
-    """Whether a folder answers for what is in it; a broken manifest is looked at as one."""
+    """Return whether the folder has a modelc manifest; a corrupt one counts."""
     path = folder / MANIFEST_FILE
     if folder.is_symlink() or path.is_dir() or not (path.is_symlink() or path.exists()):
         return False
@@ -165,7 +167,7 @@ def _has_record(folder: Path) -> bool:
 
 
 def _check_links(here: Path, folders: list[str], root: Path) -> Iterator[ProvenanceCheck]:
-    """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
+    """Check links to folders: each must point inside `root`, to a folder with a manifest."""
     for path in (here / name for name in folders if (here / name).is_symlink()):
         if not resolve_links(path).is_relative_to(root.resolve()):
             yield _make_failed_check(
@@ -184,13 +186,13 @@ def _check_renamed(path: Path, root: Path, signed: bool) -> ProvenanceCheck:
 
 
 def _normalize_text(name: str) -> str:
-    """A name as it looks: one case, one form of each letter, nothing that is not seen."""
+    """Normalize a name to how it looks: casefold, NFKC, no invisible characters."""
     seen = (one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
     return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
 
 
 def _is_manifest_name(path: Path) -> bool:
-    """Whether a file has the name of an artifact: also one that only its name makes a document."""
+    """Return whether the file has an artifact's name, unless its content is a document."""
     plain = _normalize_text(path.name)
     if plain != MODEL_STEM and not plain.startswith(f"{MODEL_STEM}."):
         return False
@@ -202,7 +204,7 @@ def _is_manifest_name(path: Path) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file begins as text that is no OpenVINO IR, or as the arrays that its name says."""
+    """Return whether the file starts as text other than OpenVINO IR, or as its array format."""
     start = _beginning(path)
     arrays = next((mark for end, mark in _ARRAYS.items() if path.name.endswith(end)), None)
     if arrays is not None:
@@ -211,7 +213,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first bytes of a file; none of what is no file, or cannot be read."""
+    """Return the first bytes of a file; empty if it is not regular or not readable."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
@@ -222,7 +224,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def _is_disguised(path: Path) -> bool:
-    """Whether a file begins as a model does, whatever its name says."""
+    """Return whether the file starts like a model, regardless of its name."""
     start = _beginning(path)
     if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
         return False
@@ -238,9 +240,9 @@ def _has_model_suffix(name: str) -> bool:
 
 
 def _looks_like_a_model(path: Path) -> bool:
-    """By its name, by that of what it leads to as a link, or by what it begins with."""
+    """Return whether the name, the target of a link or the content suggests a model."""
     if path.name != path.name.casefold() and _normalize_text(path.name).endswith(_IGNORED_SUFFIXES):
-        return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
+        return True  # readers may accept `.XML` for `.xml`; modelc never writes such names
     try:
         if path.is_symlink() and (end := resolve_links(path)).name != path.name:
             return (
@@ -249,12 +251,12 @@ def _looks_like_a_model(path: Path) -> bool:
         if _has_model_suffix(path.name) or _is_disguised(path):
             return True
         return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
-    except OSError:  # it leads nowhere, or in a circle
+    except OSError:  # a broken link or a cycle
         return _has_model_suffix(path.name)
 
 
 def _is_known(path: Path, claimed: ClaimedFiles) -> bool:
-    """Whether a record says what a file of any name is: a parent that was given, a checkpoint."""
+    """Return whether a record has the file's digest, as that of a parent or checkpoint."""
     return bool(claimed.digests) and path.is_file() and sha256_of(path) in claimed.digests
 
 

@@ -1,4 +1,4 @@
-"""Verifies an output folder without running a model: files, metadata, seals, signature."""
+"""Verify an output folder without running a model: files, metadata, seals, signature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
 
 @dataclass(frozen=True, kw_only=True)
 class ReadManifest:
-    """A manifest as it was read once, and the folders below that answer for themselves."""
+    """The text of a manifest, and the subfolders with manifests of their own."""
 
     text: bytes
     apart: Collection[Path] = ()
@@ -51,18 +51,18 @@ def verify_folder(
     read: ReadManifest | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> FolderVerification:
-    """Check all that a folder's manifest claims against the files as they are now.
+    """Check all claims of a folder's manifest against its files.
 
     Args:
-        folder: what `modelc export -o` wrote; nothing in it is changed.
-        key: of whoever must have signed the manifest; None does not ask for a signature.
-        name: of the model, where the folder is one of several.
-        read: where it was read before: whatever is checked is of that one reading.
+        folder: an output folder of `modelc export`; it is not changed.
+        key: the key that must have signed the manifest; None requires no signature.
+        name: the name of the model, if the folder is one of several.
+        read: a manifest read earlier, so that all checks use the same text.
         targets: the table of formats.
 
     Raises:
-        UsageError: there is no manifest.
-        MissingError: the package for signatures is not here.
+        UsageError: the folder has no manifest.
+        MissingError: the package for signatures is not installed.
     """
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -112,7 +112,7 @@ def _check_manifest(
 
 
 def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """The checkpoint and the user's samples, where they are."""
+    """Check the checkpoint and the user's samples, if they exist."""
     yield _check_checkpoint(folder, manifest)
     samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
     if samples is None:
@@ -150,7 +150,7 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
 
 
 def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Steps that left nothing to claim."""
+    """Yield a check for each step without an artifact."""
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
     ended += [(step, "not come to") for step in manifest.unmade]
@@ -161,7 +161,7 @@ def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
 
 
 def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """What an order moved aside: it may be removed, but not be another than it was."""
+    """Check files that a run moved to `replaced/`: they may be missing but not changed."""
     there = [file for file in manifest.replaced if (folder / file.name).exists()]
     for file in there:
         wrong = describe_change(file, folder)
@@ -174,9 +174,9 @@ def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceChec
 
 
 def _collect_claimed(folder: Path, manifest: Manifest, read: ReadManifest) -> ClaimedFiles:
-    """What the record accounts for: artifacts, what was moved aside, the checkpoint, samples.
+    """Collect the files that the record covers: artifacts, replaced files, checkpoint, samples.
 
-    A checkpoint that is not where the record says claims no place.
+    A checkpoint that does not exist claims no path.
     """
     checkpoint = folder / manifest.checkpoint.path
     root = checkpoint if checkpoint.is_dir() else checkpoint.parent
