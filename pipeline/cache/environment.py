@@ -154,7 +154,7 @@ def is_packages_folder(folder: Path) -> bool:
 
 
 def is_installed_code(path: str) -> bool:
-    """Return whether the path belongs to Python, a package or the system; it need not exist."""
+    """Return whether the path, by its name alone, belongs to Python, a package or the system."""
     return (
         path.startswith(_SYSTEM_FOLDERS) or is_standard_library(path) or is_installed_package(path)
     )

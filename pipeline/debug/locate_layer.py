@@ -292,7 +292,7 @@ def _guilty_record(
 def _with_missing(
     layers: LayerComparer, told: Localisation, missing: MissingOperation
 ) -> Localisation:
-    """Make the layer that the artifact lacks the guilty one, at its own line."""
+    """Name the layer without a counterpart in the artifact as the guilty one, at its own line."""
     value, module = missing.value, missing.module
     owner = next((one for one in layers.values if one.module == module), value)
     first, *others = told.layers

@@ -48,10 +48,11 @@ class RejectionScene:
 def add_guilty_layer(
     manifest: Manifest, name: str, target: Target, scene: RejectionScene
 ) -> Manifest:
-    """Locate the guilty layer of the named artifact, write it to the manifest and return that.
+    """Locate the guilty layer of the named artifact and return the manifest that records it.
 
-    Return the manifest unchanged if values were not the reason for the rejection, or if the
-    artifact cannot be probed. Errors of the search become notes: the verdict does not change.
+    The manifest is also written. It stays unchanged if values were not the reason for the
+    rejection, or if the artifact cannot be probed. Errors of the search become notes: the verdict
+    does not change.
     """
     artifact = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
