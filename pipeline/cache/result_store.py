@@ -1,4 +1,4 @@
-"""A content-addressed store of results, with garbage collection and an integrity check."""
+"""A content-addressed store of results, with garbage collection and integrity checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache key of a step: one SHA-256 over everything it depends on before it runs.
+"""The cache key of a step: a SHA-256 over everything that it depends on before it runs.
 
 Files that the user's code reads during the run are tracked in dependencies.py.
 """
@@ -36,7 +36,7 @@ FIELDS_OF_EVERY_STEP = (
 FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # depending on the precision of the step
 FIELDS_OF_NO_STEP = (
     "out", "discards", "cache", "cache_limit", "resume",
-    "parent",  # an order that starts from a converted model has no keys
+    "parent",  # a request that starts from a converted model has no keys
     *(one.field for one in specs_of(ConversionOptions) if not one.rebuilds),
 )  # fmt: skip
 _ON_DISK_ONLY = ("timing_cache",)  # a file that every build changes, without effect on results

@@ -1,4 +1,4 @@
-"""The files of a result store: paths, lock, encoded entries, and the listing for users."""
+"""The layout of a result store: paths, lock, encoded entries and the list of results."""
 
 from __future__ import annotations
 

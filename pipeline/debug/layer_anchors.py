@@ -1,4 +1,4 @@
-"""Which tensor of an artifact is which value of eager, by module scope, order and shape."""
+"""Match tensors of an artifact with eager's values, by module scope, order and shape."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ...core.target_extensions import Probe, ProbeNode, TensorForm
 
 @dataclass(frozen=True, kw_only=True)
 class Anchor:
-    """A tensor of the artifact that should be what a module of eager's gave.
+    """A tensor of the artifact and the eager module output that it corresponds to.
 
-    `place` is the tensor's rank in the order of execution.
+    `place` is the rank of the tensor's node in execution order.
     """
 
     tensor: str
@@ -32,16 +32,16 @@ def find_anchors(
     values: Sequence[TracedTensor],
     names: Sequence[str],
 ) -> tuple[Anchor, ...]:
-    """One anchor for each module call that the artifact has a tensor for, in order of execution.
+    """Return one anchor per module call that has a tensor in the artifact, in execution order.
 
-    Where several modules end in the same tensor, the innermost one stands for it.
+    Where several modules end in the same tensor, the innermost module gets the anchor.
 
     Args:
         probe: the artifact.
-        nodes: its own, by eager's modules.
-        forms: of its tensors.
-        values: eager's.
-        names: of eager's outputs, in the order of the model's own.
+        nodes: its nodes, with eager's module paths.
+        forms: the shapes and dtypes of its tensors.
+        values: the values that eager computed.
+        names: the names of eager's outputs, in the model's order.
     """
     graph = _AnchorGraph(probe, nodes, forms)
     by_order = {value.order: value for value in values}
@@ -54,14 +54,14 @@ def find_anchors(
                 inner = value if value.same is None else by_order[value.same]
                 anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
-                # a name says more than a scope: what is missing at the end leaves the output's name
+                # names outrank scopes: an output keeps its name when the last operation is missing
                 if known is None or not path or _scope_depth(known) <= _scope_depth(anchor):
                     found[tensor] = anchor
     return _last_per_value(sorted(found.values(), key=lambda one: one.place))
 
 
 def _last_per_value(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
-    """One tensor for each value, the last: what comes before it is not yet that value."""
+    """Keep the last tensor of each value: the ones before it are intermediate results."""
     last = {anchor.value.order: anchor for anchor in anchors}
     return tuple(anchor for anchor in anchors if last[anchor.value.order] is anchor)
 
@@ -71,7 +71,7 @@ def _scope_depth(anchor: Anchor) -> int:
 
 
 def _calls_by_module(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]]:
-    """The outputs of each module, call by call."""
+    """Group the outputs of each module by call."""
     found: dict[str, dict[int, list[TracedTensor]]] = defaultdict(lambda: defaultdict(list))
     for value in values:
         if not value.operation:
@@ -80,7 +80,7 @@ def _calls_by_module(values: Sequence[TracedTensor]) -> dict[str, list[list[Trac
 
 
 class _AnchorGraph:
-    """The artifact's nodes by module, and who reads what."""
+    """The artifact's nodes by module, and the readers of each tensor."""
 
     def __init__(
         self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, TensorForm]
@@ -98,7 +98,7 @@ class _AnchorGraph:
                 self._by_module[path].append(node)
 
     def scopes(self, path: str, calls: int) -> list[list[ProbeNode]]:
-        """The nodes below a module, a list a call; none where they do not split evenly."""
+        """Split the nodes below a module by call; return no scopes if they do not split evenly."""
         nodes = self._by_module.get(path, [])
         if calls == 1:
             return [nodes]
@@ -112,7 +112,7 @@ class _AnchorGraph:
     def ends(
         self, scope: list[ProbeNode], leaves: list[TracedTensor]
     ) -> Iterator[tuple[str, TracedTensor]]:
-        """The tensors with which a scope ends, beside the values that they should be."""
+        """Yield the tensors at the end of a scope with the values that they correspond to."""
         inside = {node.name for node in scope}
         made = [out for node in scope for out in node.outputs]
         ends = [
@@ -132,7 +132,7 @@ class _AnchorGraph:
     def outputs(
         self, probe: Probe, names: Sequence[str], leaves: list[TracedTensor]
     ) -> Iterator[tuple[str, TracedTensor]]:
-        """The artifact's outputs beside the model's own, by name."""
+        """Match the artifact's outputs with the model's by name."""
         if len(names) != len(leaves):
             return
         for name, leaf in zip(names, leaves, strict=True):
@@ -145,18 +145,17 @@ class _AnchorGraph:
         return form is not None and form.shape == leaf.shape and is_comparable(form, leaf)
 
     def anchor(self, tensor: str, value: TracedTensor) -> Anchor:
-        """The anchor at a tensor."""
         node = self._makers[tensor]
         return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
 
 
 def is_comparable(form: TensorForm, value: TracedTensor) -> bool:
-    """Whether both hold floating-point numbers, or both integers or bools."""
+    """Return whether both are floating-point, or both are integers or bools."""
     return (form.is_floating and value.is_floating) or (form.discrete and value.discrete)
 
 
 def _parents_of_module(module: str) -> Iterator[str]:
-    """The model itself, `a`, `a.b`, ... for `a.b.c`."""
+    """Yield the model's empty path, then `a`, `a.b` and `a.b.c` for `a.b.c`."""
     yield ""
     parts = module.split(".") if module else []
     for end in range(1, len(parts) + 1):
@@ -170,15 +169,15 @@ _MAX_SCOPE = 64  # names in a scope
 def resolve_scopes(
     nodes: Sequence[ProbeNode], modules: Collection[str], called: Collection[str]
 ) -> tuple[ProbeNode, ...]:
-    """The nodes, each with the path of eager's module that its scope means.
+    """Replace the scope of each node by the path of the eager module that it denotes.
 
-    A scope that means none of them, or several, is left as it is; the module that the node's
-    weights are named after stands for it, and for one that is missing.
+    If a scope is missing, unknown or ambiguous, use the module that the node's weights are named
+    after; without one, leave the scope unchanged.
 
     Args:
-        nodes: of the artifact.
+        nodes: the nodes of the artifact.
         modules: the paths of eager's modules.
-        called: those of them that were called: lists of modules are not.
+        called: the paths of modules that eager called; containers such as `ModuleList` are not.
     """
     known = frozenset(modules)
     passed_over = known - frozenset(called)
@@ -193,7 +192,7 @@ def resolve_scopes(
             found = {path: None for path in found if owner == path or owner.startswith(f"{path}.")}
         if len(found) == 1 and scope:
             return next(iter(found))
-        inner = owner.partition(".")[2]  # a wrapper's attribute before it
+        inner = owner.partition(".")[2]  # without the attribute of a wrapper
         return next((one for one in (owner, inner) if one and one in known), scope)
 
     def resolved(node: ProbeNode) -> ProbeNode:
@@ -206,7 +205,7 @@ def resolve_scopes(
 def _iter_matching_paths(
     names: Sequence[str], path: str, known: Collection[str], lists: Collection[str]
 ) -> Iterator[str]:
-    """The paths that names may mean below a path; what is exact hides what is not."""
+    """Yield the paths below `path` that the names may denote; an exact match hides inexact ones."""
     if not names:
         yield path
         return

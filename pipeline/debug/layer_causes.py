@@ -1,6 +1,6 @@
-"""Why a layer is wrong, as far as the evidence shows it.
+"""Explain why a layer is wrong.
 
-Precision, quantizer ranges, weights, frozen values, scaling.
+Causes are the precision, quantizer ranges, weights, frozen values and scaling.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from .weight_differences import find_differing_weight
 
 _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 
-_MIN_GAIN_DB = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
+_MIN_GAIN_DB = 20.0  # dB that an explanation must be closer to the artifact than eager is
 _SATURATED_SHARE = 0.001  # of the elements
 _SCALE_TOLERANCE = 1e-4
-_NAMED = 4  # nodes or modules in one message
+_NAMED = 4  # nodes or modules that one message names
 Explanation: TypeAlias = Callable[[Culprit, LayerComparer, Precision], str]
 
 
 def user_function_cause(culprit: Culprit, layers: LayerComparer, written: Mapping[str, str]) -> str:
-    """That the guilty operation is one that the user's own function wrote; empty where not.
+    """Blame the function of `--custom-op` if it implements the guilty operation.
 
-    `written` is the function of each operator, `ns::op`: nothing else can have made it wrong.
+    `written` maps each operator `ns::op` to its function. No other cause applies to such an
+    operator. Return an empty string if the operation is not among them.
     """
     operation = _find_operation(culprit.value, layers) if written else None
     name = "" if operation is None else "::".join(str(operation.function).split(".")[:2])
@@ -43,7 +44,7 @@ def user_function_cause(culprit: Culprit, layers: LayerComparer, written: Mappin
 
 
 def find_cause(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
-    """The first explanation that the numbers bear out."""
+    """Return the first explanation that the values support; empty if there is none."""
     if culprit.body is not None:
         return _inside(
             culprit, layers, culprit.body, _first(_OF_BODIES, culprit, layers, precision)
@@ -67,7 +68,7 @@ def _first(
 
 
 def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str) -> str:
-    """That the fault is in a loop or a branch, which runs as one, with what was seen of it."""
+    """Locate the fault in a loop or branch, which runs as a unit; `seen` is the cause, if found."""
     kind = "branch" if body.operator == "If" else "loop"
     place = f"inside the {kind} {body.name}"
     if seen:
@@ -86,7 +87,7 @@ def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str)
 
 
 def _explain_overflow(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
-    """Half precision cannot hold what eager computes here."""
+    """Report overflow or underflow of float16."""
     import numpy as np
 
     if not _is_in_half(culprit, precision) or culprit.value.discrete:
@@ -116,19 +117,19 @@ def _explain_overflow(culprit: Culprit, layers: LayerComparer, precision: Precis
 
 
 def _is_in_half(culprit: Culprit, precision: Precision) -> bool:
-    """Whether these nodes round to half."""
+    """Return whether the nodes round to half precision."""
     return precision is Precision.FP16 or any(node.half for node in culprit.nodes)
 
 
 def _explain_lower_precision(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
-    """A part computed in half within a model that is not."""
+    """Report a part that computes in half precision in an FP32 model."""
     if precision is not Precision.FP32 or not _is_in_half(culprit, precision):
         return ""
     return f"computed in half precision ({culprit.node.name}) in a model of {precision}"
 
 
 def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
-    """A quantizer whose scale does not reach what eager's values reach."""
+    """Report a quantizer whose range does not cover eager's values."""
     import numpy as np
 
     reaches = [(node, layers.probe.reach(node)) for node in culprit.nodes]
@@ -152,7 +153,7 @@ def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Prec
 
 
 def _inner_arrays(culprit: Culprit, layers: LayerComparer) -> Mapping[str, Array]:
-    """What the culprit's nodes make of eager's values, tensor by tensor."""
+    """Run the culprit's nodes on eager's values and return their floating-point tensors."""
     made = [
         out
         for node in culprit.nodes
@@ -170,7 +171,7 @@ def _explain_weights(culprit: Culprit, layers: LayerComparer, precision: Precisi
 
 
 def _explain_variant(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
-    """Eager's own operation, made in another way, gives what the artifact gives."""
+    """Find a variant of eager's operation whose result is close to the artifact's."""
     operation = _find_operation(culprit.value, layers)
     if operation is None or culprit.local is None:
         return ""
@@ -189,7 +190,7 @@ def _explain_variant(culprit: Culprit, layers: LayerComparer, precision: Precisi
 
 
 def _find_operation(value: TracedTensor, layers: LayerComparer) -> TracedCall | None:
-    """The operation that gives a value; of a module's output, its last one."""
+    """Return the operation that computes a value; for a module's output, its last operation."""
     order = value.order
     if not value.operation:
         inside = [
@@ -207,7 +208,7 @@ def _find_operation(value: TracedTensor, layers: LayerComparer) -> TracedCall | 
 
 
 def _explain_frozen(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
-    """The artifact's values do not depend on the input, eager's do."""
+    """Report a value that is constant in the artifact but depends on the input in eager."""
     if any(node.inputs for node in culprit.nodes):
         return ""
     return (
@@ -217,7 +218,7 @@ def _explain_frozen(culprit: Culprit, layers: LayerComparer, precision: Precisio
 
 
 def _explain_scaling(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:  # noqa: ARG001 - one form
-    """The result is eager's times a number: everywhere, or in one slice."""
+    """Report a result that is a multiple of eager's, or is wrong in a single slice."""
     import numpy as np
 
     if culprit.value.discrete:
@@ -237,7 +238,7 @@ def _explain_scaling(culprit: Culprit, layers: LayerComparer, precision: Precisi
 
 
 def _counted(made: Array, expected: Array) -> str:
-    """How many integers or bools are not eager's, and the first of them."""
+    """Count the integers or bools that differ from eager's, and show the first one."""
     import numpy as np
 
     if made.shape != expected.shape:
@@ -253,7 +254,7 @@ def _counted(made: Array, expected: Array) -> str:
 
 
 def _wrong_slices(made: Array, expected: Array) -> Iterator[str]:
-    """The one slice of an axis that is wrong, where it is one alone."""
+    """Describe the single wrong slice of an axis, for each axis that has one."""
     import numpy as np
 
     gap = (made - expected) ** 2
@@ -263,7 +264,7 @@ def _wrong_slices(made: Array, expected: Array) -> Iterator[str]:
         others = tuple(one for one in range(made.ndim) if one != axis)
         share = gap.sum(axis=others) / max(float(gap.sum()), 1e-300)
         worst = int(share.argmax())
-        if share[worst] > 0.9999:  # noqa: PLR2004 - what rounding puts elsewhere
+        if share[worst] > 0.9999:  # noqa: PLR2004 - rounding errors lie in the other slices
             yield (
                 f"only index {worst} of axis {axis} (of {made.shape[axis]}) is wrong: "
                 f"norm {np.sqrt((made.take(worst, axis) ** 2).sum()):.4g} instead of "
@@ -274,7 +275,7 @@ def _wrong_slices(made: Array, expected: Array) -> Iterator[str]:
 _OF_BODIES: Sequence[Explanation] = (
     _explain_overflow,
     _explain_weights,
-)  # what is seen without a look inside
+)  # these do not look inside
 _EXPLANATIONS: Sequence[Explanation] = (
     _explain_overflow,
     _explain_saturation,

@@ -1,4 +1,4 @@
-"""Runs eager and an artifact side by side on one feed and compares their tensors."""
+"""Run eager and an artifact on one feed and compare their tensors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .layer_anchors import Anchor, find_anchors, resolve_scopes
 
 
 class LayerComparer:
-    """One artifact, one feed and eager's values on it.
+    """An artifact and eager's values on one feed.
 
-    `memory` is the most bytes of activations that were held at once, `limit` what it keeps to
-    where a single layer's own tensors allow it. `more` says whether there is time for another run.
+    `memory` is the peak size of activations in bytes. It stays within `limit`, unless the tensors
+    of a single layer exceed it. `more` returns whether there is time for another run.
     """
 
     def __init__(  # noqa: PLR0913 - both sides, the feed, and three bounds
@@ -40,12 +40,12 @@ class LayerComparer:
     ) -> None:
         self.eager, self.probe, self.feed, self.scale = eager, probe, feed, scale
         self._more = more
-        self.ended = False  # whether something was left out for want of time
+        self.ended = False  # whether the time limit cut the search short
         self.memory = 0
         self.eager_runs = 0
         self._limit = limit
         self._cached: dict[int, Array] = {}
-        self._others: dict[int, list[Array]] = {}  # eager's integers with all off by roundoff
+        self._others: dict[int, list[Array]] = {}  # eager's integers under perturbation
         first = self.tape()
         self.values: Sequence[TracedTensor] = first.values
         self.outputs = first.outputs
@@ -61,18 +61,18 @@ class LayerComparer:
 
     @property
     def named_by(self) -> str:
-        """How the artifact's operators are matched with modules."""
+        """What matches the artifact's operators with modules: scopes, weights or values."""
         if self.scoped:
             return "scopes"
         return "weights" if any(self.named) else "values"
 
     @property
     def watched(self) -> bool:
-        """Whether anything inside eager was seen; nothing is of a script."""
+        """Whether values inside eager were recorded; a script allows none."""
         return any(value.operation or value.module for value in self.values)
 
     def within_limit(self, values: Iterable[TracedTensor]) -> list[TracedTensor]:
-        """As many of these as may be held at once, the first at least."""
+        """Return as many of the first values as the memory limit allows, at least one."""
         found: list[TracedTensor] = []
         size = 0
         for value in values:
@@ -83,29 +83,29 @@ class LayerComparer:
         return found
 
     def more(self) -> bool:
-        """Whether there is time for one more run; once there is none, there never is again."""
+        """Return whether there is time for another run; once False, it stays False."""
         self.ended = self.ended or not self._more()
         return not self.ended
 
     def tape(
         self, arrays: Collection[int] = (), operations: Collection[int] = ()
     ) -> ActivationTape:
-        """Run eager once more, keeping what is asked for."""
+        """Run eager again and record the given arrays and operations."""
         self.eager_runs += 1
         return record_activations(self.eager, self.feed, arrays=arrays, operations=operations)
 
     @property
     def orders(self) -> dict[str, int]:
-        """The order of eager's value by the tensor that it is anchored to."""
+        """The order of eager's value for each anchored tensor."""
         return {tensor: anchor.value.order for tensor, anchor in self.by_tensor.items()}
 
     def drop(self, tensors: Collection[str]) -> None:
-        """These tensors are not what eager's modules gave after all."""
+        """Remove the anchors of these tensors, which do not correspond to eager's values."""
         self.anchors = tuple(a for a in self.anchors if a.tensor not in tensors)
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
 
     def reads(self, anchor: Anchor) -> tuple[Anchor, ...]:
-        """The anchors at which the part that ends in this one begins."""
+        """Return the anchors at which the part that ends in this one starts."""
         return tuple(
             self.by_tensor[name]
             for name in sorted(self._cuts(anchor.tensor), key=self.rank)
@@ -113,15 +113,15 @@ class LayerComparer:
         )
 
     def followers(self, anchor: Anchor) -> tuple[Anchor, ...]:
-        """The anchors whose parts begin at this one."""
+        """Return the anchors whose parts start at this one."""
         return tuple(one for one in self.anchors if anchor.tensor in self._cuts(one.tensor))
 
     def segment(self, anchor: Anchor) -> tuple[ProbeNode, ...]:
-        """The nodes of the part that ends in this anchor, in order."""
+        """Return the nodes of the part that ends in this anchor, in execution order."""
         return self.between(self._cuts(anchor.tensor), anchor.tensor)
 
     def between(self, given: Collection[str], tensor: str) -> tuple[ProbeNode, ...]:
-        """The nodes that a tensor needs when these are given, in order."""
+        """Return the nodes that compute `tensor` from `given`, in execution order."""
         found: dict[str, ProbeNode] = {}
         waiting = [tensor]
         while waiting:
@@ -138,15 +138,15 @@ class LayerComparer:
         return {name for node in nodes for name in node.inputs if name in given}
 
     def rank(self, tensor: str) -> int:
-        """The place of a tensor's node in the order of execution; -1 of an input."""
+        """Return the place of a tensor's node in execution order; -1 for an input."""
         node = self.makers.get(tensor)
         return -1 if node is None else self.place[node.name]
 
     def blocks(self, anchors: Iterable[Anchor]) -> Iterator[tuple[Anchor, ...]]:
-        """The anchors in order, cut so that what a block holds at once keeps to the limit.
+        """Split the anchors, in order, into blocks whose arrays fit into the memory limit.
 
-        It holds eager's values that go in and come out, and the artifact's twice: fed with
-        eager's values, and as it runs.
+        A block's arrays are eager's inputs and results, and the artifact's results twice: on
+        eager's values and in a run of the whole artifact.
         """
         block: list[Anchor] = []
         held: dict[str, int] = {}
@@ -164,7 +164,7 @@ class LayerComparer:
     def inputs_of(
         self, anchors: Iterable[Anchor], *, also: Iterable[Anchor] = ()
     ) -> dict[str, Array]:
-        """Eager's values at the beginnings of these parts, and at `also`; the feed among them."""
+        """Return the feed and eager's values at the starts of these parts and at `also`."""
         needed = {one.tensor: one for anchor in anchors for one in self.reads(anchor)}
         needed.update({one.tensor: one for one in also})
         arrays = self.arrays({one.value.order for one in needed.values()})
@@ -172,19 +172,19 @@ class LayerComparer:
         return {**self.feed, **given}
 
     def arrays(self, orders: Collection[int]) -> dict[int, Array]:
-        """Eager's arrays by order; what is known is not computed again while it may be held."""
+        """Return eager's arrays by order; compute only those that are not cached."""
         missing = set(orders) - set(self._cached)
         if missing:
             known = self._kept(set(orders))
-            self._cached = known  # what goes is gone before more comes
+            self._cached = known  # free memory before the next run
             self._cached = {**known, **self.tape(arrays=missing).arrays}
         self.count(self._cached.values())
         return {order: self._cached[order] for order in orders}
 
     def _kept(self, orders: set[int]) -> dict[int, Array]:
-        """What is known and asked for; all that is known, where the limit has room for both.
+        """Return the cached arrays to keep: all if both fit into the limit, else the given ones.
 
-        A block's own arrays may take half of the limit: the artifact's come beside them.
+        A block's arrays may use half of the limit: the artifact's arrays use the other half.
         """
         both = sum(value.size for value in self.values if value.order in {*self._cached, *orders})
         if 2 * both <= self._limit:
@@ -192,23 +192,22 @@ class LayerComparer:
         return {order: array for order, array in self._cached.items() if order in orders}
 
     def _fit(self, tensor: str, array: Array) -> Array:
-        """Eager's value in the dtype that the artifact has there."""
+        """Cast eager's value to the dtype of the artifact's tensor."""
         form = self.forms.get(tensor)
         return array if form is None else array.astype(form.dtype, copy=False)
 
     def fitted(self, tensor: str, array: Array) -> Array:
-        """An array in the dtype that the artifact has at a tensor."""
+        """Cast an array to the dtype of the artifact's tensor."""
         return self._fit(tensor, array)
 
     def count(self, *groups: Iterable[Array]) -> None:
-        """Note what is held at once."""
+        """Update the peak memory with arrays that exist at the same time."""
         self.memory = max(self.memory, sum(a.nbytes for group in groups for a in group))
 
     def gap(self, value: TracedTensor, expected: Array, made: Array) -> float | None:
-        """How far a tensor is from eager's value in dB; of integers and bools, without ties.
+        """Return the SQNR in dB of a tensor to eager's value; ignore ties of integers and bools.
 
-        Of these, what eager itself gives otherwise when it is off by roundoff is left out, as the
-        verdict on an output does.
+        A tie is a value that changes in eager under perturbation, as in the verdict on an output.
         """
         import numpy as np
 
@@ -219,7 +218,7 @@ class LayerComparer:
         return finite_sqnr(expected, np.where(marks, expected, made))
 
     def settle(self, orders: Collection[int]) -> None:
-        """Draw eager's integers with weights and inputs off by roundoff, for `gap`."""
+        """Draw eager's integers under perturbation of weights and inputs, for `gap`."""
         missing = set(orders) - set(self._others)
         if not missing:
             return
@@ -232,9 +231,9 @@ class LayerComparer:
                         self.eager, self.feed, sign * self.scale.off, seed, missing
                     )
                 except CheckpointError:
-                    continue  # a model that checks the range of its inputs
+                    continue  # the model checks the range of its inputs
                 if len(tape.values) != len(self.values):
-                    continue  # it took another branch: its values are others
+                    continue  # the model took another branch
                 for order, array in tape.arrays.items():
                     drawn[order].append(array)
         self._others.update(drawn)
@@ -244,11 +243,11 @@ class LayerComparer:
         return self._others[order]
 
     def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
-        """What remains of a part's result when its inputs move by a rounding step."""
+        """Return the SQNR in dB of a part's result when its inputs change by a rounding step."""
         return finite_sqnr(made, self.moved(anchor, given))
 
     def moved(self, anchor: Anchor, given: dict[str, Array]) -> Array:
-        """A part's result when its inputs move by a rounding step."""
+        """Return a part's result when its inputs change by a rounding step."""
         import numpy as np
 
         draw = np.random.default_rng(0)
@@ -264,19 +263,19 @@ class LayerComparer:
         return self.probe.part(moved, [anchor.tensor])[anchor.tensor]
 
 
-WORST_DB = -200.0  # dB, for what is not finite where eager is, or has another shape
-_FILL = 1e4  # a value this large that both have is a mask's, and would drown the rest
+WORST_DB = -200.0  # dB, for non-finite values where eager is finite, or for another shape
+_FILL = 1e4  # equal values this large belong to a mask and would dominate the signal
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionScale:
-    """What a precision explains, in dB.
+    """The errors that a precision explains, in dB.
 
-    A layer whose own error leaves less than `plain` is looked at. It is wrong when it is also
-    `margin` below what remains when its inputs are moved by `step`, a part of themselves: some
-    layers magnify whatever comes in. `odd` is how far below its neighbours a layer may lie. Above
-    `quiet` nothing is heard of an error in what comes before. `off` is by what share weights and
-    inputs are moved to see which integers roundoff decides.
+    A layer whose own SQNR is below `plain` is a suspect. It is wrong if its SQNR is also `margin`
+    below its noise floor, the SQNR under a relative change `step` of its inputs: some layers
+    amplify any input error. `odd` is how far below the median a layer's SQNR may lie. Above
+    `quiet`, errors of earlier layers have no effect. `off` is the relative perturbation of weights
+    and inputs that shows which integers roundoff decides.
     """
 
     plain: float
@@ -287,9 +286,9 @@ class PrecisionScale:
     off: float
 
 
-# `step` is the unit of rounding (of float32 2^-22: sums of many terms; of INT8 one step of 128).
-# The others were set by hand. What FP32's find, and what they name of good conversions, is counted
-# by benchmarks/debug.py (see docs/debug.md); FP16, BF16 and INT8 it does not measure.
+# `step` is the unit of rounding (float32: 2^-22, for sums of many terms; INT8: one step of 128).
+# The others were set by hand. benchmarks/debug.py counts the faults that the FP32 values find and
+# the false alarms on good conversions (see docs/debug.md); it does not measure the others.
 PRECISION_SCALES = {
     Precision.FP32: PrecisionScale(
         plain=120.0,
@@ -327,10 +326,10 @@ PRECISION_SCALES = {
 
 
 def finite_sqnr(reference: Array, other: Array) -> float | None:
-    """Signal to noise in dB over what is finite in both; None where there is no difference.
+    """Return the SQNR in dB over the values that are finite in both; None if they are equal.
 
-    What is not finite in one alone, or another shape, is the worst there is. Large values that
-    both have to the bit are masks, and left out.
+    Return `WORST_DB` for another shape, or for non-finite values where `reference` is finite.
+    Ignore large equal values: they belong to masks.
     """
     import numpy as np
 
@@ -350,11 +349,11 @@ def finite_sqnr(reference: Array, other: Array) -> float | None:
 
 
 def worse_sqnr(one: float | None, two: float | None) -> float | None:
-    """The worse of two ratios, None standing for no error."""
+    """Return the lower of two ratios; None stands for no error."""
     known = [value for value in (one, two) if value is not None]
     return min(known, default=None)
 
 
 def is_below(value: float | None, limit: float) -> bool:
-    """Whether a ratio is worse than a limit."""
+    """Return whether a ratio is below the limit; None stands for no error."""
     return value is not None and value < limit

@@ -1,4 +1,4 @@
-"""From a model file to its Localisation: opens the eager side, locates the layer, records it."""
+"""Locate the guilty layer of a model file: open eager, run the search, record the result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ from .locate_layer import worst_reference as worst_among
 
 @dataclass(frozen=True, kw_only=True)
 class DebugOptions:
-    """How to look: `feed` is a feed's name (None: the artifact's worst), `memory` in bytes.
+    """Options of the search: the name of a feed (None: the artifact's worst), memory in bytes.
 
-    `out` is where the reproducer goes; None is the folder of the manifest, else none is written.
+    `out` is the folder of the reproducer; None uses the folder of the manifest, and without a
+    manifest writes no reproducer.
     """
 
     feed: str | None = None
@@ -55,19 +56,19 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     precision: Precision | None = None,
     moved: Moved | None = None,
 ) -> Localisation:
-    """Name the layer of one model file that first leaves eager.
+    """Name the first layer of a model file that differs from eager.
 
-    Where a manifest knows the file, also as one that it rejected, the result is written there,
-    unless another eager side or precision than the recorded one is given.
+    If a manifest records the file, even as rejected, the result is written there, unless another
+    eager side or precision than the recorded one is given.
 
     Args:
         path: the model file.
-        source: the eager side; None takes the one that a manifest records.
-        tell: listens to progress.
-        looking: feed, memory and the folder of the reproducer.
-        judging: how many feeds, from which seed, on which device the worst is looked for.
-        precision: what the file computes in; None is as recorded, else as the file says.
-        moved: where a recorded checkpoint and samples are now.
+        source: the eager side; None uses the one that the manifest records.
+        tell: the listener for progress events.
+        looking: the feed, memory and folder of the reproducer.
+        judging: the number of feeds, the seed and the device for the search of the worst feed.
+        precision: the precision of the file; None uses the recorded one, else infers it.
+        moved: the new paths of a recorded checkpoint and samples.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -77,7 +78,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
     check_program_trust(path, target, trust=trusted)
     record = _find_record(path)
-    other = source is not None or precision is not None  # than the verdict on record is about
+    other = source is not None or precision is not None  # the recorded verdict does not apply
     out = looking.out or (None if record is None else record.folder)
     with temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
@@ -104,7 +105,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
 
 
 def _read_recorded_verdict(record: RecordedArtifact | None) -> bool | None:
-    """The recorded verdict on a file; None where there is none, or the file was changed since."""
+    """Return whether the file passed; None without a verdict or if the file has changed since."""
     if record is None or describe_changed_file(record.artifact, record.folder):
         return None
     verdict = record.manifest.verdict_of(record.artifact.name)
@@ -112,7 +113,7 @@ def _read_recorded_verdict(record: RecordedArtifact | None) -> bool | None:
 
 
 def _note_frozen_branches(found: Localisation, artifact: Artifact) -> Localisation:
-    """With a note on the branches that the capture froze: no layer is to blame for these."""
+    """Add a note about branches that the capture froze: they are not a layer's fault."""
     if not artifact.frozen:
         return found
     note = (
@@ -123,13 +124,13 @@ def _note_frozen_branches(found: Localisation, artifact: Artifact) -> Localisati
 
 
 def _read_custom_ops(manifest: Manifest) -> dict[str, str]:
-    """The functions that wrote operators, as the order has them: `NS::OP=PKG.MOD:FN ...`."""
+    """Return the function of each custom operator, from `NS::OP=PKG.MOD:FN ...` in the request."""
     given = manifest.order.get("custom_op", "").split()
     return {one.partition("=")[0]: one.partition("=")[2] for one in given}
 
 
 def _probe_target(path: Path) -> Probed:
-    """The file's format, if its artifacts can be looked into.
+    """Return the format of the file if its artifacts can be probed.
 
     Raises:
         UsageError: they cannot.
@@ -149,7 +150,7 @@ def _probe_target(path: Path) -> Probed:
 
 
 def _find_record(path: Path) -> RecordedArtifact | None:
-    """What the manifest beside the file, or above `rejected/`, says of it."""
+    """Find the file in the manifest beside it, or beside its `rejected/` folder."""
     for folder in (path.parent, path.parent.parent):
         if folder != path.parent and path.parent.name != REJECTED_FOLDER:
             continue
@@ -163,7 +164,7 @@ def _find_record(path: Path) -> RecordedArtifact | None:
 
 
 def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None) -> Precision:
-    """As recorded; else 8-bit layers make it INT8, and half weights FP16 or BF16."""
+    """Return the recorded precision; else INT8 for 8-bit layers, FP16 or BF16 for half weights."""
     if record is not None:
         return record.artifact.precision
     inspection = target.inspect(path)
@@ -181,9 +182,9 @@ def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None
 def _record_localisation(
     result: Localisation, record: RecordedArtifact, path: Path, out: Path | None
 ) -> Localisation:
-    """The result, written into the manifest: one for each artifact.
+    """Write the result to the manifest, in place of the artifact's previous one.
 
-    A file that was changed after it was recorded is not the artifact any more: nothing is written.
+    Do not write it if the file has changed since it was recorded: it is another artifact.
     """
     if out is not None and result.reproducer and out.resolve() != record.folder.resolve():
         result = replace(result, reproducer=str((out / result.reproducer).resolve()))
@@ -196,12 +197,12 @@ def _record_localisation(
     return result
 
 
-_TENFOLD_DB = 20.0  # dB
+_TENFOLD_DB = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedArtifact:
-    """What a manifest says of a file; `folder` is the manifest's."""
+    """The record of a file in the manifest of `folder`."""
 
     folder: Path
     manifest: Manifest
@@ -209,7 +210,7 @@ class RecordedArtifact:
 
     @property
     def worst(self) -> WorstFeed | None:
-        """The worst feed that was kept, if the file is still the one that it was kept of."""
+        """The worst feed, if its file exists and the artifact has not changed."""
         worst = get_worst_feed(self.manifest, self.artifact)
         if worst is None or not (self.folder / worst.file).is_file():
             return None
@@ -218,7 +219,7 @@ class RecordedArtifact:
 
 @dataclass(frozen=True, kw_only=True)
 class LocaliseRequest:
-    """What is to be looked at: `feed` is a feed's name, None for the artifact's worst."""
+    """What to search, and how; `feed` is the name of a feed, None for the artifact's worst."""
 
     suspect: SuspectArtifact
     feed: str | None
@@ -229,7 +230,7 @@ class LocaliseRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class _UnopenedEager:
-    """The eager side before it is opened: `run` where it is the recorded one."""
+    """The eager side before it is opened; `run` is set if it is the recorded one."""
 
     source: Source
     checkpoint: Checkpoint
@@ -248,14 +249,14 @@ class _UnopenedEager:
 def open_for_localising(
     asked: LocaliseRequest, source: Source | None, moved: Moved
 ) -> tuple[EagerReference, str]:
-    """Eager with the feed to look at among its references, and that feed's name.
+    """Open eager with the feed to search as a reference, and return that feed's name.
 
-    The feed that a manifest keeps as the artifact's worst is taken as it is, one that a search
-    found too. Where none is kept, the worst is looked for: among the basic feeds and held-out
-    samples, and among all where the artifact is right on those.
+    A worst feed that the manifest keeps is used as it is, even if a search found it. Otherwise
+    the worst is chosen among the basic feeds and held-out samples or, if the artifact is correct
+    on those, among all feeds.
 
     Raises:
-        UsageError: nothing says what eager is, or no feed has the name.
+        UsageError: eager is unknown, or no feed has the name.
         ModelcError: eager or the artifact cannot be opened or run.
     """
     unopened = _find_eager(asked, source, moved)
@@ -269,21 +270,22 @@ def open_for_localising(
     eager, name, ratio = _open_worst_feed(asked, unopened, lambda feed: feed.basic)
     if ratio < _clearly_wrong_db(asked.suspect.precision):
         return eager, name
-    del eager  # a large model is not held twice
+    del eager  # avoid two copies of a large model in memory
     eager, name, _ = _open_worst_feed(asked, unopened, None)
     return eager, name
 
 
 def _clearly_wrong_db(precision: Precision) -> float:
-    """In dB: with less than this the artifact is wrong on a feed, and no worse one is looked for.
+    """Return the SQNR in dB below which the artifact is wrong on a feed, which ends the search.
 
-    The table's limit, or ten times the error that a single layer may have, what is stricter.
+    This is the precision's limit, or ten times the allowed error of a single layer, whichever is
+    higher.
     """
     return max(tolerance_for(precision).min_sqnr, PRECISION_SCALES[precision].plain - _TENFOLD_DB)
 
 
 def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> _UnopenedEager:
-    """Where eager is: as it is given, or as the manifest says."""
+    """Find the eager side from the given source or the manifest."""
     record, progress = asked.record, asked.progress
     if source is not None and record is not None and not (source.inputs or source.samples):
         moved = replace(
@@ -326,10 +328,10 @@ def _refer_recorded_samples(
 
 
 def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) -> EagerReference:
-    """Eager on the feed of this name alone, drawn or held out.
+    """Open eager with the named feed, drawn or held out, as its only reference.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no feed has the name, or eager rejects it.
     """
     drawn: list[str] = []
 
@@ -353,7 +355,10 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
 def _open_worst_feed(
     asked: LocaliseRequest, unopened: _UnopenedEager, wanted: Callable[[NamedFeed], bool] | None
 ) -> tuple[EagerReference, str, float]:
-    """Eager on these feeds and on held-out samples; the worst that counts, its SQNR in dB."""
+    """Open eager on the feeds and held-out samples; return it, the worst feed and its SQNR in dB.
+
+    Feeds on which the artifact may be wrong do not count.
+    """
     eager = unopened.open(asked.progress, wanted)
     held_out = _refer_recorded_samples(unopened, eager, asked.progress)
     loose = loose_feeds(eager, held_out)

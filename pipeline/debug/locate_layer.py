@@ -1,4 +1,4 @@
-"""Locates the layer that first differs from eager, from the errors of all layers."""
+"""Locate the first layer that differs from eager, from the errors of all layers."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from .layer_errors import LayerErrors, measure_layers
 from .missing_operation import MissingOperation, describe_whole_fault, find_missing
 from .refine_culprit import Culprit, refine_anchor
 
-DEFAULT_MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
+DEFAULT_MEMORY = 2 << 30  # bytes of activations in memory, the default of --memory
 _LOCALISE_STEP = "find the layer"
-_SAME_DB = 0.1  # dB
+_SAME_DB = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuspectArtifact:
-    """An artifact to look into: `name` is for messages and records.
+    """An artifact to search; `name` is for messages and records.
 
-    `loose` are feeds on which it need not be right, such as those it was not calibrated for.
-    `passed` is the recorded verdict on it, None where there is none.
+    `loose` are feeds on which it may be wrong, such as those outside its calibration. `passed` is
+    the recorded verdict, None if there is none.
     """
 
     name: str
@@ -65,21 +65,21 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
     more: Callable[[], bool] = lambda: True,
     written: Mapping[str, str] | None = None,
 ) -> Localisation:
-    """Look into one artifact of an opened subject.
+    """Locate the guilty layer of an artifact.
 
     Args:
         suspect: the artifact.
-        eager: eager and its feeds.
-        progress: where progress is told.
-        feed: the name of a feed; None takes the one on which the artifact is worst.
-        memory: bytes of activations to hold at once.
-        out: where the reproducer goes (`debug/<node>/` in it); None writes none.
-        more: asked before each run; once it is false, the result is what was found until then,
-            with a note. A run that has begun ends.
-        written: by operator (`ns::op`), the function of the user's that wrote it in the artifact.
+        eager: the eager model and its feeds.
+        progress: receives the progress events.
+        feed: the name of a feed; None uses the feed with the worst SQNR.
+        memory: the limit on activations in memory, in bytes.
+        out: the folder for the reproducer (`debug/<node>/`); None writes none.
+        more: called before each run; after it returns False, no run starts, and the partial
+            result has a note.
+        written: the user's function that implements each operator (`ns::op`).
 
     Raises:
-        ModelcError: the artifact cannot be opened, run or looked into.
+        ModelcError: the artifact cannot be opened, run or probed.
     """
     began = time.monotonic()
     log = f"debug-{suspect.name.replace('/', '-')}"
@@ -123,7 +123,7 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
 def _choose_reference(
     suspect: SuspectArtifact, eager: EagerReference, feed: str | None
 ) -> ReferenceOutputs:
-    """The feed that was asked for, or the artifact's worst."""
+    """Return the named feed, or the artifact's worst."""
     if feed is not None:
         for reference in eager.references:
             if reference.feed.name == feed:
@@ -135,10 +135,10 @@ def _choose_reference(
 def worst_reference(
     suspect: SuspectArtifact, eager: EagerReference, references: Sequence[ReferenceOutputs]
 ) -> tuple[ReferenceOutputs, float]:
-    """The feed on which the artifact is worst, of those that count, and its SQNR in dB there.
+    """Return the feed with the worst SQNR, without the loose ones, and that SQNR in dB.
 
     Raises:
-        RunnerError: the runtime would not open or run it.
+        RunnerError: the runtime cannot open or run the artifact.
     """
     counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, eager.signature)
@@ -151,13 +151,13 @@ def worst_reference(
 def _reply(
     reference: ReferenceOutputs, runner: Runner, suspect: SuspectArtifact, eager: EagerReference
 ) -> ArtifactOutputs:
-    """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
+    """Run the artifact on a feed and mark the integers that roundoff decides."""
     reply = ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     return mark_undecided_replies([reference], [reply], suspect.precision, eager)[0]
 
 
 def _score_outputs(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
-    """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
+    """Return the worst SQNR in dB of a feed's outputs; a missing output counts as `WORST_DB`."""
     outputs = reply.outputs or {}
     ratios = [
         _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST_DB
@@ -174,7 +174,7 @@ def _ratio(eager: Array, other: Array, undecided: Array | None) -> float | None:
 
 
 def _first_culprit(layers: LayerComparer, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
-    """The first that roundoff does not explain, and notes on those before it that it does."""
+    """Return the first fault that roundoff does not explain, and notes on the ones before it."""
     ties: list[str] = []
     while found.guilty:
         culprit = refine_anchor(layers, found.guilty[0])
@@ -191,14 +191,14 @@ def _first_culprit(layers: LayerComparer, found: LayerErrors) -> tuple[Culprit |
 def _build_localisation(
     layers: LayerComparer, found: LayerErrors, culprit: Culprit | None, cause: str
 ) -> Localisation:
-    """The record: the guilty first, then the others by their own error."""
+    """Build the record: the guilty layer first, then the others by their own error."""
     ranked = sorted(layers.anchors, key=lambda a: _rank_error(found.local.get(a.tensor)))
     records = [_layer_record(layers, found, anchor) for anchor in ranked]
     notes = _find_changed_outputs(layers, found)
     guilty = ""
     if culprit is not None:
         guilty = culprit.module
-        mine = found.guilty[0].tensor  # its part held the guilty operation
+        mine = found.guilty[0].tensor  # this part contains the guilty operation
         kept = [
             layer for layer, anchor in zip(records, ranked, strict=True) if anchor.tensor != mine
         ]
@@ -235,9 +235,9 @@ def _progress_text(layers: LayerComparer, found: LayerErrors) -> str:
 
 
 def _find_changed_outputs(layers: LayerComparer, found: LayerErrors) -> list[str]:
-    """What reading inner tensors did to the artifact's own outputs, if that is more than roundoff.
+    """Note that reading inner tensors changed the artifact's outputs by more than roundoff.
 
-    A runtime fuses less when a tensor inside is read.
+    A runtime fuses fewer layers when inner tensors are read.
     """
     if found.changed is None or found.changed >= layers.scale.quiet:
         return []
@@ -272,7 +272,7 @@ def _layer_record(layers: LayerComparer, found: LayerErrors, anchor: Anchor) -> 
 def _guilty_record(
     layers: LayerComparer, found: LayerErrors, culprit: Culprit, cause: str
 ) -> Layer:
-    """The guilty layer, at the operation and the line that `refine_anchor` found."""
+    """Return the record of the guilty layer, at the operation and line of the culprit."""
     node, value = culprit.node, _seen_value(layers, culprit)
     file, line = (value.file, value.line) if value.file else _split_place(node.source)
     owner = next((v for v in layers.values if v.module == culprit.module), value)
@@ -292,7 +292,7 @@ def _guilty_record(
 def _with_missing(
     layers: LayerComparer, told: Localisation, missing: MissingOperation
 ) -> Localisation:
-    """The record with the layer whose counterpart is missing, at its own line, as the guilty."""
+    """Name the layer without a counterpart in the artifact as the guilty one, at its own line."""
     value, module = missing.value, missing.module
     owner = next((one for one in layers.values if one.module == module), value)
     first, *others = told.layers
@@ -303,7 +303,10 @@ def _with_missing(
 
 
 def _seen_value(layers: LayerComparer, culprit: Culprit) -> TracedTensor:
-    """The value whose line is told: of a loop without one of its own, the last computed in it."""
+    """Return the value whose line is reported.
+
+    For a loop without a value of its own, this is the last value computed inside it.
+    """
     body = culprit.body
     modules = () if body is None else body.inside or ()
     if culprit.value.module in modules:

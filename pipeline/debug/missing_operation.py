@@ -1,4 +1,4 @@
-"""Faults of no single layer: an operation that is left out, or an error of the whole artifact."""
+"""Find faults outside any single layer: a missing operation, or an error of the whole artifact."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from .refine_culprit import NEARLY, Culprit
 if TYPE_CHECKING:
     from .layer_errors import LayerErrors
 
-_MAX_PART_RUNS = 48  # runs of the part
-_MIN_PART_GAIN = 20.0  # dB by which the result must come nearer to eager's
+_MAX_PART_RUNS = 48  # runs of one part
+_MIN_PART_GAIN = 20.0  # dB that the SQNR of the result must rise
 
 
 @dataclass(frozen=True, kw_only=True)
 class MissingOperation:
-    """A value of eager's that is missing before or after the part that is wrong.
+    """A value of eager's that is missing before or after the wrong part.
 
-    `tensor` is what the artifact has in its place. `there` says that the artifact does compute the
-    value, elsewhere: it reads the wrong tensor. `after` is the order of what the tensor is.
+    `tensor` is the artifact's tensor in its place. With `there`, the artifact computes the value
+    elsewhere but reads the wrong tensor. `after` is the order of the eager value that `tensor`
+    equals.
     """
 
     value: TracedTensor
@@ -37,12 +38,12 @@ class MissingOperation:
 
     @property
     def module(self) -> str:
-        """Whose code the artifact lacks; of a wrong input, the one that reads it."""
+        """The module that the artifact lacks; with `there`, the one that reads a wrong tensor."""
         return self.culprit.module if self.there else self.value.module
 
     @property
     def cause(self) -> str:
-        """The missing operation, and the tensor that stands for its result."""
+        """A message that names the missing operation and the tensor in place of its result."""
         owner = self.value.module or "the model's forward"
         what = f"{self.value.operation or self.value.kind.rpartition('.')[2]} of {owner}"
         node = self.culprit.node
@@ -60,10 +61,10 @@ class MissingOperation:
 
 
 def find_missing(layers: LayerComparer, culprit: Culprit) -> MissingOperation | None:
-    """The value of eager's that the artifact leaves out, where that alone makes the part wrong.
+    """Find the value that the artifact omits, if this alone explains the wrong part.
 
-    Either the part gives eager's result once it is fed with a later value of eager's, or it gives
-    what eager has just before that result.
+    Either the part computes eager's result when it is fed with a later value of eager's, or its
+    result equals an eager value that precedes the expected one.
     """
     if culprit.body is not None or culprit.value.discrete:
         return None
@@ -74,10 +75,9 @@ def find_missing(layers: LayerComparer, culprit: Culprit) -> MissingOperation | 
 
 
 def _find_before(layers: LayerComparer, culprit: Culprit) -> MissingOperation | None:
-    """Feeds the part with what eager computed later than what goes in.
+    """Feed the part with later values of eager's in place of its inputs.
 
-    Of several tensors that set the result right, the one after which the fewest operations are
-    missing is taken.
+    If several inputs correct the result, choose the one with the fewest missing operations.
     """
     fewest, found = math.inf, None
     trials = 0
@@ -98,7 +98,7 @@ def _find_before(layers: LayerComparer, culprit: Culprit) -> MissingOperation | 
 
 
 def _find_behind(layers: LayerComparer, culprit: Culprit) -> MissingOperation | None:
-    """Compares the part's result with what eager has before its own."""
+    """Compare the part's result with the eager values that precede the expected one."""
     first, last = max(culprit.orders.values(), default=0) - 1, culprit.value.order
     for group in reversed([*_values_between(layers, first, last, culprit.made, equal=True)]):
         ratio = layers.gap(group.value, group.array, culprit.made)
@@ -113,7 +113,7 @@ def _find_behind(layers: LayerComparer, culprit: Culprit) -> MissingOperation | 
 
 @dataclass(frozen=True, kw_only=True)
 class _OperationGroup:
-    """Values of eager's that are equal, as an operation's and its module's are."""
+    """Equal values of eager's, such as an operation's and its module's."""
 
     array: Array
     values: list[TracedTensor]
@@ -127,14 +127,17 @@ class _OperationGroup:
 
 
 def _list_operations(layers: LayerComparer, first: int, last: int) -> list[TracedTensor]:
-    """What eager's operations gave after one value, up to another."""
+    """Return the results of eager's operations after order `first`, up to and including `last`."""
     return [value for value in layers.values if value.operation and first < value.order <= last]
 
 
 def _values_between(
     layers: LayerComparer, first: int, last: int, like: Array, *, equal: bool = False
 ) -> Iterator[_OperationGroup]:
-    """Eager's values of one shape after `first` and before `last`; not what is `like` itself."""
+    """Yield eager's values with the shape of `like` and an order between `first` and `last`.
+
+    Skip values that equal `like`, unless `equal` is set.
+    """
     import numpy as np
 
     fitting = [
@@ -167,24 +170,24 @@ def _is_gain(culprit: Culprit, ratio: float | None) -> bool:
 
 
 _MAX_WHOLE_RUNS = 24  # runs of the whole artifact
-_MIN_WHOLE_GAIN = 6.0  # dB: half of the error
+_MIN_WHOLE_GAIN = 6.0  # dB; halves the error
 _MAX_FUSED_NAMED = 3
 
 
 def describe_whole_fault(
     layers: LayerComparer, found: LayerErrors, precision: Precision, *, passed: bool | None
 ) -> str:
-    """What is wrong with the artifact as a whole; empty where nothing is known to be.
+    """Describe the fault of the whole artifact; return an empty string if there is none.
 
-    It is wrong where its verdict on record says so, and without one where its outputs are below
-    the least SQNR of its precision. Where it is right again once inner tensors are read, the
-    runtime's fusion makes it wrong, and the layers are named whose tensors alone set it right.
+    The recorded verdict decides whether there is a fault; without one, the minimum SQNR of the
+    precision does. If reading inner tensors corrects the outputs, the runtime's fusion causes the
+    fault, and the message names the layers whose tensor alone corrects them.
 
     Args:
         layers: both sides.
-        found: the layers' own errors, none of them guilty.
-        precision: of the artifact.
-        passed: the verdict on record, None for none.
+        found: the errors of the layers, none of which is guilty.
+        precision: the precision of the artifact.
+        passed: the recorded verdict; None if there is none.
     """
     plain = _whole_error(layers, found.plain)
     if passed or (passed is None and not is_below(plain, tolerance_for(precision).min_sqnr)):
@@ -203,7 +206,7 @@ def describe_whole_fault(
 
 
 def _whole_error(layers: LayerComparer, outputs: Outputs) -> float | None:
-    """The worst SQNR of the artifact's outputs beside eager's, None for no error."""
+    """Return the worst SQNR in dB of the artifact's outputs; None if they equal eager's."""
     worst: float | None = None
     for name, eager in layers.outputs.items():
         tensor = layers.probe.ends.get(name, name)
@@ -213,7 +216,7 @@ def _whole_error(layers: LayerComparer, outputs: Outputs) -> float | None:
 
 
 def _find_fused(layers: LayerComparer, plain: float) -> list[str]:
-    """The modules whose tensor, read alone, makes the outputs right, the first few."""
+    """Return the first few modules whose tensor corrects the outputs when it alone is read."""
     found: dict[str, None] = {}
     inner = [anchor for anchor in layers.anchors if anchor.tensor not in layers.probe.outputs]
     for anchor in inner[:_MAX_WHOLE_RUNS]:

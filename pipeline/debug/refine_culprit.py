@@ -1,4 +1,4 @@
-"""Narrows a wrong part down to one operation, and writes it as files that run without modelc."""
+"""Narrow a wrong part down to one operation and write it as files that run without modelc."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..output_folder import refuse_links
 from .layer_anchors import Anchor, is_comparable
 from .layer_comparer import LayerComparer, finite_sqnr, is_below
 
-NEARLY = 0.9  # the end is rounded more often than one operation is
-_MAX_TRIALS = 96  # runs of a part of a part
-_MAX_TENSORS = 400  # of a part that are looked at
-_FOLDING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators that take a BatchNorm in
+NEARLY = 0.9  # share of `plain`: the end accumulates more rounding than one operation
+_MAX_TRIALS = 96  # runs in one search
+_MAX_TENSORS = 400  # tensors of a part that are compared
+_FOLDING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators that absorb a BatchNorm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """The fewest nodes that hold the fault, what goes into them, and what should come out.
+    """The smallest set of nodes that contains the fault, with its inputs and expected result.
 
-    `value` is what eager gives there: an operation, or a module's output. `given` are eager's own
-    values, `made` is what the artifact makes of them, `expected` what eager does. `known` are all
-    tensors of the part that are right, also before those given, and `orders` the orders of their
-    values.
+    `value` is eager's value at `tensor`: the result of an operation or of a module. `given` are
+    eager's values at the inputs, `made` is the artifact's result on them, `expected` is eager's.
+    `known` are all correct tensors of the part, including those before `given`, and `orders` the
+    orders of their values.
     """
 
     nodes: tuple[ProbeNode, ...]
@@ -45,20 +45,20 @@ class Culprit:
     expected: Array
     known: Mapping[str, Array] = field(default_factory=dict)
     orders: Mapping[str, int] = field(default_factory=dict)
-    inner: bool = False  # the value is of a module inside, which the artifact does not name
+    inner: bool = False  # the value's module is nested, and no node is named after it
 
     @property
     def body(self) -> ProbeNode | None:
-        """The last loop or branch among the nodes: what is in it runs as one."""
+        """The last loop or branch among the nodes; it runs as a unit."""
         bodies = [node for node in self.nodes if node.inside is not None]
         bodies = [node for node in bodies if node.inside] or bodies
         return bodies[-1] if bodies else None
 
     @property
     def node(self) -> ProbeNode:
-        """The one that a message names.
+        """The node that messages name.
 
-        The loop or branch, else the last with weights, else the last with an origin.
+        This is the loop or branch, else the last node with weights, else the last with an origin.
         """
         if self.body is not None:
             return self.body
@@ -68,7 +68,7 @@ class Culprit:
 
     @property
     def module(self) -> str:
-        """The module whose code holds the operation; of a loop, the one that its value is of."""
+        """The module whose code contains the operation; for a loop, the module of its value."""
         if self.body is not None:
             inside = self.value.module in (self.body.inside or ())
             return self.value.module if inside else self.body.module
@@ -80,25 +80,25 @@ class Culprit:
 
     @property
     def local(self) -> float | None:
-        """The fault's own SQNR in dB."""
+        """The SQNR of the fault alone, in dB."""
         return finite_sqnr(self.expected, self.made)
 
 
 def is_folded(node: ProbeNode) -> bool:
-    """Whether a node is a layer that an exporter folded the BatchNorm behind it into.
+    """Return whether the node is a layer into which an exporter folded the following BatchNorm.
 
-    The exporter names the BatchNorm, whose output it gives; the weights are the layer's own.
+    The exporter names such a node after the BatchNorm, but its weights are the layer's.
     """
     is_batch_norm = "BatchNorm" in node.kind.rpartition(".")[2]
     return is_batch_norm and node.operator in _FOLDING and node.owner not in ("", node.module)
 
 
 def refine_anchor(layers: LayerComparer, anchor: Anchor) -> Culprit:
-    """Find the operation between the anchors before and this one.
+    """Find the wrong operation between the preceding anchors and this one.
 
-    What an operation of eager's equals, on the way, is right and so is all before it. Then
-    eager's values are put in place of the artifact's, the earliest first, until the end comes out
-    right: what follows them is right as well, and they are what the artifact should have there.
+    A tensor that equals the result of an eager operation is correct, and so is everything before
+    it. Each remaining tensor, the earliest first, is then replaced by eager's value until the end
+    of the part is correct: that tensor is the one that the artifact computes wrongly.
     """
     given = layers.inputs_of([anchor])
     nodes = layers.between(given, anchor.tensor)
@@ -151,7 +151,7 @@ def _make_culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
 def _inner_tensors(
     layers: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
 ) -> list[str]:
-    """The tensors of a part that can be compared, in order, without its end."""
+    """Return the comparable tensors of a part in order, without its end."""
     made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
     forms = {name: layers.forms[name] for name in made if name in layers.forms}
     return [n for n, form in forms.items() if form.is_floating or form.discrete][-_MAX_TENSORS:]
@@ -160,9 +160,9 @@ def _inner_tensors(
 def _candidate_values(
     layers: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
 ) -> dict[int, TracedTensor]:
-    """What eager computed in the modules of these nodes, up to the anchor's value.
+    """Return eager's values in the modules of these nodes, up to the anchor's value.
 
-    Where the artifact keeps no scopes, anything that eager computed may be theirs.
+    If the artifact has no scopes, every value of eager's is a candidate.
     """
     modules = {anchor.value.module, *(node.module for node in nodes)}
     modules |= {module for node in nodes for module in node.inside or ()}
@@ -180,7 +180,10 @@ def _candidate_values(
 
 
 def _is_unnamed(layers: LayerComparer, module: str, other: str) -> bool:
-    """Whether a module lies inside another and no node is named after it, as in some scripts."""
+    """Return whether `module` lies inside `other` and no node is named after it.
+
+    Some scripts have such modules.
+    """
     inside = bool(other) and module.startswith(f"{other}.")
     return inside and module not in layers.named
 
@@ -192,9 +195,9 @@ def _find_matching_value(
     known: Mapping[int, TracedTensor],
     arrays: Mapping[int, Array],
 ) -> int | None:
-    """The order of eager's value that a tensor equals, in whatever shape; None for none.
+    """Return the order of the eager value that a tensor equals in any shape, or None.
 
-    Integers and bools that are all one number equal too much to tell what they are.
+    Skip constant integers and bools: they equal too many values.
     """
     form = layers.forms[name]
     if form.discrete and (not made.size or bool((made == made.flat[0]).all())):
@@ -211,7 +214,7 @@ def _find_matching_value(
 
 @dataclass(frozen=True, kw_only=True)
 class _FaultSearch:
-    """Puts eager's values in place of the artifact's and looks at the end."""
+    """Replace the artifact's tensors by eager's values and check the end of the part."""
 
     layers: LayerComparer
     anchor: Anchor
@@ -221,7 +224,7 @@ class _FaultSearch:
     def earliest(
         self, tensors: list[str], left: Mapping[int, TracedTensor], arrays: Mapping[int, Array]
     ) -> tuple[str, TracedTensor] | None:
-        """The first tensor that sets the end right with one of eager's values."""
+        """Return the first tensor, with eager's value, that corrects the end of the part."""
         trials = 0
         for name in self._doubtful(tensors):
             form = self.layers.forms[name]
@@ -236,7 +239,7 @@ class _FaultSearch:
         return None
 
     def _doubtful(self, tensors: list[str]) -> list[str]:
-        """Those between what is known to be right and the end."""
+        """Keep the tensors between those known to be correct and the end."""
         nodes = self.layers.between(self.start, self.anchor.tensor)
         made = {out for node in nodes for out in node.outputs}
         return [name for name in tensors if name in made]
@@ -290,14 +293,14 @@ if __name__ == "__main__":
 def write_reproducer(
     culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about: str
 ) -> Path:
-    """Write model, inputs, expected result and script; returns their folder.
+    """Write the model, inputs, expected result and script to a folder and return the folder.
 
     Args:
-        culprit: the part.
+        culprit: the wrong part.
         probe: the artifact.
-        folder: the run's output folder.
-        artifact: its file, for the script's first line.
-        about: what was found, in a line.
+        folder: the output folder of the run.
+        artifact: the file name, for the first line of the script.
+        about: the finding, in one line.
     """
     place = folder / DEBUG_FOLDER / _file_name(culprit.node.name)
     refuse_links(folder, f"{DEBUG_FOLDER}/{place.name}")
@@ -316,12 +319,12 @@ def write_reproducer(
 
 
 def _file_name(node: str) -> str:
-    """A node's name as that of a folder: a model may call its nodes `..`, or longer than a name."""
+    """Turn a node's name into a folder name; a node may be named `..` or be very long."""
     return re.sub(r"[^\w.-]+", "_", node)[:_MAX_NAME].strip(".") or "node"
 
 
 def _quote(text: str) -> str:
-    """Foreign text for the inside of a docstring: it may neither end it nor begin a line."""
+    """Escape foreign text for a docstring: it must neither end it nor start a new line."""
     return one_line(text, _MAX_ABOUT).replace("\\", "/").replace('"', "'")
 
 

@@ -1,4 +1,4 @@
-"""Locates the guilty layer of an artifact that a run has just rejected, in limited time."""
+"""Locate the guilty layer of an artifact that a run has rejected, within a time limit."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ from ..run_progress import Progress
 from ..worst_feed import add_feed, read_feed
 from .locate_layer import SuspectArtifact, locate_layer
 
-LOCALISE_SECONDS = (
-    60.0  # seconds: as long as a validation of a BERT of 110 million parameters on two cores
-)
-_RUNS_PER_LOOK = 10  # of the whole model, that a look at one without suspects takes
+LOCALISE_SECONDS = 60.0  # about the validation time of BERT (110M parameters) on two cores
+_RUNS_PER_LOOK = 10  # runs of the whole model that a search without suspects takes
 
 
 @dataclass(frozen=True, kw_only=True)
 class RejectionScene:
-    """Where an artifact was refused: eager, its held-out samples, the output folder, the stage.
+    """The context of a rejection: eager, its held-out samples, the output folder and progress.
 
-    `seconds` is how long may be looked; no run begins later than that. `written` are functions of
-    the user's by the operators that they wrote.
+    `seconds` limits the search; no run starts after that. `written` maps operators to the user's
+    functions that implement them.
     """
 
     eager: EagerReference
@@ -50,17 +48,18 @@ class RejectionScene:
 def add_guilty_layer(
     manifest: Manifest, name: str, target: Target, scene: RejectionScene
 ) -> Manifest:
-    """The manifest, written, with the guilty layer of the artifact of that name.
+    """Locate the guilty layer of the named artifact and return the manifest that records it.
 
-    The same manifest where the artifact was not refused by its values, or cannot be looked into.
-    Whatever goes wrong on the way is a note: the verdict stands as it is.
+    The manifest is also written. It stays unchanged if values were not the reason for the
+    rejection, or if the artifact cannot be probed. Errors of the search become notes: the verdict
+    does not change.
     """
     artifact = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
     if artifact is None or verdict is None or not isinstance(target, Probed):
         return manifest
     if artifact.frozen and verdict.faults:
-        return manifest  # the branch that its capture froze is what is wrong, and is named already
+        return manifest  # the verdict already names the frozen branch as the fault
     wrong = outputs_wrong_by_value(verdict)
     if not wrong:
         return manifest
@@ -74,7 +73,7 @@ def add_guilty_layer(
 
 
 def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
-    """What was judged wrong by its values, the worst first; empty where other things are wrong."""
+    """Return the outputs that failed by their values, the worst first; empty for other faults."""
     if verdict.state is not State.FAILED:
         return ()
     wrong = [
@@ -96,7 +95,7 @@ def _localise_rejected(
     target: Probed,
     scene: RejectionScene,
 ) -> Localisation | None:
-    """What the look gives, told in a line; None where there is no look, told why."""
+    """Run the search within the time limit; return None, after a note, if it is impossible."""
     path = scene.folder / artifact.files[0].name
     command = shlex.join(["modelc", "debug", str(path)])
     once = verdict.seconds / max(len(verdict.feeds), 1)
@@ -130,10 +129,10 @@ def _localise_rejected(
 def _subject_on_worst(
     verdict: Verdict, wrong: Sequence[OutputVerdict], scene: RejectionScene
 ) -> tuple[EagerReference, str]:
-    """The eager reference with the worst feed among its references, and the feed's name.
+    """Return eager with the worst kept feed as its only reference, and the feed's name.
 
     Raises:
-        UsageError: the feed that a search found was not kept, or cannot be read.
+        UsageError: no feed was kept on which the artifact is wrong, or it cannot be read.
     """
     worst = verdict.worst
     references = {one.feed.name: one for one in (*scene.eager.references, *scene.held_out)}
@@ -151,7 +150,7 @@ def _subject_on_worst(
 
 
 def describe_guilty(found: Localisation) -> str:
-    """The guilty layer with its class, line and cause in one line."""
+    """Describe the guilty layer with its class, line and cause in one line."""
     layer = found.layers[0]
     cause = found.cause or "the cause was not found"
     return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_layer_place(layer)}: {cause}"

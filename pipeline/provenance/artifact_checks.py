@@ -1,4 +1,4 @@
-"""Checks of one artifact (files, metadata, lineage, verdict, seal), and their records."""
+"""Check one artifact: its files, metadata, lineage, verdict and seal."""
 
 from __future__ import annotations
 

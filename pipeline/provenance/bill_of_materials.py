@@ -1,4 +1,4 @@
-"""A CycloneDX 1.6 bill of materials: artifacts, their checkpoint, packages."""
+"""A CycloneDX 1.6 bill of materials: artifacts, their checkpoint and packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of records: seals in a manifest, and keys of an artifact's embedded metadata."""
+"""Digests of records: seals in a manifest, and the keys of an artifact's metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ed25519 signatures of a record's exact bytes in `FILE.sig`, renewed with the manifest."""
+"""Ed25519 signatures of a record's bytes in `FILE.sig`, renewed with the manifest."""
 
 from __future__ import annotations
 
