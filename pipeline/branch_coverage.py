@@ -1,4 +1,4 @@
-"""Branches on tensor data: what a capture froze of them, and what that means for its verdict."""
+"""Find the data-dependent branches that a capture froze, and judge the artifact by them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,20 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 8  # branches that a message names
 _MAX_SHOWN = 3  # untested branches that a reason names
-_MAX_DETAILED = 3  # feeds that take another arm, by name
+_MAX_DETAILED = 3  # feeds that a message names for the other outcome
 BRANCH_KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
 _PATCH_HINT = "change that line in a copy, with --patch PKG.MOD:FN"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BranchCoverage:
-    """What was seen of the model's branches, and those that the user accepts as they are."""
+    """Observed branches of the model, and the branches that the user accepts.
+
+    Attributes:
+        watched: branches observed while eager ran the feeds.
+        accept: `FILE:LINE` places from `--accept-branch`.
+        then: branch records of the manifest, when an artifact is judged again.
+    """
 
     watched: BranchReport
     accept: tuple[str, ...] = ()
@@ -44,7 +50,7 @@ class BranchCoverage:
 
     @property
     def records(self) -> tuple[BranchRecord, ...]:
-        """For the manifest."""
+        """Branch records for the manifest, each marked as accepted or not."""
         return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
 
     @property
@@ -52,12 +58,15 @@ class BranchCoverage:
         return tuple(one.record for one in self.watched.found)
 
     def accepts(self, record: BranchRecord) -> bool:
-        """Whether the user named the branch, by the end of its path and its line."""
+        """Return whether the user accepts the branch, by its line and the end of its path."""
         before = {one.place for one in self.then if one.accepted}
         return any(self._means(text, record, then=text in before) for text in self.accept)
 
     def relocate_places(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Places of the manifest's time where they are now; those that are changed."""
+        """Map recorded places to the current lines of the same branches.
+
+        A place without a matching branch is returned unchanged.
+        """
         if frozen is None:
             return None
         now = (
@@ -67,10 +76,10 @@ class BranchCoverage:
         return tuple(dict.fromkeys(place for places in now for place in places))
 
     def _means(self, place: str, record: BranchRecord, *, then: bool) -> bool:
-        """Whether a place is the branch's now, or was when the manifest was written.
+        """Return whether a place refers to the branch, in current or recorded lines.
 
-        Lines move: what is of that time (`then`) is the branch of the same condition, wherever it
-        is now, and not another one that has come to its line.
+        Lines move between runs. A recorded place (`then`) refers to the branch with the same
+        condition, even if another branch now occupies its line.
         """
         old = [one for one in self.then if _matches_place(place, one.place)]
         if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
@@ -82,20 +91,24 @@ class BranchCoverage:
         return _matches_place(place, record.place)
 
     def is_place_of(self, place: str, record: BranchRecord) -> bool:
-        """Whether a place of the manifest's time is the branch's."""
+        """Return whether a place recorded in the manifest refers to the branch."""
         return self._means(place, record, then=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureEvidence:
-    """What is known of how an artifact was captured.
+    """Evidence on the capture of an artifact.
 
-    `branches` are those of the model that was captured, which may be a rewritten copy; `whole` are
-    those of the model itself then, and `patched` says that the user wrote a rewrite. `frozen` are
-    places that the capture froze, None where that is not known; `traced` says that it was a trace
-    all the same, which may have frozen any. `untried` are captures that may keep a branch, and
-    that this run does not try anyway. `is_trace` says that the artifact is of a trace,
-    `outside_torch` where forward computes outside of torch then.
+    Attributes:
+        branches: branches of the captured model, which may be a rewritten copy.
+        frozen: places that the capture froze; None if unknown.
+        traced: whether the capture is a trace that may have frozen any branch, because `frozen`
+            is not on record.
+        untried: captures that can keep a branch and that this run does not try.
+        whole: branches of the original model, if the captured model is a rewritten copy.
+        patched: whether the user wrote one of the rewrites.
+        is_trace: whether the artifact comes from a trace.
+        outside_torch: where forward computes outside of torch, for a trace.
     """
 
     branches: BranchCoverage
@@ -109,7 +122,7 @@ class CaptureEvidence:
 
     @property
     def frozen_branches(self) -> list[DataBranch]:
-        """The branches that the capture froze."""
+        """Branches that the capture froze; all of them for a trace with unknown places."""
         found = self.branches.watched.found
         if self.traced and self.frozen is None:
             return list(found)
@@ -117,12 +130,12 @@ class CaptureEvidence:
 
     @property
     def places(self) -> dict[str, None]:
-        """The places that it froze, each once."""
+        """Frozen places without duplicates, in order."""
         return dict.fromkeys(self.frozen or ())
 
     @property
     def unseen(self) -> list[str]:
-        """Places that it froze and that eager could not be watched at."""
+        """Frozen places at which no branch was observed in eager."""
         fixed = self.frozen_branches
         return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
 
@@ -131,9 +144,10 @@ class CaptureEvidence:
 
 
 def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Reject an artifact with a frozen branch that no feed took otherwise, unless it is accepted.
+    """Reject an artifact with a frozen branch whose other outcome no feed covers.
 
-    Where its outputs are wrong already, say which feeds take another arm.
+    Accepted branches do not reject it. If the outputs already differ, name the feeds that take
+    the other outcome of a frozen branch as the cause.
     """
     capture = asked.capture_evidence
     if capture is None:
@@ -165,10 +179,11 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Look at branches of the model that its rewritten copy has no more.
+    """Check branches that a rewritten copy of the model lacks.
 
-    One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless it is
-    accepted; a known rewrite is made to keep what the model computes, so it is a note.
+    A removed branch may have lost the outcome that no feed covers. It rejects a user's patch
+    unless the user accepts the branch. For a built-in rewrite, which is designed to preserve the
+    results, it adds a note.
     """
     capture = asked.capture_evidence
     whole = None if capture is None else capture.whole
@@ -186,9 +201,10 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Say of a trace where Python decided by tensor data: in torch's code, or outside of torch.
+    """Report where a trace depends on tensor data in torch's own code or outside of torch.
 
-    Of a trace that is wrong, what was computed outside of torch is the cause, before all else.
+    If the trace is wrong, computation outside of torch is the first reason. If it passed, calls
+    into torch code that branches on data become a note.
     """
     capture = asked.capture_evidence
     if capture is None or not capture.is_trace:
@@ -209,7 +225,7 @@ def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
 
 def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
-    """What else there is to say of the branches of what passed."""
+    """Yield notes on the branches of an artifact that passed."""
     branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
@@ -231,7 +247,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
 def capture_from_record(
     branches: BranchCoverage, artifact: Artifact, manifest: Manifest
 ) -> CaptureEvidence:
-    """Return what the record says of the capture of what was made before."""
+    """Return the capture evidence that the manifest holds for an existing artifact."""
     return CaptureEvidence(
         branches=branches,
         frozen=artifact.frozen,
@@ -243,10 +259,15 @@ def capture_from_record(
 def branch_coverage(
     eager: EagerReference, accept: Sequence[str] = (), *, then: Manifest | None = None
 ) -> BranchCoverage:
-    """The model's branches on the eager reference's feeds; watched once, then remembered.
+    """Return the model's branches on the feeds of the eager reference.
 
-    `then` is the manifest of what is judged again. Drawn from another seed, the subject's example
-    is not the feed that was captured.
+    Eager is watched once; later calls reuse the result.
+
+    Args:
+        eager: the eager reference.
+        accept: branches that the user accepts, as `FILE:LINE`.
+        then: the manifest of the artifacts that are judged again. If its seed differs, the
+            example is not the feed that was captured, so it is not compared.
     """
     feeds = [(one.feed.name, one.feed.arrays) for one in eager.references]
     same = then is None or then.feeds.seed == eager.feeds.seed
@@ -264,23 +285,23 @@ def watch_branches(
     *,
     then: Manifest | None = None,
 ) -> tuple[BranchRecord, ...]:
-    """Watch eager on every feed, as a step of its own; returns the records.
+    """Watch eager on every feed as a separate progress step, and return the branch records.
 
     Args:
-        eager: the eager side.
-        accept: branches that the user accepts.
-        progress: where progress is told.
-        then: the manifest so far; what was accepted for its artifacts stays accepted there.
+        eager: the eager reference.
+        accept: branches that the user accepts, as `FILE:LINE`.
+        progress: receives the progress events.
+        then: the existing manifest; branches accepted in it stay accepted.
 
     Raises:
-        UsageError: `accept` names no branch that depends on tensor data.
+        UsageError: an entry of `accept` matches no branch that depends on tensor data.
     """
     with progress.step("look at branches", log="eager") as clock:
         found = branch_coverage(eager, accept, then=then)
         reason = found.watched.incomplete
         clock.passed = not reason
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
-        if reason:  # of what was seen before, nothing is known to be all
+        if reason:  # the branches found so far may be incomplete
             clock.detail = f"not watched: {reason}"
     before = () if then is None else get_accepted_branches(then)
     if not reason:
@@ -291,7 +312,7 @@ def watch_branches(
 def update_branches(
     manifest: Manifest, eager: EagerReference, accept: Sequence[str], progress: Progress
 ) -> Manifest:
-    """The manifest with the branches as they are now, and what is frozen at the lines of now."""
+    """Return the manifest with current branch records, and frozen places at current lines."""
     records = watch_branches(eager, accept, progress, then=manifest)
     seen = branch_coverage(eager, accept, then=manifest)
     artifacts = (replace(a, frozen=seen.relocate_places(a.frozen)) for a in manifest.artifacts)
@@ -299,7 +320,7 @@ def update_branches(
 
 
 def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
-    """That what the user accepts is there."""
+    """Raise UsageError if an accepted place matches no branch."""
     places = [record.place for record in records]
     for text in accept:
         if not any(_matches_place(text, place) for place in places):
@@ -313,14 +334,14 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
 
 
 def get_accepted_branches(manifest: Manifest) -> tuple[str, ...]:
-    """The branches that were accepted when the artifacts were made."""
+    """Return the places of the branches that the manifest records as accepted."""
     return tuple(record.place for record in manifest.branches if record.accepted)
 
 
 def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
-    """The same judging, that accepts what the manifest's artifacts were accepted with as well.
+    """Return `judging` extended by the branches that the manifest records as accepted.
 
-    A manifest that is not trusted adds nothing.
+    An untrusted manifest adds nothing.
     """
     if not judging.trusts_record:
         return judging
@@ -328,19 +349,19 @@ def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
 
 
 def _matches_place(text: str, place: str) -> bool:
-    """Whether `FILE:LINE` is the place, or the end of its path."""
+    """Return whether `text` (`FILE:LINE`) and `place` are equal, or one ends with the other."""
     text = text.removeprefix("./")
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:
-    """The first texts, and how many more there are."""
+    """Return the first `_MAX_SHOWN` texts and a count of the rest."""
     more = [f"and {len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
     return [*texts[:_MAX_SHOWN], *more]
 
 
 def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
-    """The texts with the hint after the last."""
+    """Append the hint to the last text."""
     return [*texts[:-1], f"{texts[-1]} ({hint})"]
 
 
@@ -353,9 +374,9 @@ def _describe_removed(found: DataBranch) -> str:
 
 
 def _is_masked_value(found: DataBranch) -> bool:
-    """Whether a frozen value differs between feeds that it makes no difference to.
+    """Return whether a frozen value differs between feeds without affecting their outputs.
 
-    Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
+    An operation such as `max(1, value)` may mask the difference, but not on other feeds.
     """
     return found.record.kind == "value" and bool(found.others)
 
@@ -383,7 +404,7 @@ def _alternative_captures(untried: Sequence[Capture]) -> str:
 def _suggest_fix(
     fixed: Sequence[DataBranch], branches: BranchCoverage, untried: Sequence[Capture]
 ) -> str:
-    """What a user can do about branches that no feed took otherwise."""
+    """Return the hint for frozen branches whose other outcome no feed covers."""
     open_ones = [one for one in fixed if one.record.gap_text or _is_masked_value(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
