@@ -52,7 +52,7 @@ class BranchCoverage:
         return tuple(one.record for one in self.watched.found)
 
     def accepts(self, record: BranchRecord) -> bool:
-        """Whether the user named the branch, by the end of its path and its line."""
+        """Return whether the user accepts the branch, by its line and the end of its path."""
         before = {one.place for one in self.then if one.accepted}
         return any(self._means(text, record, then=text in before) for text in self.accept)
 
@@ -109,7 +109,7 @@ class CaptureEvidence:
 
     @property
     def frozen_branches(self) -> list[DataBranch]:
-        """The branches that the capture froze."""
+        """Branches that the capture froze; all of them for a trace with unknown places."""
         found = self.branches.watched.found
         if self.traced and self.frozen is None:
             return list(found)
@@ -274,7 +274,7 @@ def watch_branches(
         then: the manifest so far; branches accepted for its artifacts stay accepted.
 
     Raises:
-        UsageError: `accept` names no branch that depends on tensor data.
+        UsageError: an entry of `accept` matches no branch that depends on tensor data.
     """
     with progress.step("look at branches", log="eager") as clock:
         found = branch_coverage(eager, accept, then=then)
@@ -321,7 +321,7 @@ def get_accepted_branches(manifest: Manifest) -> tuple[str, ...]:
 def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
     """Extend the accepted branches with those recorded in the manifest.
 
-    A manifest that is not trusted adds nothing.
+    An untrusted manifest adds nothing.
     """
     if not judging.trusts_record:
         return judging
@@ -329,7 +329,7 @@ def accept_recorded(judging: Judging, manifest: Manifest) -> Judging:
 
 
 def _matches_place(text: str, place: str) -> bool:
-    """Whether `FILE:LINE` is the place, or the end of its path."""
+    """Return whether `text` (`FILE:LINE`) and `place` are equal, or one ends with the other."""
     text = text.removeprefix("./")
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
 

@@ -1,6 +1,7 @@
-"""An artifact's replies beside eager's, how they are judged, and which feeds do not count.
+"""Judge an artifact's outputs against eager's, feed by feed.
 
-A feed with values beyond the declared range is a failure in FP32 and a note in lower precision.
+On a feed with values beyond the declared range, a difference rejects an FP32 artifact; in lower
+precisions it adds a note.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MASKED_SUFFIX = {
     None: f", {_UNDEFINED}",
 }
 _MAX_REDRAWS = (
-    4  # float64 and more draws on the feeds that are over, and on those of channels after them
+    4  # rounds of float64 references or noise draws on doubtful feeds; one may expose other feeds
 )
 
 JudgeOn: TypeAlias = Callable[[Sequence[ReferenceOutputs], Sequence[ArtifactOutputs]], Verdict]
@@ -42,10 +43,15 @@ JudgeOn: TypeAlias = Callable[[Sequence[ReferenceOutputs], Sequence[ArtifactOutp
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """An artifact's answers beside eager's, and how they are judged.
+    """An artifact's outputs, eager's outputs, and the function that compares them.
 
-    `judge_on` judges any feeds; `loose` are names of feeds that it takes the form of alone; `notes`
-    say which feeds were left out.
+    Attributes:
+        references: eager's outputs, one entry per feed.
+        replies: the artifact's outputs or errors, parallel to `references`.
+        precision: the precision that the artifact is judged as.
+        judge_on: judges any subset of the feeds.
+        loose: names of feeds on which only shapes and dtypes are judged.
+        notes: notes on the feeds that are left out.
     """
 
     references: tuple[ReferenceOutputs, ...]
@@ -56,7 +62,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def plus(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> Evidence:
-        """With one feed more."""
+        """Return the evidence with one more feed."""
         return replace(
             self,
             references=(*self.references, reference),
@@ -64,37 +70,37 @@ class Evidence:
         )
 
     def of(self, pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]]) -> Evidence:
-        """The same of these feeds alone."""
+        """Return the evidence restricted to these feeds."""
         references, replies = _split_pairs(pairs)
         return replace(self, references=references, replies=replies)
 
     @property
     def pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
-        """Each feed with its reply."""
+        """Each reference with the artifact's reply."""
         return list(zip(self.references, self.replies, strict=True))
 
     def verdict(self) -> Verdict:
-        """Judge: on all feeds in FP32, on fewer in lower precisions (see `FEED_RULES`)."""
+        """Judge the feeds that count at this precision, then apply `FEED_RULES`."""
         apart = beyond_feeds(self.references, self.precision)
         near = [p for p in self.pairs if p[0].feed.kind != WIDE and p[0].feed.name not in apart]
         measured = self.judge_on(*_split_pairs(near))
         return decide(measured, (rule(self, measured) for rule in FEED_RULES))
 
     def judge(self) -> JudgedEvidence:
-        """Judge, for further rules."""
+        """Return the verdict together with the evidence, for further rules."""
         return JudgedEvidence(evidence=self, measured=self.verdict())
 
     def wide_faults(self) -> tuple[str, ...]:
-        """What is wrong on feeds of wide integers, each judged by itself."""
+        """Return the reasons of the wide-integer feeds that do not pass."""
         return tuple(one.reason for one in map(self.judge_alone, self.wide_pairs) if not one.passed)
 
     @property
     def wide_pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
-        """Each feed of wide integers with its reply."""
+        """Each wide-integer feed with the artifact's reply."""
         return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
 
     def judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
-        """Judge one feed of wide integers: the scale of others says nothing of it."""
+        """Judge one wide-integer feed separately, as its scale differs from that of other feeds."""
         measured = self.judge_on(*_split_pairs([pair]))
         reference, reply = pair
         if reply.outputs is not None:
@@ -104,15 +110,16 @@ class Evidence:
         return replace(measured, state=State.FAILED, reasons=(fault,))
 
     def find_failed(self) -> frozenset[str]:
-        """The feeds that count and on which an output is beyond its limits."""
+        """Return the names of the counted feeds on which an output exceeds its limits."""
         outputs = self.verdict().outputs
         beside = {name for name, found in self.judge_beside_masks().items() if not found.passed}
         return frozenset(o.feed for o in outputs if not o.passed and not o.loose) | beside
 
     def judge_beside_masks(self) -> dict[str, Verdict]:
-        """The verdicts on the rows beside those that a mask hides, by the name of the feed.
+        """Judge the batch rows beside a fully masked row; return the verdicts by feed name.
 
-        In lower precisions a channel is judged over all feeds: on one alone it may be near zero.
+        In lower precisions, a channel limit alone does not count: channels are judged over all
+        feeds, and on a single feed a channel may be near zero.
         """
         if self.loose - beyond_feeds(self.references, self.precision):
             return {}
@@ -131,22 +138,22 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedEvidence(Judgment):
-    """Evidence, the verdict on it, and what the rules have added so far."""
+    """Evidence with its verdict and the rulings so far."""
 
     evidence: Evidence
 
     def use_judgment(self, other: JudgedEvidence) -> JudgedEvidence:
-        """Return this judgment on other evidence: its measures, and the rulings of both."""
+        """Return `other` with the rulings of this judgment before its own."""
         return replace(other, rulings=(*self.rulings, *other.rulings))
 
     @property
     def without_evidence(self) -> Judgment:
-        """The judgment alone: evidence holds the outputs of all feeds."""
+        """The judgment without the evidence, which holds the outputs of all feeds in memory."""
         return Judgment(measured=self.measured, rulings=self.rulings)
 
 
 def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Reject rows that differ and should be equal."""
+    """Reject outputs that differ between equal rows of the repeated feed."""
     faults = [
         fault
         for reference, reply in evidence.pairs
@@ -157,10 +164,11 @@ def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
 
 
 def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Report what is wrong beyond the declared values, and behind masks that are 0 in front.
+    """Report differences on values beyond the declared range and on left-padded masks.
 
-    In FP32 it rejects the artifact where the mask shows. Attention leaves the other positions
-    undefined, values beyond the range may overflow in 16 bits, and 8-bit scales do not reach there.
+    In FP32, a difference at positions that the mask shows rejects the artifact. Other differences
+    add notes: attention leaves masked positions undefined, 16-bit floats may overflow beyond the
+    range, and 8-bit scales do not cover it.
     """
     del measured
     apart = beyond_feeds(evidence.references, evidence.precision)
@@ -178,7 +186,7 @@ def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
 
 
 def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Judge each feed of wide integers by itself."""
+    """Judge each wide-integer feed separately."""
     del measured
     found = list(map(evidence.judge_alone, evidence.wide_pairs))
     wrong = [one for one in found if not one.passed]
@@ -194,14 +202,14 @@ def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
 
 
 def _check_beside_masks(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Reject what is wrong beside a row that a mask hides, in the other rows."""
+    """Reject differences in the rows beside a fully masked row."""
     del measured
     wrong = [one.reason for one in evidence.judge_beside_masks().values() if not one.passed]
     return Ruling.fault(ReasonCode.BESIDE_MASK, *reversed(wrong))
 
 
 def _note_left_out(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Name the feeds that were left out."""
+    """Add the notes on feeds that are left out."""
     del measured
     return Ruling(notes=evidence.notes)
 
@@ -218,7 +226,7 @@ FEED_RULES: tuple[Callable[[Evidence, Verdict], Ruling], ...] = (
 def _faults_where_shown(
     far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict
 ) -> Iterator[str]:
-    """What is wrong in positions that a mask shows, where eager answers in finite numbers."""
+    """Yield differences at positions that the mask shows, if eager's output is finite."""
     import numpy as np
 
     for reference, reply in far:
@@ -233,13 +241,15 @@ def _faults_where_shown(
 
 
 def redraw(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge again where eager's luck may have rejected it: with float64, then with more draws.
+    """Judge again with a float64 reference, then with more noise draws, where eager is doubtful.
 
-    Once the feeds that were over are within, channels may be over that are pooled over all feeds:
-    those are looked at in the same way.
-    Feeds on which eager itself is none are left out, where the artifact failed there; none that
-    takes another arm of a branch on data: there it is the arm that noise moves, and what was
-    captured may have no other.
+    A feed may exceed its limits only because eager's own roundoff happens to be small or large.
+    Once such feeds pass, channels pooled over all feeds may exceed theirs, so repeat up to
+    `_MAX_REDRAWS` times.
+
+    Leave out failed feeds on which eager itself is unstable, except feeds that take the other
+    outcome of a data-dependent branch: there noise flips the branch, and the artifact may lack
+    that outcome.
     """
     evidence, verdict = judged.evidence, judged.measured
     unstable = unstable_feeds(evidence.references, verdict, eager)
@@ -261,7 +271,7 @@ def redraw(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
 
 
 def _find_undecided_feeds(unstable: Mapping[str, str], eager: EagerReference) -> dict[str, str]:
-    """Those of the feeds that go through the model as the one does that is captured."""
+    """Return the feeds that take the same branch outcomes as the captured feed."""
     watched = branch_coverage(eager).watched
     if watched.incomplete:
         return {}
@@ -270,7 +280,10 @@ def _find_undecided_feeds(unstable: Mapping[str, str], eager: EagerReference) ->
 
 
 def beyond_feeds(references: Sequence[ReferenceOutputs], precision: Precision) -> frozenset[str]:
-    """The feeds of which an artifact of that precision has only its form judged, as beyond."""
+    """Return the names of the feeds that do not count toward the verdict at this precision.
+
+    These are feeds with left-padded masks and, below FP32, values beyond the declared range.
+    """
     return frozenset(
         one.feed.name
         for one in references
@@ -279,7 +292,7 @@ def beyond_feeds(references: Sequence[ReferenceOutputs], precision: Precision) -
 
 
 def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
-    """The artifact's answer to one feed, or why it refuses."""
+    """Run the artifact on one feed; return its outputs or its error message."""
     try:
         return ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     except RunnerError as error:
@@ -293,7 +306,7 @@ def _split_pairs(
 
 
 def _without_measures(output: OutputVerdict) -> OutputVerdict:
-    """The measures of a feed that does not count; what is wrong is kept as a reason alone."""
+    """Mark an output that does not count as passed; keep its reason as text."""
     reason = f"does not count: {output.reason}" if output.reason else ""
     return replace(output, passed=True, reason=reason, loose=True, form="", form_kind="")
 
@@ -301,13 +314,13 @@ def _without_measures(output: OutputVerdict) -> OutputVerdict:
 def _beyond_notes(
     far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict, precision: Precision
 ) -> Iterator[str]:
-    """One line for what each feed did, the worst output of each.
+    """Yield a note on the worst output of each feed that does not count.
 
-    That 8-bit scales do not reach beyond what they were calibrated for is no news.
+    INT8 yields no SQNR note: its scales never cover values beyond the calibrated range.
     """
     self_evident = precision is Precision.INT8
     least = verdict.tolerance.min_sqnr
-    behind: dict[bool | None, list[str]] = {}  # by whether they differ in masked rows alone
+    behind: dict[bool | None, list[str]] = {}  # keyed by whether only masked rows differ
     for reference, reply in far:
         masked = reference.feed.kind == "mask"
         why = _UNDEFINED if masked else "whose values lie beyond what is declared"
