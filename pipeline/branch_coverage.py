@@ -214,7 +214,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
-            yield f"{_describe_frozen(one)}; it agrees all the same"
+            yield f"{_describe_frozen(one)}; the outputs agree all the same"
     for one in fixed:
         if one.record.gap_text and branches.accepts(one.record):
             yield f"{_describe_untested(one)}; accepted"

@@ -143,6 +143,7 @@ def transcript(
     folders = {
         str(folder): "WORK",
         str(SAMPLE_MODELS): "SAMPLES",
+        "modelc/sample_models": "SAMPLES",  # where the checkout is imported by another path
         str(Path(gate[0]).parent): "GATE",
     }
 

@@ -127,7 +127,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("timeout = 0\n", "'0' is not a time", "90 s"),
         ("models = 3\n", "models is no table", "[models]"),
         ("[models]\ndigits = 'd.pt'\n", "models.digits is no table", "[models.digits]"),
-        ("report = 'pdf'\n", "there is no report 'pdf'", "html"),
+        ("report = 'pdf'\n", "unknown report format 'pdf'", "html"),
     ],
 )
 def test_what_it_may_not_say_is_named_with_its_place(
