@@ -1,4 +1,4 @@
-"""Runs eager on every feed, and refuses models that keep state or give no finite output."""
+"""Run eager on every feed; reject models that are stateful or give no finite output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MAX_SHOWN_FEEDS = 3  # rejected feeds that the terminal names
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceRun:
-    """Eager's answers, and a record of every feed, rejected ones included."""
+    """Eager's outputs, and a record of every feed, including feeds that eager rejects."""
 
     references: tuple[ReferenceOutputs, ...]
     records: tuple[FeedRecord, ...]
 
     @property
     def note(self) -> str:
-        """The feeds with hard values that are rejected, in a line; empty where there are none."""
+        """One line on the edge-case feeds that eager rejects; empty if there are none."""
         hard = [one for one in self.records if one.skipped and not one.gap]
         many = "feeds are" if len(hard) > 1 else "feed is"
         told = f"{len(hard)} {many} not judged on, as eager rejects them: {_describe_skipped(hard)}"
@@ -40,7 +40,10 @@ class ReferenceRun:
 
     @property
     def warning(self) -> str:
-        """The feeds with usual values that are rejected: there nothing is judged, though stated."""
+        """One line on the ordinary feeds that eager rejects; empty if there are none.
+
+        Their sizes are in the declared domain, but nothing is judged there.
+        """
         sized = [one for one in self.records if one.gap]
         told = (
             f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
@@ -62,14 +65,18 @@ def run_reference(
     answer: Callable[[NamedFeed], ReferenceOutputs],
     advance: Callable[[int, int], None],
 ) -> ReferenceRun:
-    """Run eager on each feed.
+    """Run eager on each feed, basic feeds first.
 
-    Of a feed of hard values, outputs in which eager gives NaN or Inf, and has none on the basic
-    feeds, are left out as well: what an artifact gives there says nothing. The whole feed is where
-    no other output is of floats.
+    On edge-case feeds, skip the outputs in which eager gives NaN or Inf but gives none on the
+    basic feeds, as they cannot be compared. Skip the whole feed if no other float output remains.
+
+    Args:
+        feeds: the feeds to run.
+        answer: runs eager on one feed.
+        advance: receives the number of finished feeds and the total.
 
     Raises:
-        SizesError: eager rejects sizes that were stated, in whichever feed.
+        RejectedSizesError: eager rejects declared sizes, on any feed.
         CheckpointError: eager rejects a basic feed.
     """
     references: list[ReferenceOutputs] = []
@@ -84,7 +91,7 @@ def run_reference(
         if reference is not None and not reason:
             references.append(reference)
         elif feed.kind == NONFINITE:
-            continue  # that NaN gives NaN is no news
+            continue  # NaN inputs usually give NaN outputs; nothing to record
         records.append(feed.record(reason))
         advance(done, len(feeds))
     places = {feed.name: place for place, feed in enumerate(feeds)}
@@ -97,7 +104,7 @@ def run_reference(
 def _try_feed(
     feed: NamedFeed, answer: Callable[[NamedFeed], ReferenceOutputs]
 ) -> tuple[ReferenceOutputs | None, str]:
-    """Eager's answer, or why there is none."""
+    """Return eager's outputs, or None and the error message."""
     try:
         return answer(feed), ""
     except CheckpointError as error:
@@ -107,7 +114,7 @@ def _try_feed(
 
 
 def nonfinite_outputs(outputs: Outputs) -> set[str]:
-    """The float outputs that hold NaN or Inf."""
+    """Return the names of the float outputs that contain NaN or Inf."""
     import numpy as np
 
     return {
@@ -118,10 +125,10 @@ def nonfinite_outputs(outputs: Outputs) -> set[str]:
 
 
 def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> ReferenceOutputs | None:
-    """The reference, held to float outputs of numbers alone where others have NaN or Inf.
+    """Restrict the reference to its finite float outputs if another output has NaN or Inf.
 
-    Integers and bools are left out with these: they may be computed of NaN. None where no output is
-    left; `allowed` are outputs with NaN or Inf by design.
+    Integer and bool outputs are then left out too, as they may be computed from NaN. Outputs in
+    `allowed` contain NaN or Inf by design and stay. Return None if no output remains.
     """
     wrong = nonfinite_outputs(reference.outputs) - set(allowed)
     if not wrong:
@@ -134,7 +141,7 @@ def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> Refere
 def _finite_part(
     reference: ReferenceOutputs, allowed: Collection[str]
 ) -> tuple[ReferenceOutputs | None, str]:
-    """As `finite_part`, and why the whole feed is left out."""
+    """Return `finite_part` and, if it is None, the reason."""
     found = finite_part(reference, allowed)
     if found is not None:
         return found, ""
@@ -145,9 +152,9 @@ def _finite_part(
 
 
 def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPlan:
-    """The plan on record with the feeds of now; that they are others than then is told.
+    """Return the recorded feed plan with the current feeds, and warn if they differ.
 
-    What was asked for now alone, another number or seed, leaves the record as it is.
+    If this run uses another feed count or seed, return the recorded plan unchanged.
     """
     if then.samples_digest != now.samples_digest:
         progress.note(f"{now.samples} gives other samples than those on record", warning=True)
@@ -160,7 +167,7 @@ def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPl
 
 
 def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
-    """What differs, in words; empty where nothing does, or nothing is on record."""
+    """Describe how the feeds changed; empty if they are equal or none are on record."""
     if not then or list(then) == list(now):
         return ""
     before, after = ({record.name for record in records} for records in (then, now))
@@ -169,22 +176,28 @@ def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> 
     return "; ".join(parts) or "eager rejects others"
 
 
-_MAX_FEEDS = 16  # feeds that such a model is run on again
+_MAX_FEEDS = 16  # feeds that a stateful model runs again
 _MAX_NAMED_BUFFERS = 4  # attributes that a message names
-_STATE_TOLERANCE = 1e-3  # of the largest value: far above what another order of sums gives
+_STATE_TOLERANCE = 1e-3  # relative to the largest value; far above the error of reordered sums
 
 
 def check_stateless(
     eager: Eager, before: ModuleSnapshot, references: Sequence[ReferenceOutputs]
 ) -> None:
-    """Run a model that changed its own state again as it was loaded, each feed by itself.
+    """Check that eager's outputs do not depend on the feeds that ran before.
 
-    Most change nothing, and are not run again. Counters and caches that change no output are
-    fine. What sets itself up from its first inputs, or keeps a running value that it computes with,
-    would be captured with what modelc's own feeds left in it.
+    If the feeds changed the module's state, run them again, each from the initial state. Counters
+    and caches that affect no output are accepted. A model that initializes itself from its first
+    inputs, or computes with a running value, would be captured with the state that modelc's feeds
+    left in it.
+
+    Args:
+        eager: the eager model.
+        before: snapshot of the module as it was loaded.
+        references: eager's outputs from the first run.
 
     Raises:
-        CheckpointError: it gives other outputs then.
+        CheckpointError: a feed gives other outputs from the initial state.
     """
     changed = before.list_changes()
     feeds = [one for one in references if not one.feed.beyond] if changed else []
@@ -200,13 +213,14 @@ def check_stateless(
 
 @contextmanager
 def preserve_state(eager: Eager, feed: Feed) -> Iterator[None]:
-    """Within, eager may be run on anything: what forward keeps of it is none of the model's.
+    """Restore the model's state on exit, so that the body may run eager on any inputs.
 
-    Attributes, buffers and small tensors are put back. Weights that forward writes into and state
-    outside of the module cannot be: there the feed must be answered as it was before.
+    Attributes, buffers and small tensors are restored. Weights that forward modifies and state
+    outside of the module cannot be restored, so `feed` is run before and after the body, and its
+    outputs are compared.
 
     Raises:
-        CheckpointError: it is answered otherwise, and twice the same way.
+        CheckpointError: `feed` gives other outputs afterwards, and the same ones on a second run.
     """
     before = eager.before()
     first = _run_or_none(eager, feed)
@@ -269,11 +283,11 @@ _MAX_SHOWN_WEIGHTS = 3  # weights that a line names
 def check_finite(
     references: Sequence[ReferenceOutputs], weights: Sequence[NonFiniteWeight]
 ) -> None:
-    """That there is something to compare.
+    """Check that eager gives at least one finite output value.
 
     Raises:
-        CheckpointError: eager's outputs hold no finite number on any feed; the first of the
-            weights with NaN or Inf is named.
+        CheckpointError: the outputs contain no finite number on any feed; the message names the
+            first weight with NaN or Inf, if any.
     """
     arrays = [array for one in references for array in one.outputs.values() if array.size]
     if not arrays or not all(map(_is_all_nonfinite, arrays)):
@@ -296,7 +310,7 @@ def check_finite(
 
 
 def note_nonfinite_weights(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
-    """A note on weights with NaN or Inf, where eager gives numbers all the same."""
+    """Return a note on weights with NaN or Inf in a model that still gives finite outputs."""
     if not weights:
         return ()
     more = (
