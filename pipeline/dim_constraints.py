@@ -279,9 +279,8 @@ def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     dims = trials.signature.free_dims
     names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first usually is the batch
     for step in _STEPS:
-        odd = {
-            name: max(dims[name].opt // step | 1, 3) for name in names
-        }  # not a multiple of 2*step
+        # odd factors: the size is not a multiple of 2*step
+        odd = {name: max(dims[name].opt // step | 1, 3) for name in names}
         at = {**sizes, **{name: step * times for name, times in odd.items()}}
         if not trials.runs(at):
             continue

@@ -40,10 +40,10 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     """Return the signature with bounds for every dim; declared bounds stay as they are.
 
     The bounds of the other dims enclose sizes that eager accepts around the sample's size, or
-    around the first of `START_SIZES` that it accepts. They reach up to `SIZE_FACTOR`
-    times the start, as far as the limit of `SizeProbe` on the elements of a feed allows. A dim
-    with a single accepted size is fixed. The signature is returned unchanged if eager accepts no
-    start, so that eager's own error is reported.
+    around the first of `START_SIZES` that it accepts. They reach up to `SIZE_FACTOR` times the
+    start, as far as the limit of `SizeProbe` on the elements of a feed allows. A dim with a single
+    accepted size is fixed. The signature is returned unchanged if eager accepts no start, so that
+    eager's own error is reported.
 
     Args:
         eager: the eager model.
