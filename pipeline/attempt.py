@@ -1,4 +1,4 @@
-"""One attempt at a step: convert by one recipe in a folder of its own, then judge."""
+"""Run one attempt at a step: convert by a recipe in a separate workplace, then judge."""
 
 from __future__ import annotations
 
@@ -56,10 +56,13 @@ from .verdict_rules import judge_candidate
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a step is tried: by a capture, with a quantizer, or as its target does it.
+    """The capture or quantizer of an attempt; neither, if the target converts directly.
 
-    `kept` are names of the parent's nodes that stay in floating point beside the order's own,
-    `rewrites` what is changed in a copy of the model that is captured.
+    Attributes:
+        capture: how to capture the model.
+        quantizer: how to quantize the parent.
+        kept: parent nodes that stay in floating point, in addition to `--keep-fp`.
+        rewrites: rewrites applied to the copy of the model that is captured.
     """
 
     capture: Capture | None = None
@@ -69,17 +72,24 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """How attempts call it."""
+        """Name in the record of attempts."""
         return self.quantizer.NAME if self.quantizer else str(self.capture or "convert")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one way gave: files in their workplace, the judgment on them, what was measured.
+    """The result of one attempt: files, judgment and measurements.
 
-    `judged` is the eager side that it was judged by, with the domain's inputs. `frozen` are places
-    where its capture froze tensor data, None where nobody knows. `switchable` says that its
-    quantizer's result shows what each layer costs.
+    Attributes:
+        recipe: the recipe of the attempt.
+        workplace: folder that contains the files.
+        converted: the result of the conversion.
+        files: records of the artifact's files, the model first.
+        judgment: the measured verdict and its rulings.
+        judged: the eager reference of the judgment, with the inputs of its domain.
+        frozen: places where the capture froze tensor data; None if unknown.
+        coverage: compute dtypes of the artifact's layers.
+        switchable: whether layers of the quantized parent can be switched to measure their cost.
     """
 
     recipe: Recipe
@@ -94,17 +104,17 @@ class Trial:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict by all rules so far."""
+        """The verdict under all rulings so far."""
         return self.judgment.verdict
 
     @property
     def latency(self) -> Latency | None:
-        """The latency beside the parent's, where it was measured."""
+        """Latency compared with the parent; None if not measured."""
         return self.judgment.latency
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """The accuracy on labelled data, where it was measured."""
+        """Accuracy on labelled data; None if not measured."""
         return self.judgment.accuracy
 
     def plus(self, *rulings: Ruling) -> Trial:
@@ -113,12 +123,12 @@ class Trial:
 
     @property
     def size(self) -> int:
-        """Bytes of what ships."""
+        """Size of the shipped files in bytes, without debug files and samples."""
         return sum(file.size for file in self.files if file.role not in ("debug", SAMPLES_ROLE))
 
 
 def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
-    """The ways to try, in order; captures take the model down with these rewrites."""
+    """Return the recipes of a step in the order of attempts; `rewrites` apply to captures."""
     if step.quantizers:
         return tuple(Recipe(quantizer=quantizer) for quantizer in step.quantizers)
     captures = (Recipe(capture=capture, rewrites=rewrites) for capture in step.captures)
@@ -126,21 +136,27 @@ def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...
 
 
 def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = ()) -> Trial:
-    """Convert in a folder of its own, then prove.
+    """Convert by the recipe in a new workplace, then judge the result.
 
-    `met` is what refused the same copy of the model before: it may be why a trace is wrong. Where
-    it is right for a part of the integers alone, it is made again for that part.
+    If the artifact is right only for a part of the integer values, convert and judge it again in
+    the domain restricted to that part.
+
+    Args:
+        work: the step and the state of the run.
+        recipe: the recipe to try.
+        met: errors of earlier attempts on the same copy of the model, which may explain why a
+            trace is wrong.
 
     Raises:
-        ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
-        RunnerError: the runtime would not open what was made.
+        ConversionError: the conversion failed, or no layer of an INT8 artifact computes in INT8.
+        RunnerError: the runtime cannot open the artifact.
     """
     step, run = work.step, work.run
     source = _quantize_parent(work, recipe)
     with _use_rewritten(work, recipe) as changed:
         product = _convert_step(changed, recipe, source)
     if source is not None:
-        rmtree(source.path.parent)  # gigabytes, and many are tried
+        rmtree(source.path.parent)  # may take gigabytes, once per quantizer
     judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
     asked = JudgeRequest(
         candidate=_product_candidate(work, product),
@@ -156,7 +172,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
     )
     judgment = judge_candidate(asked)
     if judgment.verdict.restricted_values:
-        rmtree(product.workplace)  # what it says inside of its domain is not so
+        rmtree(product.workplace)  # its embedded domain is too large
         inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
         return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
     capture = asked.capture_evidence
@@ -176,7 +192,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
 def _look_at_capture(
     work: StepWork, recipe: Recipe, converted: Converted, met: Sequence[ModelcError]
 ) -> CaptureEvidence:
-    """Find what the capture froze, and what else the rules on branches ask for."""
+    """Collect the evidence on the capture that the branch rules use."""
     run, accept = work.run, work.run.order.judging.accept
     with _use_rewritten(work, recipe) as changed:
         branches = branch_coverage(changed.run.eager, accept)
@@ -196,7 +212,7 @@ def _look_at_capture(
 
 
 def _product_candidate(work: StepWork, product: _Product) -> Candidate:
-    """What was converted, to be judged in its workplace: its model is not beside its parent yet."""
+    """Return the candidate in its workplace, with the path of its parent for the weights."""
     step, path = work.step, work.parent.path
     weights = {} if path is None else {"weights": str(path)}
     return Candidate(
@@ -210,29 +226,32 @@ def _product_candidate(work: StepWork, product: _Product) -> Candidate:
 
 
 def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
-    """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
+    """Return the sizes, beyond those of the feeds, at which the artifact is judged."""
     run, parent = work.run, work.parent
     job = replace(
         make_job(replace(work, parent=replace(parent, path=None)), Path()),
-        programs=run.memory.programs.get((), {}),  # a copy may have lost a branch
+        programs=run.memory.programs.get((), {}),  # a rewritten copy may lack a branch
     )
     capture = "" if recipe.rewrites else str(recipe.capture or parent.capture)
     return find_extra_sizes(job, capture, run.memory)
 
 
 def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
-    """Captures of the format that may keep a branch, and that the order leaves out."""
+    """Return the target's branch-keeping captures that the step does not try."""
     return tuple(one for one in BRANCH_KEEPING if one in {*step.target.CAPTURES} - {*step.captures})
 
 
 def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcError]) -> str:
-    """Where forward computes outside of torch, of which a trace keeps the result alone."""
+    """Describe where forward computes outside of torch; a trace records only the result."""
     return find_numpy_use(met, converted.warned) if recipe.capture in TRACES else ""
 
 
 @contextmanager
 def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
-    """The work with the recipe's copy of the model in eager's place; eager judges all the same."""
+    """Yield the work with the rewritten copy as the model to capture.
+
+    The original eager model remains the reference for the verdict.
+    """
     eager = work.run.eager
     with apply_rewrites(eager.model, recipe.rewrites, example=eager.example) as model:
         yield work.within(replace(eager, model=model))
@@ -240,7 +259,7 @@ def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Product:
-    """What a conversion left in its workplace."""
+    """The result of a conversion in its workplace."""
 
     workplace: Path
     converted: Converted
@@ -253,7 +272,7 @@ class _Product:
 
 
 def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized | None:
-    """The parent quantized, where the way has a quantizer."""
+    """Quantize the parent; return None if the recipe has no quantizer."""
     if recipe.quantizer is None:
         return None
     task, space = make_quantization(work, recipe), work.run.workspace
@@ -280,14 +299,14 @@ def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _
         made = [*converted.files, *_write_samples(work, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
-        run.eager.model.release_pages()  # what follows runs the file
+        run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
         refuse_uncovered(step, coverage)
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
 def _step_metadata(work: StepWork) -> dict[str, str]:
-    """What a step's artifact says inside of its parent and of how it is to be judged."""
+    """Return the metadata on the parent and on the judging options to embed in the artifact."""
     step, parent, run = work.step, work.parent, work.run
     tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
     return {
@@ -298,14 +317,14 @@ def _step_metadata(work: StepWork) -> dict[str, str]:
 
 
 def _recipe_metadata(recipe: Recipe) -> dict[str, str]:
-    """What it says of the way that it was made."""
+    """Return the metadata on the recipe to embed in the artifact."""
     if recipe.quantizer is not None:
         return {QUANTIZER_KEY: recipe.quantizer.NAME}
     return {} if recipe.capture is None else {CAPTURE_KEY: str(recipe.capture)}
 
 
 def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
-    """What was converted, with what its quantizer says of itself."""
+    """Merge the quantizer's versions, options and notes into the conversion result."""
     if source is None:
         return converted
     return replace(
@@ -317,7 +336,7 @@ def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Con
 
 
 def make_job(work: StepWork, workplace: Path) -> Job:
-    """What the step's converter gets."""
+    """Return the input of the step's converter."""
     step, parent, run = work.step, work.parent, work.run
     references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
     order = run.order
@@ -353,12 +372,12 @@ def make_job(work: StepWork, workplace: Path) -> Job:
 
 
 def _is_usual(feed: NamedFeed) -> bool:
-    """Whether what is drawn for it says what values there are, as converters may ask."""
+    """Return whether the feed's values are typical, so that converters may rely on them."""
     return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
 def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
-    """The held-out samples as a file of the artifact, so that it can be judged again anywhere."""
+    """Store the held-out samples with the artifact, so that any host can judge it again."""
     step = work.step
     held_out = select_held_out(step.wanted.precision, work.run.samples)
     if not held_out:
@@ -369,17 +388,17 @@ def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ..
 
 
 def _find_frozen(work: StepWork, recipe: Recipe, converted: Converted) -> tuple[str, ...] | None:
-    """Where the capture froze tensor data: this one's, or the parent's."""
+    """Return the places frozen by this capture, or by the parent's if there is none here."""
     step, parent, run = work.step, work.parent, work.run
     if recipe.capture is None:
         return parent.frozen
     capture, title = recipe.capture, f"look at branches in {recipe.capture}"
 
     def again(folder: Path) -> None:
-        """Capture once more, for its own sake."""
+        """Repeat the capture without the cached program."""
         with run.workspace.progress.step(title, log=f"{step.name}-branches", attempt=True):
             job = make_job(work, folder)
-            # what was taken down before would show nothing, but the others need not run again
+            # drop the cached program of this capture only, so that it runs again
             known = run.memory.programs.get(recipe.rewrites, {})
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))

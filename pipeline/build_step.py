@@ -1,4 +1,4 @@
-"""One step of a plan: try each recipe, judge what it gives, keep the best that passes."""
+"""Build one step of a plan: try each recipe, judge the results, keep the best that passes."""
 
 from __future__ import annotations
 
@@ -52,37 +52,37 @@ from .run_progress import Clock, Progress
 from .trial_choice import balance_layers, choose_trial, has_budget
 from .worst_feed import drop_worst_feeds, place_worst_feed
 
-_MAX_NARROWED = 3  # times that one capture is narrowed, each time in another dim
+_MAX_NARROWED = 3  # smaller domains to try per capture, each narrower in one more dim
 
 
 @dataclass
 class _StepAttempts:
-    """What was tried for one step so far, in order."""
+    """The attempts at one step so far, in order."""
 
     step: Step
     attempts: list[Attempt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     errors: list[ModelcError] = field(default_factory=list)
     _refused: list[Recipe] = field(default_factory=list)
-    _told: set[tuple[str, str]] = field(default_factory=set)  # captures, and why they did not hold
+    _told: set[tuple[str, str]] = field(default_factory=set)  # recipe names and reasons
 
     @property
     def refused(self) -> list[tuple[Recipe, ModelcError]]:
-        """The ways that gave no artifact, and why."""
+        """Recipes that gave no artifact, with their errors."""
         return list(zip(self._refused, self.errors, strict=True))
 
     def holds(self) -> bool:
-        """Whether one of the trials passed."""
+        """Return whether a trial passed."""
         return any(trial.verdict.passed for trial in self.trials)
 
     def evidence(self, errors: int = 0, trials: int = 0) -> RefusalEvidence:
-        """What was found wrong, from these counts of errors and trials on."""
+        """Return the evidence, skipping the first `errors` errors and `trials` trials."""
         refused = map(evidence_in_error, self.errors[errors:])
         judged = (evidence_in_verdict(t.verdict, t.frozen or ()) for t in self.trials[trials:])
         return join_evidence((*refused, *judged))
 
     def all_of(self, recipes: Iterable[Recipe], work: StepWork) -> None:
-        """Try ways until one holds; quantizers are all tried."""
+        """Try captures until one passes, or all quantizers."""
         progress = work.run.workspace.progress
         for recipe in recipes:
             if recipe.capture is Capture.EXPORT_STRICT and not can_strict_help(self._of(recipe)):
@@ -107,13 +107,13 @@ class _StepAttempts:
                 self._note_skipped(recipe, reasons[0].text if reasons else "", progress)
 
     def _note_skipped(self, recipe: Recipe, reason: str, progress: Progress) -> None:
-        """One line in the terminal for an attempt that did not hold."""
+        """Report an attempt that did not pass."""
         attempt = self.attempts[-1]
         if recipe != Recipe() and attempt.outcome != "passed":
             self._tell(recipe, attempt.outcome, reason, progress)
 
     def _tell(self, recipe: Recipe, outcome: str, reason: str, progress: Progress) -> None:
-        """One line in the terminal for a way that gave nothing to keep, each reason once."""
+        """Print one line on a recipe without a usable artifact; print each reason once."""
         known = (recipe.name, reason) in self._told
         self._told.add((recipe.name, reason))
         names = [name for name in recipe.rewrites if not name.startswith(PATCH)]
@@ -122,17 +122,17 @@ class _StepAttempts:
         progress.note(f"{self.step.name}: {copy}{recipe.name} {outcome}{why}")
 
     def _of(self, recipe: Recipe) -> list[ModelcError]:
-        """What refused the way's copy of the model so far."""
+        """Return the earlier errors on the recipe's copy of the model."""
         refused = zip(self._refused, self.errors, strict=True)
         return [error for other, error in refused if other.rewrites == recipe.rewrites]
 
 
 def build_step(work: StepWork) -> StepResult:
-    """Try the step's ways in order; the verdict decides, not the absence of an exception.
+    """Try the recipes of a step in order, and keep the best artifact by its verdict.
 
-    Captures end at the first that holds; a trace that froze a branch whose other arm no feed took
-    does not. Where none holds, copies of the model are tried that known rewrites were made on.
-    Quantizers are all tried.
+    Captures end at the first that passes. A trace does not pass if it froze a branch whose other
+    outcome no feed covers. If no capture passes, try copies of the model with rewrites, then
+    smaller domains. Quantizers are all tried.
     """
     clock = Clock()
     work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
@@ -155,7 +155,7 @@ def build_step(work: StepWork) -> StepResult:
     run.eager.stamp.check()
     artifact, verdict = settle_trial(work, best)
     for workplace in {trial.workplace for trial in (*trials, best)}:
-        rmtree(workplace)  # what was not chosen may be gigabytes
+        rmtree(workplace)  # unused artifacts may take gigabytes
     artifact = replace(
         artifact, attempts=tuple(attempts), tradeoffs=tradeoffs, seconds=clock.seconds
     )
@@ -168,10 +168,10 @@ def build_step(work: StepWork) -> StepResult:
 
 
 def build_above_one(work: StepWork) -> StepResult | None:
-    """What is made from another artifact, in the domain without size 1 of dims that were chosen.
+    """Build a derived artifact in the domain without size 1 of dims whose bounds modelc chose.
 
-    None where it does not pass there either. A runtime may go wrong at size 1 alone, or after it:
-    OpenVINO 2026.4 keeps strides of an attention that ran first with one token.
+    A runtime may fail only at size 1, or after it: OpenVINO 2026.4 keeps the strides of an
+    attention whose first run has one token. Return None if the artifact does not pass there either.
     """
     work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
     step, run = work.step, work.run
@@ -191,14 +191,14 @@ def build_above_one(work: StepWork) -> StepResult | None:
 
 
 def _try_all(work: StepWork) -> _StepAttempts:
-    """The model as it is, but for the user's patches; then with rewrites, set after set."""
+    """Try the model with the user's patches only, then with each suggested set of rewrites."""
     step, run = work.step, work.run
     tried = _StepAttempts(step=step)
     tried.all_of(recipes_for(step, _user_patches(run.order)), work)
     if not step.captures or tried.holds():
         return tried
     sets = (*run.memory.held, *suggest_rewrites(run.eager.model, tried.evidence()))
-    for names in dict.fromkeys(sets):  # what held for another format comes first
+    for names in dict.fromkeys(sets):  # sets that passed for another format come first
         held = _try_rewrites(names, tried, work)
         for name in held:
             run.workspace.progress.note(f"{step.name}: captured with {describe_rewrite(name)}")
@@ -209,7 +209,7 @@ def _try_all(work: StepWork) -> _StepAttempts:
 
 
 def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
-    """The work with eager on feeds of these inputs alone; what is captured is captured anew."""
+    """Return the work restricted to the domain of `inputs`, without cached captures."""
     run = work.run
     if inputs == run.eager.signature.inputs:
         return work
@@ -221,10 +221,10 @@ def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
 
 
 def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
-    """Try captures again in the part of the domain that they hold in, the largest part first.
+    """Try captures again in the part of the domain where they are valid, the largest part first.
 
-    That is done where the smaller domain is accepted, or leaves out nothing but size 1 of a dim
-    whose bounds nobody stated.
+    This requires `--narrow`, or that the smaller domain excludes only size 1 of a dim whose
+    bounds the user did not declare.
     """
     run, signature = work.run, work.run.eager.signature
     found = dict(_iter_intervals(tried, work))
@@ -251,7 +251,7 @@ def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
 
 
 def _iter_intervals(tried: _StepAttempts, work: StepWork) -> Iterator[tuple[Recipe, SizeInterval]]:
-    """Each way that holds in a part of the domain, as its capture says or running it shows."""
+    """Yield each recipe that is valid in a part of the domain, by its error or by running it."""
     for recipe, error in tried.refused:
         interval = parse_interval(error, work.run.eager.signature)
         if interval is not None:
@@ -281,7 +281,10 @@ def _find_valid_interval(found: ModelcError | Trial, work: StepWork) -> SizeInte
 
 
 def _most_useful(errors: Sequence[ModelcError], *, narrow: bool) -> ModelcError:
-    """The refusal to report: one that leaves a part of the domain; the last where it may."""
+    """Return the error to report.
+
+    Prefer errors that leave a part of the domain: the first one, or the last one with `narrow`.
+    """
     found = [error for error in errors if isinstance(error, NarrowError)]
     return found[-1 if narrow else 0] if found else most_specific(errors)
 
@@ -291,7 +294,10 @@ def _user_patches(order: Order) -> tuple[str, ...]:
 
 
 def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) -> tuple[str, ...]:
-    """Try these rewrites, then with those that answer what they met; the names that hold."""
+    """Try these rewrites, and add rewrites that match the new errors until an attempt passes.
+
+    Return the names of the rewrites that pass; empty if none do.
+    """
     run, patches = work.run, _user_patches(work.run.order)
     while names:
         unfit = _why_unfit((*patches, *names), run.eager)
@@ -308,7 +314,7 @@ def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) 
 
 
 def _why_unfit(names: tuple[str, ...], eager: EagerReference) -> str:
-    """Why a copy with these rewrites is not this model; empty where it gives its outputs."""
+    """Return why the rewrites cannot be applied to the model; empty if they can."""
     try:
         with apply_rewrites(eager.model, names, example=eager.example):
             return ""
@@ -340,7 +346,7 @@ def _record_attempt(trial: Trial, clock: Clock) -> Attempt:
 
 
 def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
-    """Move the chosen trial's files to where they belong and write its record."""
+    """Move the files of the chosen trial to their final folder, and create its record."""
     step, parent, run = work.step, work.parent, work.run
     asked = JudgeRequest(
         candidate=replace(trial_candidate(work, trial), aside=trial.workplace),
@@ -370,7 +376,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
         notes=trial.converted.notes,
         rewrites=trial.recipe.rewrites,
         frozen=trial.frozen,
-        domain=Domain(  # what the verdict is a statement about
+        domain=Domain(  # scope of the verdict
             inputs=trial.judged.signature.inputs,
             compute={} if trial.coverage is None else trial.coverage.share,
             settings=runtime_settings(step.target, run.order.judging.device_for(step.target)),

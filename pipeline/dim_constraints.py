@@ -1,4 +1,4 @@
-"""Infers why eager rejects a feed, by trying other sizes and values, and what fixes it."""
+"""Infer why eager rejects a feed, by running it on other sizes and values, and suggest a fix."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signat
 from ..validators.feeds import FeedDrawer
 from .stated_inputs import find_narrower_input
 
-_STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
-_LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
+_STEPS = (2, 3, 4, 8, 16, 32, 64)  # common divisors of a length
+_LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # (times, plus) of sizes that depend on another size
 _MAX_TRIAL_RUNS = 120  # runs of eager: enough for four dims
-_MAX_OTHER_FEEDS = 3  # times that values are drawn anew where eager rejects the first
-_SHORT_RANGE = 32  # sizes of a range that are all tried
-_NEAR_SIZES = 8  # sizes on either side of the opt that are tried in a longer one
-_RANGE_PARTS = 4  # of a range, at whose ends a size is looked for that runs
-_TIMES_LARGER = 4  # times the largest feed that is judged on
-_SMALL_FEED = 1 << 20  # elements: so many are never too many
+_MAX_OTHER_FEEDS = 3  # feeds with other random values per size
+_SHORT_RANGE = 32  # ranges up to this width are tried in full
+_NEAR_SIZES = 8  # sizes to try on either side of opt in a wider range
+_RANGE_PARTS = 4  # parts of a range whose ends are tried as the start
+_TIMES_LARGER = 4  # limit of a feed, relative to the largest declared feed
+_SMALL_FEED = 1 << 20  # elements; feeds up to this size are always allowed
 
 
 class EagerTrials:
-    """Runs eager at sizes, not too often; `seed` and `samples` as the feeds have them."""
+    """Runs eager on trial feeds, with a limit on the number of runs.
+
+    Args:
+        eager: the eager model.
+        signature: its inputs and dims.
+        seed: seed of the random values, as in the feeds.
+        samples: the user's own inputs, as in the feeds.
+    """
 
     def __init__(self, eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> None:
         self.signature = signature
@@ -41,7 +48,7 @@ class EagerTrials:
         self._other: dict[tuple[tuple[str, int], ...], bool] = {}
 
     def runs(self, sizes: Sizes) -> bool:
-        """Whether eager takes a feed at these sizes; False beyond the number of runs."""
+        """Return whether eager accepts a feed at these sizes; False when no runs are left."""
         key = tuple(sorted(sizes.items()))
         if key not in self._known:
             if self.left <= 0 or not self._fits(sizes):
@@ -51,7 +58,7 @@ class EagerTrials:
         return self._known[key]
 
     def _fits(self, sizes: Sizes) -> bool:
-        """Whether there is such a size, and a feed of it is not far larger than the largest."""
+        """Return whether the sizes are valid and the feed is not much larger than the largest."""
         most = {name: dim.high for name, dim in self.signature.free_dims.items()}
         limit = max(_TIMES_LARGER * self._elements(most), _SMALL_FEED)
         dims = self.signature.free_dims
@@ -67,7 +74,7 @@ class EagerTrials:
         return self.takes(self._drawer.feed("relation", sizes).arrays)
 
     def takes(self, arrays: Feed) -> bool:
-        """Whether eager takes this feed."""
+        """Return whether eager accepts this feed."""
         try:
             self._eager.run(arrays)
         except CheckpointError:
@@ -75,18 +82,25 @@ class EagerTrials:
         return True
 
     def takes_others(self, sizes: Sizes) -> bool:
-        """Whether eager takes other values at these sizes: then they are not why it rejects."""
+        """Return whether eager accepts other values at these sizes.
+
+        If it does, the sizes are not the cause of the rejection.
+        """
         key = tuple(sorted(sizes.items()))
         if key not in self._other:
             self._other[key] = any(map(self.takes, self.others(dict(sizes))))
         return self._other[key]
 
     def takes_all(self, sizes: Sizes) -> bool:
-        """Whether eager takes whatever is drawn at these sizes."""
+        """Return whether eager accepts all trial values at these sizes."""
         return all(map(self.takes, self.others(dict(sizes))))
 
     def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
-        """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
+        """Yield trial feeds at these sizes.
+
+        First with new random values, then with all integer inputs at an end of their range, then
+        with one integer input at an end.
+        """
         feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_MAX_OTHER_FEEDS)]
         yield from (feed.arrays for feed in feeds)
         whole = [spec.name for spec in self.signature.inputs if spec.dtype not in FLOATS]
@@ -94,9 +108,9 @@ class EagerTrials:
             yield from self._drawer.at_ends(feeds[0], names)
 
     def takes_sorted(self, sizes: Sizes) -> InputSpec | None:
-        """The first integer input that eager takes with values in order, and not without.
+        """Return the first integer input that eager accepts only with sorted values.
 
-        The other inputs are the same in both, in each feed that is drawn.
+        The other inputs keep their values. Return None if sorting is not needed or does not help.
         """
         names = [f"in-order-{number}" for number in range(_MAX_OTHER_FEEDS)]
         if all(self.takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
@@ -116,7 +130,11 @@ class EagerTrials:
 
 
 class RejectedSizesError(CheckpointError):
-    """Eager rejects sizes within the domain: `sizes` of its free dims."""
+    """Eager rejects sizes within the domain.
+
+    Attributes:
+        sizes: sizes of the free dims.
+    """
 
     def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
         super().__init__(message, hint=hint, option="input", code=ErrorCode.FEED_REJECTED)
@@ -125,17 +143,18 @@ class RejectedSizesError(CheckpointError):
 
 @contextmanager
 def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) -> Iterator[None]:
-    """Eager's rejection of a feed of these sizes, with what mends it.
+    """Add the cause and a hint to eager's rejection of a feed.
 
     Args:
-        trials: what runs eager at other sizes and on other values.
-        sizes: the free dims' sizes in the feed.
-        drawn: whether its values were drawn; the user's own are what they are.
+        trials: runs eager at other sizes and on other values.
+        sizes: sizes of the free dims in the feed.
+        drawn: whether the values are random, so that other values may be tried; False for the
+            user's own samples.
 
     Raises:
-        SizesError: the sizes are the cause, or eager takes some values at these sizes and all at
-            usual ones; the hint is the relation of dims, where one is found.
-        CheckpointError: eager takes some values at any sizes, or it is no rejection.
+        RejectedSizesError: the sizes are the cause, or eager accepts only some values at these
+            sizes and all values at the opt sizes. The hint names the relation of dims, if found.
+        CheckpointError: the values are the cause, or eager failed for another reason.
     """
     try:
         yield
@@ -160,7 +179,7 @@ def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) 
         found = infer_dim_constraints(error, trials, sizes)
         if found is None:
             if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
-                raise  # it is no matter of these sizes
+                raise  # the sizes are not the cause
             hint = _suggest_narrower(trials.signature, error)
             raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
         told = f"{error.message}: {found.said}"
@@ -168,7 +187,7 @@ def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) 
 
 
 def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
-    """What to do where no relation of the dims is found."""
+    """Return the hint if no relation of the dims is found."""
     dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
     if not dims:
         return error.hint
@@ -176,7 +195,7 @@ def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
 
 
 def _suggest_other_values(trials: EagerTrials, sizes: Sizes) -> str:
-    """What to do where other values at the same sizes are taken."""
+    """Return the hint if eager accepts other values at the same sizes."""
     bounded = find_narrower_input(trials, sizes)
     if bounded is not None and bounded.values is not None:
         end = int(bounded.values.high)
@@ -189,7 +208,7 @@ def _suggest_other_values(trials: EagerTrials, sizes: Sizes) -> str:
 
 
 def _suggest_sorted(spec: InputSpec) -> str:
-    """What to write for an input of which eager takes values in order."""
+    """Return the hint for an input that requires sorted values."""
     order = "" if spec.values is None else spec.values.order
     return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
 
@@ -197,11 +216,13 @@ def _suggest_sorted(spec: InputSpec) -> str:
 def infer_dim_constraints(
     error: CheckpointError, trials: EagerTrials, sizes: Sizes
 ) -> DimFit | None:
-    """What the dims must be for eager to run, where it rejects a feed of these sizes.
+    """Infer the constraint on the dims that a rejected feed violates.
 
-    Sizes are made equal, or made multiples, or moved into the range, or held at one, one after
-    another; a finding must run at its least, middle and greatest sizes, and break where it is not
-    kept.
+    Try, in order: a linear relation of two dims, multiples of a number, a smaller range, and a
+    single size. A constraint must hold at its lowest, middle and highest sizes, and eager must
+    reject sizes that violate it.
+
+    Return None if no constraint is found, or the error is not a rejected feed.
     """
     if error.code is not ErrorCode.FEED_REJECTED or not sizes:
         return None
@@ -213,7 +234,7 @@ def infer_dim_constraints(
 
 
 def _fit_line(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
-    """A dim whose size follows from another's."""
+    """Find a dim whose size is a linear function of another's."""
     dims = trials.signature.free_dims
     for first, second in _iter_pairs(list(dims)):
         for times, plus in _LINES:
@@ -229,36 +250,37 @@ def _fit_line(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
 
 
 def _representative_sizes(dim: Dim) -> tuple[int, ...]:
-    """The sizes at which what is said of a dim is looked at: the least, a middle, the greatest."""
+    """Return the lowest, opt and highest size of a dim, or `UNBOUNDED` for a dim without bounds."""
     return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
 
 
 def _iter_pairs(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs with the later dim following from the earlier, then the other way round."""
+    """Yield pairs (base, dependent): the base first in the signature, then the reverse."""
     pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
     yield from pairs
     yield from ((other, one) for one, other in pairs)
 
 
 def _two_sizes(dim: Dim) -> tuple[int, int]:
-    """Two sizes of a dim, apart from 1 where its range has them: 1 broadcasts."""
+    """Return two low sizes of a dim, above 1 if the range permits, since 1 broadcasts."""
     low = min(max(dim.low, 2), dim.high)
     return low, max(min(dim.high, low + 1), low)
 
 
 def _holds_relation(trials: EagerTrials, sizes: Sizes, name: str, relation: Relation) -> bool:
-    """Whether eager runs where the relation is kept, and does not one or two beside it."""
+    """Return whether eager accepts the related size, and rejects it plus 1 and plus 2."""
     size = relation.size(sizes[relation.base])
     kept = trials.runs({**sizes, name: size})
     return kept and not any(trials.runs({**sizes, name: size + by}) for by in (1, 2))
 
 
 def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
-    """Dims that must be multiples of the same number."""
+    """Find dims that must be multiples of the same number."""
     dims = trials.signature.free_dims
-    names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first counts rows, most often
+    names = list(dims)[1:] if len(dims) > 1 else list(dims)  # the first usually is the batch
     for step in _STEPS:
-        odd = {name: max(dims[name].opt // step | 1, 3) for name in names}  # no multiple of 2*step
+        # odd factors: the size is not a multiple of 2*step
+        odd = {name: max(dims[name].opt // step | 1, 3) for name in names}
         at = {**sizes, **{name: step * times for name, times in odd.items()}}
         if not trials.runs(at):
             continue
@@ -274,9 +296,9 @@ def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
 
 
 def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> DimFit | None:
-    """Multiples of the step within each range, with a name of its own for each factor.
+    """Return the constraint that each dim is a multiple of `step`, each with its own factor.
 
-    None where one of them has none in its range, or where eager rejects some of them.
+    Return None if a range contains no multiple, or eager rejects some multiples.
     """
     ends = {dim.name or "": _multiple_range(dim, step) for dim in dims}
     if any(low > high for low, high in ends.values()):
@@ -300,14 +322,17 @@ def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int)
 
 
 def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
-    """The least and the greatest multiple in the range; of a dim without one, as it is drawn."""
+    """Return the lowest and highest multiple of `step` in the range of the dim.
+
+    A dim without bounds uses the sizes of `UNBOUNDED` times `step`.
+    """
     if not dim.bounded:
         return UNBOUNDED[0] * step, UNBOUNDED[-1] * step
     return -(-dim.low // step) * step, dim.high // step * step
 
 
 def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
-    """A dim that is below its least size, or above its greatest."""
+    """Find a dim that eager accepts only in a smaller range."""
     for name, dim in trials.signature.free_dims.items():
         runs = _runs_at(trials, sizes, name)
         spread = (
@@ -327,16 +352,13 @@ def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
 
 
 def _sizes_within(low: int, high: int) -> Iterable[int]:
-    """Sizes by which a range is known from some sizes in it: two neighbours at each end, a middle.
-
-    The middle is an odd size and an even one.
-    """
+    """Return sizes to check a range: two at each end, and an odd and an even one in the middle."""
     middle = (low + high) // 2
     return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
 
 
 def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
-    """A dim that has one size only: its opt, or the one that is found in a short range."""
+    """Find a dim with a single accepted size: its opt, or any size of a short range."""
     for name, dim in trials.signature.free_dims.items():
         runs = _runs_at(trials, sizes, name)
         short = dim.bounded and dim.high - dim.low < _SHORT_RANGE
@@ -351,7 +373,7 @@ def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
 
 
 def _sizes_around(dim: Dim) -> list[int]:
-    """Sizes of a long range that would run if others than the opt did."""
+    """Return sizes of a wide range to try beside opt: near, spread out, multiples and half."""
     near = range(dim.opt - _NEAR_SIZES, dim.opt + _NEAR_SIZES + 1)
     spread = range(dim.low, dim.high + 1, max((dim.high - dim.low) // _NEAR_SIZES, 1))
     found = {*near, *spread, dim.high, 2 * dim.opt, 3 * dim.opt, dim.opt // 2}
@@ -359,7 +381,7 @@ def _sizes_around(dim: Dim) -> list[int]:
 
 
 def _single_size_fit(signature: Signature, dim: Dim, size: int) -> DimFit | None:
-    """A dim that has one size: `--static` where that is its opt, else the size itself."""
+    """Return the fix for a single size: `--static` if it is opt, else the size as a literal."""
     name = dim.name or ""
     found = single_size_fit(name, size)
     if size == dim.opt:
@@ -374,7 +396,7 @@ def _runs_at(trials: EagerTrials, sizes: Sizes, name: str) -> Callable[[int], bo
 
 
 def _boundary(runs: Callable[[int], bool], good: int, bad: int) -> int:
-    """The last size that runs on the way from one that does to one that does not, by halving."""
+    """Bisect between an accepted and a rejected size; return the last accepted one."""
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
         if runs(middle):

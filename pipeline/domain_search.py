@@ -1,8 +1,8 @@
-"""Chooses bounds for dims that nobody bounded, by asking eager which sizes it accepts.
+"""Choose bounds for dims without declared bounds, by running eager at trial sizes.
 
-The search starts where eager is known or found to run and goes outward in all dims together. What
-it finds is a box: an interval for each dim, or every so-manieth size, with relations between dims.
-All decisions follow from counts and sizes, never from how fast the machine is.
+The search starts at sizes that eager accepts and expands in all dims together. The result is a
+box: an interval for each dim, possibly with a step, and relations between dims. Decisions depend
+only on counts and sizes, never on the speed of the machine, so the result is reproducible.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .run_reference import preserve_state
 from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start
 
 _STEPS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
-_MAX_CORNERS = 4  # dims of which all corners are tried; of more, each dim alone at its ends
-_MAX_SETS = 31  # of dims that are moved together with one: all of up to five
-_MAX_ROUNDS = 12  # times that a box is made smaller because a point of it is rejected
+_MAX_CORNERS = 4  # above this number of dims, each dim moves to its ends alone
+_MAX_SETS = 31  # sets of dims to move together with one; all subsets of five
+_MAX_ROUNDS = 12  # times to shrink a box that contains a rejected point
 
 
 def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
@@ -37,24 +37,26 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     rejected: Sequence[Sizes] = (),
     values: Mapping[str, ValueRange] | None = None,
 ) -> Signature:
-    """The signature with bounds for every dim: those that were stated as they are.
+    """Return the signature with bounds for every dim; declared bounds stay as they are.
 
-    Dims without bounds get the sizes that eager accepts around the sample's size (without a sample
-    around the first of `STARTS` that it accepts), at most `TIMES` as large, and no feed larger
-    than `ELEMENTS` elements or `TIMES` the sample. A dim of which eager accepts one size only is
-    fixed at it. Unchanged where eager accepts no start: its own error says more.
+    The bounds of the other dims enclose sizes that eager accepts around the sample's size, or
+    around the first of `START_SIZES` that it accepts. They reach up to `SIZE_FACTOR` times the
+    start, as far as the limit of `SizeProbe` on the elements of a feed allows. A dim with a single
+    accepted size is fixed. The signature is returned unchanged if eager accepts no start, so that
+    eager's own error is reported.
 
     Args:
-        eager: the model, with this signature's inputs.
-        signature: as the user gave it; dims with `bounded` False are chosen.
-        seed: of the values that are drawn.
+        eager: the eager model.
+        signature: the signature as the user gave it; bounds are chosen for dims with `bounded`
+            False.
+        seed: seed of the random values.
         samples: the user's own inputs, by name.
-        further: more of them; the bounds reach as far as these do, where eager accepts it.
-        rejected: sizes of all named dims that eager is known to reject, to be left out.
-        values: ranges that were chosen for inputs without one, at sizes that were rejected then.
+        further: more samples; the bounds include their sizes if eager accepts them.
+        rejected: sizes of all named dims that eager is known to reject; the box excludes them.
+        values: value ranges chosen for inputs without a declared one.
 
     Raises:
-        CheckpointError: eager answers otherwise after it ran at other sizes.
+        CheckpointError: eager's outputs change after it ran at other sizes.
     """
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     if not loose:
@@ -76,9 +78,9 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
 
 @dataclass(kw_only=True)
 class _DimRange:
-    """One dim of the box: sizes `start + step * n`, from `low` to `high`.
+    """One dim of the box: sizes `start + step * n` from `low` to `high`.
 
-    With a `relation` it follows from another dim of the box.
+    With a `relation`, the size depends on another dim of the box instead.
     """
 
     start: int
@@ -88,7 +90,7 @@ class _DimRange:
     relation: Relation | None = None
 
     def round(self, size: int) -> int:
-        """The size of the side nearest to this one, on the way to its start."""
+        """Round a size toward the start, to a multiple of the step."""
         return self.start + int((size - self.start) / self.step) * self.step
 
 
@@ -96,7 +98,7 @@ Box: TypeAlias = dict[str, _DimRange]
 
 
 def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
-    """The sizes around the start that eager accepts, in all dims together."""
+    """Return a box of sizes around the start that eager accepts."""
     caps = _largest_sizes_to_try(probe, loose, start)
     dims = probe.signature.free_dims
     box = {
@@ -108,7 +110,7 @@ def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
     batch = find_batch_dim(probe.signature)
     known: Sizes = {}
     for name in sorted(free, key=lambda one: batch is not None and one == batch.name):
-        # Where eager accepts less than it could, the dims that come after may be larger.
+        # If an earlier dim ends below its cap, later dims may be larger.
         box[name].high = _largest_sizes_to_try(probe, loose, start, known)[name]
         _find_step(probe, box, start, name)
         _find_ends(probe, box, start, name)
@@ -120,10 +122,11 @@ def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
 def _largest_sizes_to_try(
     probe: SizeProbe, loose: Sequence[str], start: Sizes, known: Mapping[str, int] | None = None
 ) -> Sizes:
-    """The largest size of each dim: `TIMES` its start, less where a feed would be too large.
+    """Return the largest size to try for each dim, so that feeds stay below the element limit.
 
-    Sides give way to twice their start first, then the batch to half of what it may be, then all.
-    `known` are sizes beyond which a dim is not looked at.
+    Start from `SIZE_FACTOR` times the start. While the largest feed is too large, reduce the dims
+    other than the batch to half of that, then the batch to half, then both down to the start.
+    `known` are sizes already found for some dims, which replace their caps.
     """
     dims, batch = probe.signature.free_dims, find_batch_dim(probe.signature)
     stated = {name: dim.high for name, dim in dims.items() if dim.bounded}
@@ -144,7 +147,7 @@ def _largest_sizes_to_try(
 
 
 def _resize_point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
-    """The start with these sizes, and what follows from them."""
+    """Return the start with these sizes, and the dependent sizes by their relations."""
     at = {**start, **sizes}
     for name, side in box.items():
         if side.relation is not None:
@@ -153,7 +156,7 @@ def _resize_point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
 
 
 def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
-    """Points of a box that show whether eager accepts all of it: corners, and odd sizes inside."""
+    """Yield points to check that eager accepts a box: corners, points inside, known rejections."""
     stated = {
         name: _DimRange(start=dim.opt, low=dim.low, high=dim.high)
         for name, dim in probe.signature.free_dims.items()
@@ -169,20 +172,23 @@ def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
         inside = {n: s.round(s.low + int(share * (s.high - s.low))) for n, s in sides.items()}
         yield _resize_point(box, start, inside)
     yield from (one for one in probe.rejected if _contains(box, one))
-    for one in box:  # each dim alone: two that must be equal never differ above
+    for one in box:  # move each dim alone, as equal dims may not differ above
         side = box[one]
         if side.relation is None:
             yield _resize_point(box, start, {one: min(side.start + side.step, side.high)})
 
 
 def _contains(box: Box, sizes: Sizes) -> bool:
-    """Whether sizes lie in the box; those that follow from others do so by themselves."""
+    """Return whether the independent sizes lie in the box."""
     sides = ((side, sizes[name]) for name, side in box.items() if side.relation is None)
     return all(side.low <= size <= side.high and side.round(size) == size for side, size in sides)
 
 
 def _corners(sides: Mapping[str, _DimRange]) -> Iterator[Sizes]:
-    """All lowest, all highest, then the mixed corners; of many dims each alone at its ends."""
+    """Yield all low, all high, then the mixed corners.
+
+    Above `_MAX_CORNERS` dims, yield each dim alone at its ends instead of the mixed corners.
+    """
     yield {name: side.low for name, side in sides.items()}
     yield {name: side.high for name, side in sides.items()}
     if len(sides) > _MAX_CORNERS:
@@ -197,7 +203,7 @@ def _corners(sides: Mapping[str, _DimRange]) -> Iterator[Sizes]:
 
 
 def _find_relations(probe: SizeProbe, box: Box, start: Sizes) -> list[str]:
-    """Ties dims that eager accepts together only; the dims that vary freely."""
+    """Set relations between dims that eager accepts only together; return the independent dims."""
     tied = [name for name in box if not _moves_alone(probe, start, name)]
     free = [name for name in box if name not in tied]
     while tied:
@@ -212,7 +218,7 @@ def _find_relations(probe: SizeProbe, box: Box, start: Sizes) -> list[str]:
 
 
 def _moves_alone(probe: SizeProbe, start: Sizes, name: str) -> bool:
-    """Whether eager accepts another size of this dim with all others at their start."""
+    """Return whether eager accepts another size of this dim with all others at their start."""
     size = start[name]
     found = (size + sign * step for step in _STEPS_TO_TRY for sign in (1, -1))
     return any(probe.accepts({**start, name: one}) for one in found if one >= 2)  # noqa: PLR2004 - 1 broadcasts
@@ -221,7 +227,10 @@ def _moves_alone(probe: SizeProbe, start: Sizes, name: str) -> bool:
 def _find_dependent_dims(
     probe: SizeProbe, start: Sizes, first: str, others: Sequence[str]
 ) -> dict[str, Relation]:
-    """The dims that eager wants moved with the first, and how; all by as much, or one of them."""
+    """Return the dims that must change together with `first`, and their relations to it.
+
+    A set of dims changes by the same amount as `first`; a single dim may change by twice as much.
+    """
     sets = [
         list(names)
         for count in range(1, len(others) + 1)
@@ -240,7 +249,7 @@ def _find_dependent_dims(
 
 
 def _find_step(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
-    """The distance between sizes that eager accepts, from the start on."""
+    """Set the step between accepted sizes of a dim; fix the dim if no other size is accepted."""
     side = box[name]
     for step in _STEPS_TO_TRY:
         up = [side.start + step, side.start + 2 * step, side.start + 3 * step]
@@ -252,12 +261,12 @@ def _find_step(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
                 return
     for size in (*range(max(side.start - 3, 1), side.start + 4),):
         if size != side.start and probe.accepts(_resize_point(box, start, {name: size})):
-            return  # a few sizes around the start, which the search for its ends finds
+            return  # a short interval around the start; `_find_ends` finds its ends
     side.low = side.high = side.start
 
 
 def _find_ends(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
-    """The smallest and the largest size of a dim, all others at their start."""
+    """Set the lowest and highest accepted size of a dim, with all others at their start."""
     side = box[name]
     if side.low == side.high:
         return
@@ -266,7 +275,7 @@ def _find_ends(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
 
 
 def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> int:
-    """The last size that eager accepts on the way from the start to an end, by halving."""
+    """Bisect from the start to an end; return the last size that eager accepts."""
     side = box[name]
 
     def accepts(steps: int) -> bool:
@@ -286,22 +295,23 @@ def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> i
 
 
 def _shrink_to_fit(probe: SizeProbe, box: Box, start: Sizes) -> None:
-    """Make the box smaller until eager accepts its corners and what was tried inside."""
+    """Shrink the box until eager accepts all test points; fall back to the start alone."""
     for _ in range(_MAX_ROUNDS):
         points = _test_points(probe, box, start)
         rejected = next((point for point in points if not probe.accepts(point)), None)
         if rejected is None:
             return
         _exclude_point(probe, box, start, rejected)
-    for side in box.values():  # no box was found in so many rounds: what is known is the start
+    for side in box.values():  # no box found; only the start is known
         side.low = side.high = side.start
 
 
 def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
-    """Move one end of the box, so that a rejected point is outside of it.
+    """Move one end of the box so that it excludes a rejected point.
 
-    The dim is one that eager rejects at this size with all others at their start; else one whose
-    start makes the others right; else the one that is furthest from its start.
+    Choose among the dims whose size eager rejects even with all others at their start; else among
+    those whose reset to the start makes the point accepted, the batch last; else among all. Of
+    these, move the dim whose size is furthest from its start.
     """
     apart = [n for n, s in box.items() if s.relation is None and rejected[n] != s.start]
     alone = [n for n in apart if not probe.accepts(_resize_point(box, start, {n: rejected[n]}))]
@@ -327,7 +337,7 @@ def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) ->
 
 
 def _apply_box(signature: Signature, box: Box) -> Signature:
-    """The signature with the box's bounds for each dim, wherever its name stands."""
+    """Return the signature with the bounds of the box for each dim, by name."""
     names = {dim.name for dim in signature.dims_with_names()}
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
 
@@ -350,7 +360,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
 
 
 def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None]) -> Dim:
-    """The side as a dim; every so-manieth size is a multiple of a dim of its own."""
+    """Convert a side of the box to a dim; a step becomes a relation to a new factor dim."""
     if side.relation is not None:
         base = side.relation.base
         return _dependent_dim(name, side.relation, _as_dim(base, box[base], box, names))
@@ -369,12 +379,12 @@ def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None])
 
 
 def _make_fixed_dim(name: str, size: int) -> Dim:
-    """A dim of which eager accepts one size only; it keeps its name, for people to read."""
+    """Return a dim with a single size that keeps its name for readability."""
     return Dim(name=name, low=size, opt=size, high=size, chosen=True)
 
 
 def _dependent_dim(name: str, relation: Relation, root: Dim) -> Dim:
-    """A dim that follows from another one, which is fixed, free, or follows itself."""
+    """Return a dim that depends on `root`, which is fixed, free or itself dependent."""
     if not root.dynamic:
         return _make_fixed_dim(name, relation.size(root.opt))
     if root.relation is None:

@@ -1,4 +1,4 @@
-"""Sizes beyond those of the feeds: a sweep, sizes to judge at, and axes that follow a dim."""
+"""Test sizes beyond those of the feeds: a sweep, extra sizes to judge at, and dynamic axes."""
 
 from __future__ import annotations
 
@@ -33,22 +33,28 @@ from .run_context import RunMemory
 if TYPE_CHECKING:
     from ..core.contract import Array
 
-_MIN_DIFFERENCE = 1e-3  # of the largest value of an output: closer ones are left to the other feeds
-_MAX_SWEPT_SIZES = 256  # of one dim
-_MAX_SWEEP_FEEDS = 96  # of integer values
-_FEW_FEEDS = 16  # of either, where a run costs much
-_SMALL_FLOPS = 10**8  # of one run at the largest sizes that is cheap
-_MAX_KEPT = 3  # feeds on which an output differs, and that are judged
-_MAX_VALUES = 1 << 12  # the most elements by dynamic dims of a feed of values
-_MAX_FEED_ELEMENTS = 1 << 16  # of the outputs of a run that are kept for the next artifact
+_MIN_DIFFERENCE = 1e-3  # relative to the largest value of an output; smaller ones are ignored
+_MAX_SWEPT_SIZES = 256  # per dim
+_MAX_SWEEP_FEEDS = 96  # feeds of integer values
+_FEW_FEEDS = 16  # replaces both limits if a run is expensive
+_SMALL_FLOPS = 10**8  # a run at the largest sizes is expensive above this
+_MAX_KEPT = 3  # differing feeds per output that are judged
+_MAX_VALUES = 1 << 12  # largest product of the dynamic dims of a value feed
+_MAX_FEED_ELEMENTS = 1 << 16  # largest outputs that are cached for the next artifact
 _WIDE_RANGE = 1 << 40
 _PRIME_STEPS = (1, 7, 11, 13, 17, 19)
-SWEEP_PREFIX = "sweep"  # of the feeds: sweep:seq=25, sweep:values-3
+SWEEP_PREFIX = "sweep"  # feed names: sweep:seq=25, sweep:values-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResult:
-    """What was run beside the feeds, and the feeds on which the artifact differs."""
+    """The result of a sweep.
+
+    Attributes:
+        evidence: the evidence, extended by feeds on which the artifact differs.
+        count: number of feeds in the sweep.
+        differing: number of feeds on which the artifact differs.
+    """
 
     evidence: Evidence
     count: int = 0
@@ -56,18 +62,20 @@ class SweepResult:
 
 
 def run_sweep(evidence: Evidence, eager: EagerReference, runner: Runner) -> SweepResult:
-    """Run eager and the artifact on many feeds, and add those that differ to the evidence.
+    """Run eager and the artifact on many feeds, and add differing feeds to the evidence.
+
+    At most `_MAX_KEPT` feeds are added for each output.
 
     Args:
-        evidence: of an artifact that is right on all feeds so far.
-        eager: the eager side. What it gives on these feeds is kept for the next artifact.
-        runner: the artifact, which is open.
+        evidence: evidence on an artifact that passed on all feeds so far.
+        eager: the eager reference; caches eager's outputs for the next artifact.
+        runner: the opened artifact.
     """
     origins = find_rounding_origins(evidence, eager)
     largest = max((one.feed for one in evidence.references), key=_element_count).arrays
     costs = flops_exceed(lambda: eager.model.run(largest), _SMALL_FLOPS)
     drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(evidence.references))
-    wrong: Counter[str] = Counter()  # by output, on how many feeds
+    wrong: Counter[str] = Counter()  # differing feeds by output
     count = apart = 0
     for feed in _sweep_feeds(drawer, origins, few=costs):
         expected = _run_eager_or_none(feed, eager)
@@ -84,7 +92,7 @@ def run_sweep(evidence: Evidence, eager: EagerReference, runner: Runner) -> Swee
 
 
 def find_rounding_origins(evidence: Evidence, eager: EagerReference) -> frozenset[DiscreteOrigin]:
-    """What the rounded floats of the model follow from; where there are none, nothing is swept."""
+    """Return what the model's rounded floats depend on (sizes, integers); empty: skip the sweep."""
     base = next(one.feed for one in evidence.references if one.feed.name == "opt")
     return eager.model.find_discrete_origins(base.arrays)
 
@@ -99,7 +107,7 @@ def _sweep_feeds(
 
 
 def _size_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
-    """Each dim alone at its sizes, the others at their opt, but rows at their fewest."""
+    """Yield feeds that vary one dim at a time, with the batch at its lowest size, others at opt."""
     dims = drawer.signature.free_dims
     opt = {name: dim.opt for name, dim in dims.items()}
     rows = next((dim.name for spec in drawer.signature.inputs for dim in spec.dims[:1]), None)
@@ -113,7 +121,7 @@ def _size_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
 
 
 def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
-    """The values of integer inputs in turn, then the same ones in all of them."""
+    """Yield feeds of consecutive integers, alternately different and equal between inputs."""
     sizes = _largest_cheap_sizes(drawer)
     specs = [spec for spec in drawer.signature.inputs if _has_values(spec)]
     if not specs:
@@ -133,7 +141,7 @@ def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
 
 
 def _largest_cheap_sizes(drawer: FeedDrawer) -> dict[str, int]:
-    """The largest sizes where these are few elements, else opt: a feed holds as many values."""
+    """Return the highest sizes if the feed stays small, else opt."""
     dims = drawer.signature.free_dims
     high = {name: dim.high for name, dim in dims.items()}
     if math.prod(high.values()) <= _MAX_VALUES:
@@ -144,7 +152,10 @@ def _largest_cheap_sizes(drawer: FeedDrawer) -> dict[str, int]:
 def _consecutive_values(
     ends: tuple[int, int], number: int, shape: tuple[int, ...], step: int
 ) -> Array:
-    """Values of the range from its start, by a step; where it is long, from random places on."""
+    """Return values of a range with a step; feed `number` continues the previous one.
+
+    In a range that the feeds cannot cover, start at a random value.
+    """
     import numpy as np
 
     low, high = ends
@@ -154,7 +165,7 @@ def _consecutive_values(
         start = Random(number).randrange(span)
     if span < _WIDE_RANGE:
         found: Array = low + (start + step * np.arange(size)) % span
-    else:  # Python's integers, which do not overflow
+    else:  # Python integers do not overflow
         found = np.array([low + (start + step * one) % span for one in range(size)])
     return found.reshape(shape)
 
@@ -167,7 +178,10 @@ def _has_values(spec: InputSpec) -> bool:
 
 
 def _sweep_range(spec: InputSpec) -> tuple[int, int]:
-    """The range; of a chosen one that holds anything, its usual part and what is as large."""
+    """Return the range to sweep.
+
+    A range that modelc chose is limited to its usual part and values of similar magnitude.
+    """
     if spec.values is None:
         raise ValueError(f"{spec.name} has no range")
     low, high = int(spec.values.low), int(spec.values.high)
@@ -178,7 +192,7 @@ def _sweep_range(spec: InputSpec) -> tuple[int, int]:
 
 
 def _run_eager_or_none(feed: NamedFeed, eager: EagerReference) -> Outputs | None:
-    """What eager gives; None where it rejects the feed, or gives other outputs than usual."""
+    """Return eager's outputs; None if it rejects the feed or returns other output names."""
     key = feed_digest(feed.arrays).hex()
     if key in eager.swept:
         return eager.swept[key]
@@ -204,22 +218,22 @@ def _element_count(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
 
 
-_SIZE_PREFIX = "size"  # of the feeds: size-1, size-2, ...
-_MAX_TURNS = 6  # sizes at which forward goes another way that artifacts are judged at
+_SIZE_PREFIX = "size"  # feed names: size-1, size-2, ...
+_MAX_TURNS = 6  # sizes to judge at which forward takes another branch
 
 
 def find_extra_sizes(job: Job, capture: str, memory: RunMemory) -> tuple[Mapping[str, int], ...]:
-    """Sizes that every artifact of the run is judged at, whatever its capture; found once.
+    """Return extra sizes at which every artifact of the run is judged.
 
-    These are sizes at which resizes by scales round otherwise in float32, and such at which forward
-    goes another way. A program of torch.export has the latter in its guards, which are checked; it
-    has none for a size that became a text.
+    These are sizes at which a resize by a scale rounds differently in float32, and sizes at which
+    forward takes another branch. The guards of a torch.export program cover the latter, unless a
+    size is converted to text.
 
     Args:
-        job: of the eager model.
-        capture: how the artifact, or what it is made from, was captured; empty if that is not
-            known, or was done on a copy, whose guards are not eager's.
-        memory: keeps what was found.
+        job: a job on the eager model.
+        capture: capture of the artifact or of its parent; empty if unknown, or if the captured
+            model is a rewritten copy, whose guards may differ from eager's.
+        memory: caches the sizes for the run.
     """
     found = memory.places
     if "resizes" not in found:
@@ -237,12 +251,15 @@ def add_size_feeds(
     *,
     found: Sequence[Mapping[str, int]] = (),
 ) -> EagerReference:
-    """The subject with a feed, drawn as the others are, at each of these sizes that has none.
+    """Return the eager reference with a feed at each of these sizes that has none.
 
-    Of those `found`, what eager rejects is left out: a model may reject a size of its own accord.
+    Args:
+        eager: the eager reference.
+        places: sizes that the conversion requires to be judged.
+        found: further sizes; those that eager rejects are skipped.
 
     Raises:
-        ConversionError: eager rejects one of `places`, where the artifact cannot be judged then.
+        ConversionError: eager rejects one of `places`, so the artifact cannot be judged there.
     """
     known = [one.feed.sizes for one in eager.references if one.feed.kind in SIZED]
     domain = Domain(inputs=eager.signature.inputs)
@@ -269,7 +286,7 @@ def add_size_feeds(
 
 
 def size_feeds(eager: EagerReference) -> dict[str, dict[str, int]]:
-    """The feeds of `add_size_feeds` that the eager reference has, by name, with their sizes."""
+    """Return the sizes of the feeds that `add_size_feeds` added, by feed name."""
     feeds = (one.feed for one in eager.references)
     return {
         feed.name: dict(feed.sizes) for feed in feeds if feed.name.startswith(f"{_SIZE_PREFIX}-")
@@ -279,21 +296,21 @@ def size_feeds(eager: EagerReference) -> dict[str, dict[str, int]]:
 def add_recorded_sizes(
     eager: EagerReference, places: Mapping[str, Mapping[str, int]]
 ) -> EagerReference:
-    """The subject with the feeds that an artifact was judged on beside the run's, drawn again."""
+    """Return the eager reference with the extra feeds that the manifest records for an artifact."""
     drawer = _feed_drawer(eager)
     more = [run_eager(eager, drawer.feed(name, dict(sizes))) for name, sizes in places.items()]
     return replace(eager, references=(*eager.references, *more)) if more else eager
 
 
 def _feed_drawer(eager: EagerReference) -> FeedDrawer:
-    """Draws feeds as the eager reference's own are drawn."""
+    """Return a drawer with the seed and sample of the eager reference."""
     return FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
 
 
 def _unique_sizes(
     places: Sequence[Mapping[str, int]], *, besides: Sequence[Mapping[str, int]]
 ) -> list[dict[str, int]]:
-    """Each of these sizes once, without those that are known."""
+    """Return the sizes without duplicates and without those in `besides`."""
     fresh: list[dict[str, int]] = []
     for one in map(dict, places):
         if one not in besides and one not in fresh:
@@ -304,9 +321,10 @@ def _unique_sizes(
 def find_output_axes(
     signature: Signature, references: Sequence[ReferenceOutputs]
 ) -> dict[str, dict[int, str]]:
-    """`{"logits": {0: "batch", 1: "logits.axis1"}}`: axes that vary, by the dim that they follow.
+    """Return the dynamic axes of each output with the name of the dim that they equal.
 
-    What is no dim's own size on every feed gets a name of its own.
+    Example: `{"logits": {0: "batch", 1: "logits.axis1"}}`. An axis that equals no dim on all
+    feeds gets a generated name.
     """
     sizes = [_dim_sizes(signature, one) for one in references]
     found: dict[str, dict[int, str]] = {}
@@ -318,7 +336,7 @@ def find_output_axes(
 
 
 def _dim_sizes(signature: Signature, reference: ReferenceOutputs) -> dict[str, int]:
-    """The sizes of the dims on one feed, by the names that axes have."""
+    """Return the sizes of the named input axes on one feed."""
     arrays = reference.feed.arrays
     return {
         name: arrays[key].shape[axis]

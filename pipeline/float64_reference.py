@@ -1,4 +1,4 @@
-"""Eager in float64 on the feeds: the reference for artifacts near the noise floor."""
+"""Run eager in float64, as the reference for artifacts near the noise floor."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 FLOAT64_STEP = "float64 reference"
 _FP32_ROUNDING = 2.0**-24
-_MAX_PAIRS = 3  # seven draws with eager's own: their root mean square is far off once in a thousand
-# The longest row and at least so many others say how far eager's float32 usually is from float64.
+_MAX_PAIRS = 3  # seven draws with eager's own; their RMS is far off with probability 1e-3
+# Beside the longest row, feeds (at least) that estimate eager's usual float32 error.
 _MAX_OTHERS = 3
 
 
 def add_float64(
     references: Sequence[ReferenceOutputs], eager: EagerReference, progress: Progress
 ) -> tuple[ReferenceOutputs, ...]:
-    """The references with what eager gives in float64, on some of them or on none.
+    """Add eager's float64 outputs to some of the references, or to none if it cannot run.
 
-    Float64 runs on one row of the largest sizes and on the smallest feeds, as many as take up no
-    more than that together: what it costs beyond says nothing new. The others are held to eager by
-    what it usually errs; where an artifact fails so, float64 runs there too (see `add_exact`).
-    Each feed is run once in the life of a subject, however many artifacts are judged on it. Feeds
-    are told apart by their arrays: the held-out samples of two artifacts have the same names.
+    To limit the cost, float64 runs on one row of the largest sizes and on as many of the smallest
+    feeds as have no more elements together. The other feeds use eager's usual error; if an
+    artifact fails on them, float64 runs there too (see `add_exact`).
+
+    Each feed runs once per eager reference. The cache key is the digest of its arrays, since
+    held-out samples of two artifacts share names.
     """
     chosen = _choose_references(references, eager.signature)
     missing = [one for one in chosen if _reference_key(one) not in eager.exact]
@@ -57,9 +58,9 @@ def add_float64(
 def add_exact(
     references: Sequence[ReferenceOutputs], feeds: Collection[str], eager: EagerReference
 ) -> tuple[ReferenceOutputs, ...]:
-    """The references with float64 on these feeds as well; without any where it cannot be run.
+    """Add float64 outputs to these feeds; drop all of them if float64 cannot run.
 
-    Where ties are settled there is none: float64 would settle them otherwise.
+    Feeds with settled ties get none, since float64 may settle them differently.
     """
     found = tuple(
         replace(one, exact=_run_float64(one, eager))
@@ -75,13 +76,12 @@ def add_exact(
 def _choose_references(
     references: Sequence[ReferenceOutputs], signature: Signature
 ) -> list[ReferenceOutputs]:
-    """The longest row first, then the smallest of usual values, then all of wide integers.
+    """Return the longest row, then the smallest feeds of usual values, then wide-integer feeds.
 
-    The longest row is the largest feed, or a feed of its sizes with fewer rows: what a sum errs by
-    hangs on its length, not on how many are taken beside each other. Rows that do hang on each
-    other lose nothing: the largest feed is then held to eager by what is usual, which is narrower.
-    Wide integers are judged alone, so that no other feed says what is usual of them. Masks that
-    are undefined do not count.
+    The longest row is the largest feed, or a feed of the same sizes with fewer rows: the error of
+    a sum depends on its length, not on the number of rows. If rows do depend on each other, the
+    largest feed is judged by the usual error, which is stricter. Wide-integer feeds are judged
+    alone, so no other feed can estimate their usual error. Masks with undefined rows are excluded.
     """
     counted = [one for one in references if one.feed.kind not in ("mask", WIDE)]
     wide = [one for one in references if one.feed.kind == WIDE]
@@ -98,7 +98,7 @@ def _choose_references(
 def _largest_references(
     references: Sequence[ReferenceOutputs], signature: Signature
 ) -> list[ReferenceOutputs]:
-    """The largest feed, and those that differ from it in the number of rows alone."""
+    """Return the largest feed, and the feeds that differ from it only in the batch size."""
     batch = find_batch_dim(signature)
     name = None if batch is None else batch.name
 
@@ -111,7 +111,7 @@ def _largest_references(
 
 
 def _is_unusual(reference: ReferenceOutputs) -> bool:
-    """Whether its values are made for something: zeros and far values err by little or by much."""
+    """Return whether the feed has edge-case values, whose roundoff is unusually small or large."""
     return reference.feed.beyond or reference.feed.kind == "value"
 
 
@@ -135,12 +135,14 @@ def _run_float64(reference: ReferenceOutputs, eager: EagerReference) -> Outputs 
 
 
 def find_doubtful_feeds(verdict: Verdict) -> frozenset[str]:
-    """The feeds on which an artifact is over the noise floor by what eager's own luck may explain.
+    """Return the failed feeds on which chance in eager's own noise may explain the failure.
 
-    Eager's noise on one feed is one draw, and where few elements make up the error a draw may come
-    out small by chance; where float64 was not run, the usual noise stands for it. All feeds where
-    channels alone are over, which are pooled over them. No feed where an error is above a hundredth
-    of the peak; below, the times of the floor say nothing: on constant rows eager may be exact.
+    Eager's noise on one feed is a single draw, which may be small by chance if few elements
+    dominate the error. Without float64, the usual noise replaces it.
+
+    Return all feeds with float outputs if only channels fail, since channels are pooled over
+    feeds. Return none if an error exceeds `GROSS_ERROR` (relative to the peak). Below that, a
+    large multiple of the floor is no evidence: on constant rows eager may be exact.
     """
     if verdict.passed or verdict.tolerance.floor_factor is None:
         return frozenset()
@@ -154,12 +156,13 @@ def find_doubtful_feeds(verdict: Verdict) -> frozenset[str]:
 def unstable_feeds(
     references: Sequence[ReferenceOutputs], verdict: Verdict, eager: EagerReference
 ) -> dict[str, str]:
-    """Drawn feeds of odd values on which eager says nothing, each with the note that says so.
+    """Find edge-case feeds on which eager itself is unstable, with a note for each.
 
-    On zeros the variance of an instance norm is 0, and two of them turn a rounding into all there
-    is. Looked for where an artifact is off by more than a hundredth of the peak: eager must move by
-    more than that itself when inputs and weights are off by 2^-24, or its sums are taken in turn.
-    Feeds of usual values are never left out.
+    For example, the variance of an instance norm is 0 on zeros, and two such norms amplify one
+    rounding to the whole output. Only feeds on which the artifact's error exceeds `GROSS_ERROR`
+    (relative to the peak) are checked. Such a feed is unstable if eager's output moves by more
+    than that under a relative perturbation of 2^-24 in inputs and weights, or under sequential
+    summation. Feeds of usual values are never unstable.
     """
     found: dict[str, str] = {}
     known = {one.feed.name: one for one in references}
@@ -183,11 +186,12 @@ def _has_odd_values(reference: ReferenceOutputs) -> bool:
 
 
 def _relative_movement(name: str, reference: ReferenceOutputs, eager: EagerReference) -> float:
-    """How far the output moves over its peak: the median of the draws, or with its sums in turn.
+    """Return the movement of an output under noise, relative to its peak.
 
-    Where values stand on an edge (a mask of what is above 0.5), some draws fall to one side. Rows
-    that are all alike (silence after a logarithm with a floor) move in another order of sums alone.
-    Of an output that is zero there, the peak is that of all feeds.
+    The movement is the larger of two: the median over the perturbed draws, since values on a
+    threshold (such as a mask of values above 0.5) flip in some draws only; and that of sequential
+    summation, since equal rows (such as silence after a clamped logarithm) move only with the
+    order of sums. For an output of zeros, use the peak over all feeds.
     """
     import numpy as np
 
@@ -212,12 +216,12 @@ def _peak_value(array: Array) -> float:
 def add_noise_draws(
     references: Sequence[ReferenceOutputs], feeds: Collection[str], eager: EagerReference
 ) -> tuple[ReferenceOutputs, ...]:
-    """The references with more draws of eager's noise on these feeds.
+    """Add more draws of eager's noise to the references of these feeds.
 
-    Weights and inputs are off by one rounding (2^-24 of themselves) in each: as far from what eager
-    computes with as eager itself is from what was meant. One draw more sums one element after the
-    other, as a runtime may: off weights do not move a bias of the sums. Where ties are settled
-    there are none: what is off by a rounding settles them otherwise, which is no noise.
+    Each draw perturbs weights and inputs by one float32 rounding (2^-24, relative), the same
+    distance as between eager's values and the exact ones. One more draw uses sequential summation,
+    as a runtime may, because perturbed weights do not change the bias of a sum. Feeds with settled
+    ties get no draws, since a perturbation may settle the ties differently, which is not noise.
     """
     return tuple(
         replace(one, again=_draw_noise(one, eager), sequential=_run_sequential(one, eager))
@@ -228,7 +232,7 @@ def add_noise_draws(
 
 
 def _run_sequential(reference: ReferenceOutputs, eager: EagerReference) -> Outputs | None:
-    """Eager's answer with its sums taken in turn; None where it does not run so."""
+    """Run eager with sequential summation; return None if it fails or a shape changes."""
     try:
         found = eager.model.run_sequential_sums(reference.feed.arrays)
     except CheckpointError:
@@ -248,7 +252,7 @@ def _draw_noise(reference: ReferenceOutputs, eager: EagerReference) -> tuple[Out
 
 
 def note_missing_float64(eager: EagerReference, tolerance: Tolerance) -> tuple[str, ...]:
-    """That the judge fell back to its table, and why, where it would have used float64."""
+    """Return a note on why the verdict uses the tolerance table instead of float64, if it does."""
     why = eager.model.no_float64
     if not why or tolerance.floor_factor is None:
         return ()

@@ -1,4 +1,4 @@
-"""The quantization noise of each layer, measured on calibration samples and cached."""
+"""Measure the quantization noise of each layer on calibration samples, with a cache."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ from .quantization import QuantizationTask, make_quantization, quantization_key,
 from .run_context import StepWork
 from .run_progress import Clock, Progress
 
-NOISE_SAMPLES = (
-    4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
-)
+NOISE_SAMPLES = 4  # calibration samples, spread over the set; held-out samples are for the verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankedLayers:
-    """The layers in the order of the graph, and their ranking by index."""
+    """Layers in graph order, and their ranking by index."""
 
     layers: tuple[QuantizedLayer, ...]
     ranking: Ranking
 
 
 def rank_layers(work: StepWork, plain: Trial, *, most: int) -> RankedLayers:
-    """Measure the noise of each layer alone in 8 bits, from the cache what is known.
+    """Rank the layers by the noise that each adds when it alone is quantized to 8 bits.
 
     Args:
-        work: the step whose layers are ranked, from the float model, with the samples.
-        plain: its INT8 trial; where its quantizer's result has no Q/DQ to switch, those of another
-            quantizer for the same target stand in.
-        most: how many measurements it may make; those from the cache count.
+        work: the step whose layers are ranked.
+        plain: its INT8 trial. If the result of its quantizer has no Q/DQ nodes to switch, another
+            quantizer for the same target replaces it.
+        most: the maximum number of measurements, including cached ones.
 
     Raises:
-        ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
+        ConversionError: no quantizer gives switchable Q/DQ nodes, no layer is quantized, or the
+            switched model does not run.
     """
     step, run = work.step, work.run
     task, result = _reference_quantization(work, plain)
@@ -85,7 +84,7 @@ def _report_ranking(
 
 
 class _BlockMeter:
-    """Measures blocks of layers on the feeds; keeps what is measured."""
+    """Measures the noise of blocks of layers, and caches it."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class _BlockMeter:
         self.made = self.taken = 0
 
     def noise(self, layers: tuple[int, ...]) -> Noise:
-        """Noise over signal with these layers in 8 bits, an entry for each sample and output."""
+        """Return noise over signal (powers) with these layers in 8 bits, per sample and output."""
         name = f"{layers[0]}-{layers[-1]}"
         found = self._known.get(name)
         if found is not None:
@@ -123,7 +122,7 @@ class _BlockMeter:
 
 
 def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
-    """Of each float output, of each numeric one where there is none."""
+    """Yield noise over signal of each float output, or of each numeric one if none is float."""
     floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
     for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
         found = measure_arrays(exact[name], rounded[name])
@@ -136,7 +135,7 @@ def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
 
 
 def _sample_evenly(calibration: CalibrationFeeds | None) -> tuple[Feed, ...]:
-    """A few calibration samples from all over the set."""
+    """Return `NOISE_SAMPLES` calibration samples, evenly spaced over the set."""
     if calibration is None:
         raise RuntimeError("layers are to be ranked without samples")
     step = max(1, len(calibration) // NOISE_SAMPLES)
@@ -144,7 +143,11 @@ def _sample_evenly(calibration: CalibrationFeeds | None) -> tuple[Feed, ...]:
 
 
 def _reference_quantization(work: StepWork, plain: Trial) -> tuple[QuantizationTask, Quantized]:
-    """A quantizer's result that switches can be made of: the trial's own, else another's."""
+    """Quantize the parent with a quantizer whose layers can be switched, the trial's own first.
+
+    Raises:
+        ConversionError: no quantizer gives a switchable model.
+    """
     step, space = work.step, work.run.workspace
     others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
     own = [plain.recipe.quantizer] if plain.switchable and plain.recipe.quantizer else []
@@ -167,7 +170,7 @@ def _reference_quantization(work: StepWork, plain: Trial) -> tuple[QuantizationT
 def _open_switchboard(
     work: StepWork, task: QuantizationTask, result: Quantized
 ) -> Iterator[Switchboard]:
-    """The opened switchboard; its files and the quantizer's go at the end."""
+    """Open the switchboard; delete its files and those of the quantizer on exit."""
     place = work.run.workspace.folder.workplace(f"{work.step.name}-switched")
     job = QuantizeJob(
         parent=task.parent,
@@ -184,7 +187,7 @@ def _open_switchboard(
 
 
 StoredValue = TypeVar("StoredValue")
-_MAX_STORED = 4096  # files, of about a kilobyte; what was written longest ago goes first
+_MAX_STORED = 4096  # files of about 1 kB; the oldest are deleted first
 _CODE_ROOT = Path(__file__).parents[1]
 _CODE_PACKAGES = (
     *("calibration", "capture", "checkpoints", "converters"),
@@ -193,14 +196,14 @@ _CODE_PACKAGES = (
 
 
 class TradeOffStore:
-    """A folder of measurements by key; None for a folder keeps nothing."""
+    """A cache folder of measurements by key; with folder None, a store that is always empty."""
 
     def __init__(self, folder: Path | None, most: int = _MAX_STORED) -> None:
         self._folder = folder
         self._most = most
 
     def take(self, key: str, kind: type[StoredValue]) -> StoredValue | None:
-        """What is kept under the key; None where nothing is, or it cannot be read."""
+        """Return the value of a key; None if it is missing or unreadable."""
         import msgspec
 
         if self._folder is None:
@@ -211,7 +214,7 @@ class TradeOffStore:
             return None
 
     def keep(self, key: str, value: object) -> None:
-        """Keep a value; where the folder cannot be written, it is not."""
+        """Store a value; ignore a folder that cannot be written."""
         import msgspec
 
         if self._folder is None:
@@ -232,17 +235,17 @@ class TradeOffStore:
 
 
 def open_tradeoff_store(cache: Path | None) -> TradeOffStore:
-    """The store of a user's cache folder; without one nothing is kept."""
+    """Open the store in the user's cache folder."""
     return TradeOffStore(None if cache is None else cache / "tradeoffs")
 
 
 def digest_texts(parts: Iterable[str]) -> str:
-    """SHA-256 over texts, and over our own code: between two releases it changes unseen."""
+    """Return the SHA-256 of the texts and of modelc's source, which changes between releases."""
     return hashlib.sha256("\x1f".join((_own_code_digest(), *parts)).encode()).hexdigest()
 
 
 def digest_references(references: Iterable[ReferenceOutputs]) -> str:
-    """SHA-256 over feeds and what eager gave on them: names, dtypes, shapes and bytes."""
+    """Return the SHA-256 of feeds and eager's outputs: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for reference in references:
         for arrays in (reference.feed.arrays, reference.outputs):

@@ -1,6 +1,7 @@
 """Search for the fewest layers to keep in floating point.
 
-Layers are ranked by the noise that each adds alone; real artifacts are judged along the ranking.
+Layers are ranked by the noise that each adds alone. The search builds and judges artifacts for
+prefixes of the ranking.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-_MAX_FRUITLESS = 8  # layers in a row that could not be dropped: those left are needed too
+_MAX_FRUITLESS = 8  # stop after so many consecutive layers that cannot be dropped
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetPoint:
-    """What the artifact with some layers kept gave: whether the budget holds, SQNR in dB."""
+    """Result for a set of kept layers: whether it meets the budget, and SQNR in dB."""
 
     passed: bool
     sqnr: float | None = None
@@ -26,7 +27,12 @@ JudgeKept: TypeAlias = Callable[[tuple[int, ...]], BudgetPoint]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerChoice:
-    """The layers to keep, None where none was found; `ended` where the limit of trials did it."""
+    """The chosen layers.
+
+    Attributes:
+        kept: layers to keep in floating point; None if no set meets the budget.
+        ended: whether the limit on trials ended the search.
+    """
 
     kept: tuple[int, ...] | None
     ended: bool = False
@@ -35,18 +41,18 @@ class LayerChoice:
 def find_fewest(
     ranking: Ranking, target: float | None, judge: JudgeKept, more: Callable[[], bool]
 ) -> LayerChoice:
-    """Find a small set of layers with which the budget holds.
+    """Find a small set of layers that meets the budget when kept in floating point.
 
-    Prefixes of the ranking first: upward from the predicted count, by what is still missing and at
-    most by doubling; then halving between the last that failed and the first that held. At last
-    single layers are dropped from the set, the quietest first.
+    Try prefixes of the ranking first: grow from the predicted count, at most doubling it, then
+    bisect between the last prefix that failed and the first that passed. Finally, drop single
+    layers from the set, the quietest first.
 
     Args:
-        ranking: of the layers; the last of it is never kept: something must be in 8 bits.
-        target: dB to aim at, None where the budget says none; whether a set holds is the judge's
-            word alone.
-        judge: makes and judges the artifact with these layers in floating point.
-        more: whether another one is allowed.
+        ranking: the ranked layers. The last one is never kept, so that one stays in 8 bits.
+        target: SQNR in dB that guides the search, or None; `judge` alone decides whether a set
+            passes.
+        judge: builds and judges the artifact with these layers in floating point.
+        more: returns whether another trial is allowed.
     """
     low, high = _find_bracket(ranking, target, judge, more)
     if high is None:
@@ -65,7 +71,7 @@ def find_fewest(
 def _find_bracket(
     ranking: Ranking, target: float | None, judge: JudgeKept, more: Callable[[], bool]
 ) -> tuple[int, int | None]:
-    """The longest prefix that failed, and the first that held, if one did."""
+    """Return the lengths of the longest failed prefix and of the first that passed, or None."""
     most = len(ranking.order) - 1
     low = 0
     count = min(1 if target is None else ranking.guess(target), most)
@@ -79,7 +85,7 @@ def _find_bracket(
 
 
 def _next_count(ranking: Ranking, count: int, target: float | None, point: BudgetPoint) -> int:
-    """A longer prefix: what would reach the target if all is as far off as this one was."""
+    """Return the next prefix length, assuming that the prediction error stays the same."""
     if target is None or point.sqnr is None or point.sqnr >= target:
         return 2 * count
     missed = ranking.predict(ranking.order[:count]) - point.sqnr
@@ -89,9 +95,9 @@ def _next_count(ranking: Ranking, count: int, target: float | None, point: Budge
 def _drop_unneeded(
     ranking: Ranking, kept: tuple[int, ...], judge: JudgeKept, more: Callable[[], bool]
 ) -> LayerChoice:
-    """The set without those of its layers that are not needed.
+    """Drop layers that are not needed to meet the budget.
 
-    Its last one is: the prefix without it has failed.
+    The last layer is needed, since the prefix without it failed.
     """
     needed = 0
     for layer in sorted(kept[:-1], key=lambda layer: sum(ranking.noise[layer])):
@@ -107,41 +113,46 @@ def _drop_unneeded(
     return LayerChoice(kept=kept)
 
 
-Noise: TypeAlias = tuple[float, ...]  # noise over signal (powers), one for each sample and output
-Block: TypeAlias = tuple[int, ...]  # layers by index, neighbours
-Measure: TypeAlias = Callable[[Block], Noise]  # of these layers in 8 bits
+Noise: TypeAlias = tuple[float, ...]  # noise over signal (powers), per sample and output
+Block: TypeAlias = tuple[int, ...]  # indices of adjacent layers
+Measure: TypeAlias = Callable[[Block], Noise]  # noise with these layers in 8 bits
 
-MAX_NOISE = 1e12  # of a noise: the output is lost, or not finite
-_DOUBLE_COUNTING = 3.1  # dB: the most that counting each noise twice makes
-_MAX_SINGLE = 48  # layers: so many are measured one by one, more in blocks first
+MAX_NOISE = 1e12  # for an output that is lost or not finite
+_DOUBLE_COUNTING = 3.1  # dB; upper bound on the effect of counting each noise twice
+_MAX_SINGLE = 48  # up to so many layers are measured one by one, more in blocks
 _BLOCKS = 16
-_NEGLIGIBLE = 0.25  # of what is allowed: blocks that stay below it together are not taken apart
+_NEGLIGIBLE = 0.25  # share of the allowed noise; quieter blocks are not split
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Layers by index in the order in which they are to be returned, and the noise of each."""
+    """Layers in the order in which to return them to floating point.
+
+    Attributes:
+        order: layer indices.
+        noise: noise of each layer, by index.
+    """
 
     order: tuple[int, ...]
     noise: tuple[Noise, ...]
 
     def predict(self, kept: Collection[int]) -> float:
-        """SQNR in dB of the worst output, with these layers in floating point."""
+        """Predict the SQNR in dB of the worst output with these layers in floating point."""
         left = [noise for layer, noise in enumerate(self.noise) if layer not in kept]
         return to_decibel(max(map(math.fsum, zip(*left, strict=True)), default=0.0))
 
     def guess(self, target: float) -> int:
-        """How many layers, one at least, are predicted to reach `target` dB."""
+        """Return the number of layers, at least 1, that is predicted to reach `target` dB."""
         for count in range(1, len(self.order)):
             if self.predict(self.order[:count]) >= target:
                 return count
         return len(self.order)
 
     def scale_to(self, plain: float) -> Ranking:
-        """The same order, with noises that add up to what plain INT8 has, an SQNR in dB.
+        """Scale the noises so that their sum matches the SQNR of plain INT8 (`plain`, in dB).
 
-        A tensor between two layers counts for both, so that the sum is too large. By no more than a
-        few dB: noise that swamps the output is no sum any more.
+        The sum is too large, because a tensor between two layers counts for both. Limit the
+        correction to `_DOUBLE_COUNTING` dB: noise that dominates the output is not additive.
         """
         over = max(self.predict(()) - plain, -_DOUBLE_COUNTING)
         if not over < 0:
@@ -153,7 +164,7 @@ class Ranking:
 
 
 def rank_by_noise(noise: Sequence[Noise]) -> Ranking:
-    """The order: always the layer that takes most from the output that is worst by then."""
+    """Rank greedily: next is the layer that adds most noise to the output that is now worst."""
     left = set(range(len(noise)))
     order: list[int] = []
     while left:
@@ -165,18 +176,18 @@ def rank_by_noise(noise: Sequence[Noise]) -> Ranking:
 
 
 def measure_noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[Noise, ...]:
-    """The noise of each of `count` layers, by at most `most` measurements.
+    """Return the noise of each of `count` layers, with at most `most` measurements.
 
-    Up to 48 layers are measured one by one. Of more, blocks of neighbours are measured first; then
-    always the loudest is halved, until all that are left are single layers or too quiet to matter.
-    The noise of a block is shared evenly among its layers. So the number of measurements stays near
-    that of the layers that matter, and where they are few, they go to the loudest.
+    Up to `_MAX_SINGLE` layers are measured one by one. For more, measure blocks of adjacent layers
+    and repeatedly halve the loudest block, until only single layers and negligible blocks are
+    left. The layers of a block share its noise equally. The number of measurements thus depends
+    on the number of noisy layers, and a small limit goes to the loudest ones.
 
     Args:
-        count: how many layers there are.
-        measure: runs a block.
+        count: number of layers.
+        measure: measures the noise of a block.
         allowed: noise over signal that the budget allows.
-        most: how often `measure` may be called, at least 2; what it answers from a cache counts.
+        most: maximum number of calls of `measure`, at least 2; cached results count.
     """
     everything = tuple(range(count))
     if count <= min(_MAX_SINGLE, most):
@@ -199,7 +210,7 @@ def measure_noises(count: int, measure: Measure, *, allowed: float, most: int) -
 def _split_blocks(
     found: dict[Block, Noise], measure: Measure, least: float, *, halvings: int
 ) -> None:
-    """Halve the loudest block, at most so often, while there is one that matters."""
+    """Halve the loudest block up to `halvings` times, while one exceeds `least`."""
     for _ in range(halvings):
         wide = [b for b, noise in found.items() if len(b) > 1 and worst_noise(noise) > least]
         if not wide:
@@ -211,10 +222,10 @@ def _split_blocks(
 
 
 def worst_noise(noise: Noise) -> float:
-    """The largest of its entries."""
+    """Return the largest entry; 0 if there is none."""
     return max(noise, default=0.0)
 
 
 def to_decibel(noise: float) -> float:
-    """SQNR in dB of a noise over signal; Inf without any."""
+    """Convert noise over signal to SQNR in dB; Inf for zero noise."""
     return -10 * math.log10(noise) if noise > 0 else math.inf

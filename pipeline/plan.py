@@ -1,4 +1,4 @@
-"""Order + table of targets -> Plan. Pure: nothing is read, nothing is run."""
+"""Turn an order into a plan of steps, by the table of targets, without running anything."""
 
 from __future__ import annotations
 
@@ -36,19 +36,25 @@ MODEL_STEM = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One artifact to make and prove.
+    """One artifact to build and judge.
 
-    `captures` are tried in order, `quantizers` are all tried and the best is kept; both are empty
-    where there is nothing to choose. `pending` is why this host cannot make it but only prepare.
-    `origin` is the target of the parent, where that is a step. `loads_in` says what is written for
-    the runtimes that were named. `variant` tells an artifact
-    from the one that the plan has of its format and precision.
+    Attributes:
+        target: the format.
+        wanted: target and precision.
+        captures: captures to try in order; empty if the step captures nothing.
+        parent: name of the parent step; None for eager or the order's own parent.
+        asked: whether the user requested the artifact, rather than another step.
+        quantizers: quantizers to try, of which the best is kept; empty if the step needs none.
+        pending: why this host can only prepare the artifact; None if it can build it.
+        loads_in: the runtimes (`--for`) that the artifact is written for.
+        variant: distinguishes the artifact from another one of the same format and precision.
+        origin: the target of the parent step.
     """
 
     target: Target
     wanted: Wanted
     captures: tuple[Capture, ...]
-    parent: str | None  # the step's name, None when made from eager or from the order's parent
+    parent: str | None
     asked: bool = True
     quantizers: tuple[Quantizer, ...] = ()
     pending: Readiness | None = None
@@ -58,34 +64,34 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The artifact's name."""
+        """Name of the artifact."""
         return f"{self.wanted.name}-{self.variant}" if self.variant else self.wanted.name
 
     @property
     def is_derived(self) -> bool:
-        """Whether it is made from another artifact without a choice of captures or quantizers."""
+        """Whether the step has neither captures nor quantizers to choose from."""
         return not self.captures and not self.quantizers
 
     @property
     def stem(self) -> str:
-        """The file name without the format's suffix."""
+        """File name without the suffix of the format."""
         precision = self.wanted.precision
         own = "" if precision is Precision.FP32 else f".{precision}"
         return f"{MODEL_STEM}{own}.{self.variant}" if self.variant else f"{MODEL_STEM}{own}"
 
     @property
     def file(self) -> str:
-        """The model file that this step makes."""
+        """Name of the model file."""
         return self.stem + self.target.SUFFIX
 
 
 def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step, ...]:
-    """The steps of an order, parents first.
+    """Return the steps of an order, parents first.
 
     Raises:
-        UsageError: an unknown target, a precision, capture or quantizer that it does not have,
-            INT8 without calibration data, or an input that cannot be read.
-        MissingError: a target or a quantizer is not ready here.
+        UsageError: a target is unknown; it lacks the precision, capture or quantizer; INT8 has no
+            calibration data; an input cannot be parsed; or an option has no effect.
+        MissingError: a target or a quantizer is not available on this host.
     """
     for text in order.source.inputs:
         parse_input(text)
@@ -101,11 +107,11 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
 def plan_pending(
     pending: Iterable[Pending], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[Step, ...]:
-    """The steps that a record has as pending, in its order.
+    """Return the steps for the pending entries of a manifest, in the same order.
 
     Raises:
-        UsageError: one is of an unknown target.
-        MissingError: its target can here neither be made nor prepared.
+        UsageError: a target is unknown.
+        MissingError: this host can neither build nor prepare a target.
     """
     return tuple(_make_pending_step(one, target_named(one.target, targets)) for one in pending)
 
@@ -121,7 +127,7 @@ def _make_pending_step(pending: Pending, target: Target) -> Step:
 
 
 class _Planner:
-    """Adds steps, each after what it is made from."""
+    """Collects steps, each after its parent."""
 
     def __init__(self, order: Order, targets: tuple[Target, ...]) -> None:
         self.order = order
@@ -133,7 +139,7 @@ class _Planner:
             self.given = Wanted(target=target.NAME, precision=order.parent_precision).name
 
     def add(self, wanted: Wanted) -> None:
-        """Add the step for `wanted`, and before it those that it needs."""
+        """Add the step for `wanted` after the steps that it depends on."""
         target = target_named(wanted.target, self.targets)
         _check_wanted(target, wanted, self.order)
         origin = target.MADE_FROM[wanted.precision]
@@ -154,7 +160,7 @@ class _Planner:
         return target_named(Wanted.parse(origin).target, self.targets)
 
     def _is_ready_made(self, origin: str, wanted: Wanted) -> bool:
-        """Whether the order's parent is quantized already, or is what is wanted and is taken in."""
+        """Return whether the order's parent already is the artifact or its quantized origin."""
         if origin == EAGER or self.given is None:
             return False
         if self.given == wanted.name:
@@ -165,7 +171,7 @@ class _Planner:
         )
 
     def _parent(self, target: Target, wanted: Wanted) -> str | None:
-        """The step to start from; None for eager or the order's parent."""
+        """Return the name of the parent step; None for eager or the order's parent."""
         origin = target.MADE_FROM[wanted.precision]
         if origin == EAGER:
             if self.given is None:
@@ -188,13 +194,13 @@ class _Planner:
         return needed.name
 
     def _to_take_in(self, target: Target) -> bool:
-        """Whether the order's parent must be in the folder: another host is to build from it."""
+        """Return whether to copy the order's parent to the output for a build on another host."""
         parent = self.order.parent
         elsewhere = parent is not None and parent.resolve().parent != self.order.out.resolve()
         return elsewhere and as_deferred(target) is not None
 
     def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
-        """Those that quantize for this step: none where its parent is quantized already."""
+        """Return the quantizers for this step; empty unless it is INT8."""
         if wanted.precision is not Precision.INT8:
             return ()
         able = quantizers_for(target.NAME)
@@ -218,7 +224,7 @@ class _Planner:
 
 
 def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
-    """That no option of precision is without effect in silence."""
+    """Raise UsageError if a precision option has no effect."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.has_accuracy_budget
@@ -247,7 +253,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
 
 
 def _check_capture(order: Order, steps: Sequence[Step]) -> None:
-    """That there is a model to patch, and an ONNX to write operators in."""
+    """Raise UsageError if `--patch` or `--custom-op` has no effect."""
     if order.patches and not any(step.captures for step in steps):
         raise UsageError(
             f"--patch {' '.join(order.patches)} has no effect: no model is captured here",
@@ -266,7 +272,7 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
 
 
 def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps with what they are written for, once all of it is known to be possible."""
+    """Set `loads_in` of the ONNX steps, after checking that the runtimes can load them."""
     planned = {
         step.name: step.target.plan_opset(order.opset, order.runtimes, step.wanted.precision)
         for step in steps
@@ -279,20 +285,25 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
             option="for",
             code=ErrorCode.NO_EFFECT,
         )
-    if order.parent is not None:  # whose opset nobody has read yet; the conversion will
+    if order.parent is not None:  # its opset is unknown until the conversion reads it
         return tuple(steps)
     return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
 
 
 def _same_precision(origin: str, wanted: Wanted) -> Wanted:
-    """What `wanted` is made from, at the precision of `wanted` already."""
+    """Return the target of `origin` at the precision of `wanted`."""
     return replace(Wanted.parse(origin), precision=wanted.precision)
 
 
 def _choose_quantizers(
     able: Sequence[Quantizer], target: Target, order: Order
 ) -> Sequence[Quantizer]:
-    """The quantizer that was named, or all that are ready."""
+    """Return the requested quantizer, or all available ones.
+
+    Raises:
+        UsageError: the requested quantizer does not support the target.
+        MissingError: no quantizer is installed.
+    """
     if order.lowering.quantizer is not None:
         named = find_quantizer(order.lowering.quantizer)
         if named not in able:
@@ -310,7 +321,11 @@ def _choose_quantizers(
 
 
 def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
-    """Whether it offers the calibration method that was asked for; a named one must."""
+    """Return whether the quantizer offers the requested calibration method.
+
+    Raises:
+        UsageError: the requested quantizer, or every quantizer of the target, lacks the method.
+    """
     methods = quantizer.METHODS[target.NAME]
     if order.lowering.method is None or order.lowering.method in methods:
         return True
@@ -354,10 +369,10 @@ def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
 
 
 def why_pending(target: Target) -> Readiness | None:
-    """Why the target must wait for another host; None where it can be made here.
+    """Return why the target is pending on another host; None if this host can build it.
 
     Raises:
-        MissingError: it can neither be made nor prepared.
+        MissingError: this host can neither build nor prepare it.
     """
     readiness = target.readiness()
     if readiness.ready:
@@ -374,7 +389,7 @@ def _join_words(values: Iterable[object]) -> str:
 
 
 def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
-    """The record of such a step; its exit code is the parent's."""
+    """Return the failure record of a step whose parent is missing, with its parent's exit code."""
     codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
     verdict = manifest.verdict_of(f"{REJECTED_FOLDER}/{step.parent}")
     code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
@@ -388,7 +403,7 @@ def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
 
 
 def step_failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
-    """The record of a step that gave no artifact."""
+    """Return the failure record of a step without an artifact."""
     hint = hint_for(error, set(step.target.CAPTURES).difference(step.captures))
     return Failure(
         step=step.name,

@@ -50,7 +50,7 @@ class Evidence:
         replies: the artifact's outputs or errors, parallel to `references`.
         precision: the precision that the artifact is judged as.
         judge_on: judges any subset of the feeds.
-        loose: names of feeds on which only shapes and dtypes are judged.
+        loose: names of feeds on which only the form of the outputs is judged.
         notes: notes on the feeds that are left out.
     """
 
@@ -164,7 +164,7 @@ def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
 
 
 def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
-    """Report differences on values beyond the declared range and on left-padded masks.
+    """Report differences on values beyond the declared range and on masks with undefined rows.
 
     In FP32, a difference at positions that the mask shows rejects the artifact. Other differences
     add notes: attention leaves masked positions undefined, 16-bit floats may overflow beyond the
@@ -282,7 +282,7 @@ def _find_undecided_feeds(unstable: Mapping[str, str], eager: EagerReference) ->
 def beyond_feeds(references: Sequence[ReferenceOutputs], precision: Precision) -> frozenset[str]:
     """Return the names of the feeds that do not count toward the verdict at this precision.
 
-    These are feeds with left-padded masks and, below FP32, values beyond the declared range.
+    These are masks that leave rows undefined and, below FP32, values beyond the declared range.
     """
     return frozenset(
         one.feed.name

@@ -62,7 +62,7 @@ def run_reference(
     answer: Callable[[NamedFeed], ReferenceOutputs],
     advance: Callable[[int, int], None],
 ) -> ReferenceRun:
-    """Run eager on each feed.
+    """Run eager on each feed, basic feeds first.
 
     On a feed of extreme values, outputs in which eager gives NaN or Inf, but not on the basic
     feeds, are not judged, as nothing can be concluded from them. If no other float output remains,
