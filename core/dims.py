@@ -276,6 +276,7 @@ def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim
             raise UsageError(
                 f"input {spec.name!r} has no values {values} where {where}",
                 hint="start the dim at a larger size, or widen the values",
+                code=ErrorCode.INVALID_VALUE,
             )
 
 

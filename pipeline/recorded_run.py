@@ -33,7 +33,11 @@ def load_manifest(folder: Path) -> Manifest:
         UsageError: there is none.
     """
     if not folder.exists():
-        raise UsageError(f"no such folder: {folder}", hint="give what modelc export -o wrote")
+        raise UsageError(
+            f"no such folder: {folder}",
+            hint="give what modelc export -o wrote",
+            code=ErrorCode.NOT_FOUND,
+        )
     settle_commit(folder)
     manifest = read_manifest(folder)
     if manifest is None:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.errors import Hint, Option, UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.signature import FLOATS, InputSpec, RowOrder
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def _from_range(spec: InputSpec) -> ValueDistribution:
         raise UsageError(
             f"input {spec.name!r} is {spec.dtype}, which cannot hold the values {spec.values}",
             hint=f"keep the values within {least:g}..{most:g}, or give another dtype",
+            code=ErrorCode.INVALID_VALUE,
         )
     if spec.dtype not in FLOATS and (low % 1 or high % 1):
         raise UsageError(
@@ -228,6 +229,7 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
                 f"the sample's dim {name!r} is {sizes[name]} in one input "
                 f"and {free} in {spec.name!r}",
                 hint="cut the arrays to one size, or give the dims different names",
+                code=ErrorCode.SAMPLE_MISMATCH,
             )
     return arrays, sizes
 
@@ -242,6 +244,7 @@ def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
                 "cut the sample to such a size, or correct the relation in ", Option("input")
             ),
             option="input",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
     return free
 
@@ -254,7 +257,9 @@ def _check_names(signature: Signature, samples: Feed) -> None:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
         parts += [f"has {', '.join(extra)}, which is no input"] if extra else []
         raise UsageError(
-            f"the sample {' and '.join(parts)}", hint=f"the inputs are {', '.join(wanted)}"
+            f"the sample {' and '.join(parts)}",
+            hint=f"the inputs are {', '.join(wanted)}",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
 
 
@@ -266,10 +271,13 @@ def _cast_sample(spec: InputSpec, array: Array) -> Array:
         raise UsageError(
             f"the sample of {spec.name!r} is {array.dtype}, expected {spec.dtype}",
             hint="save plain arrays of numbers",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
     if array.size == 0 and all(dim.low for dim in spec.dims):
         raise UsageError(
-            f"the sample of {spec.name!r} is empty: {array.shape}", hint="give at least one element"
+            f"the sample of {spec.name!r} is empty: {array.shape}",
+            hint="give at least one element",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
     with np.errstate(all="ignore"):  # the comparison below finds values that do not fit
         cast = np.array(array, order="C").astype(spec.dtype)
@@ -281,6 +289,7 @@ def _cast_sample(spec: InputSpec, array: Array) -> Array:
                 f"save it as {spec.dtype}, or write {spec.name}:{array.dtype} in ", Option("input")
             ),
             option="input",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
     return cast
 
@@ -294,6 +303,7 @@ def _sample_dims(
             raise UsageError(
                 f"the sample of {spec.name!r} has {len(shape)} dims, {spec} has {len(spec.dims)}",
                 hint=f"the sample's shape is {shape}",
+                code=ErrorCode.SAMPLE_MISMATCH,
             )
         for dim, size in zip(spec.dims, shape, strict=True):
             yield spec, dim, size
@@ -304,6 +314,7 @@ def _check_fixed(spec: InputSpec, dim: Dim, size: int) -> None:
         raise UsageError(
             f"the sample of {spec.name!r} has size {size} where {spec} says {dim.opt}",
             hint="give another sample, or a dim name to make the size dynamic",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )
 
 
@@ -312,4 +323,5 @@ def _check_range(spec: InputSpec, dim: Dim, size: int) -> None:
         raise UsageError(
             f"the sample of {spec.name!r} has {dim.name}={size}, outside {dim.low}..{dim.high}",
             hint=f"widen the range, or cut the sample to at most {dim.high}",
+            code=ErrorCode.SAMPLE_MISMATCH,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.contract import Array, Feed
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.findings import FeedRecord
 from ..core.signature import FLOATS, Dim, InputSpec, Relation, Signature
 from .feed_values import ValueDistribution, check_samples, distribution_of, make_generator
@@ -67,6 +67,7 @@ def draw_feeds(
         raise UsageError(
             f"{count} feeds are too few to judge on, at least {LEAST_FEEDS} are drawn",
             hint=f"ask for {LEAST_FEEDS} or more",
+            code=ErrorCode.INVALID_VALUE,
         )
     drawer = FeedDrawer.of(signature, seed, samples)
     feeds = [] if samples is None else [_make_sample_feed(signature, samples)]

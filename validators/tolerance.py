@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.kinds import Precision
 from ..core.verdict import Limits, OutputVerdict, Tolerance, Verdict
 from .metrics import to_decibel
@@ -101,7 +101,9 @@ def _check_limits(limits: Limits, usual: Tolerance) -> None:
         hint = (
             "leave it out" if table is None else f"leave it out for the precision's own {table:g}"
         )
-        raise UsageError(f"{name} is {given}, expected {wanted}", hint=hint)
+        raise UsageError(
+            f"{name} is {given}, expected {wanted}", hint=hint, code=ErrorCode.INVALID_VALUE
+        )
 
 
 # The usual scale of an output over the feeds. An error up to this share of `rtol` times the usual

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import MissingError, UsageError, first_line
+from ...core.errors import ErrorCode, MissingError, UsageError, first_line
 from ...core.events import Noted, Tell, ignore_events
 from ...core.installation import hint_for_extra
 from ...core.manifest import Manifest
@@ -249,6 +249,7 @@ def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
             "--remote-cache needs fsspec, which is not installed",
             hint=hint_for_extra("remote"),
             option="remote-cache",
+            code=ErrorCode.NOT_INSTALLED,
         ) from error
     from fsspec.registry import known_implementations
 
@@ -261,6 +262,7 @@ def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
             f"--remote-cache {url} needs {module or protocol}, which is not installed",
             hint=f"pip install {module or protocol}",
             option="remote-cache",
+            code=ErrorCode.NOT_INSTALLED,
         ) from error
     except Exception as error:
         raise UsageError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.atomic_write import atomic_write
-from ...core.errors import MissingError, UsageError
+from ...core.errors import ErrorCode, MissingError, UsageError
 from ...core.events import Noted, Tell
 from ...core.installation import hint_for_extra
 from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest, signature_path
@@ -42,10 +42,16 @@ def read_private_key(path: Path) -> PrivateKey:
         key = load_pem_private_key(_read_bytes(path, KEY_HINT), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{path} is no private key that can be read: {error}", hint=KEY_HINT
+            f"{path} is no private key that can be read: {error}",
+            hint=KEY_HINT,
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise UsageError(f"{path} is a key of another kind than ed25519", hint=KEY_HINT)
+        raise UsageError(
+            f"{path} is a key of another kind than ed25519",
+            hint=KEY_HINT,
+            code=ErrorCode.UNSUPPORTED,
+        )
     return key
 
 
@@ -64,9 +70,15 @@ def read_public_key(path: Path) -> PublicKey:
     try:
         key = load_pem_public_key(_read_bytes(path, _PUBLIC_KEY_HINT))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} is no public key: {error}", hint=_PUBLIC_KEY_HINT) from error
+        raise UsageError(
+            f"{path} is no public key: {error}", hint=_PUBLIC_KEY_HINT, code=ErrorCode.CORRUPT_FILE
+        ) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise UsageError(f"{path} is a key of another kind than ed25519", hint=KEY_HINT)
+        raise UsageError(
+            f"{path} is a key of another kind than ed25519",
+            hint=KEY_HINT,
+            code=ErrorCode.UNSUPPORTED,
+        )
     return key
 
 

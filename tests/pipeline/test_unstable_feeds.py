@@ -98,9 +98,8 @@ def test_a_feed_on_which_eager_is_noise_is_left_out_and_told() -> None:
     assert verdict.passed, verdict.reason
     assert "zeros" not in verdict.feeds
     (note,) = verdict.notes
-    assert note.startswith(
-        "feed zeros is not judged on: noise of 2^-24 in inputs and weights, or another"
-    )
+    assert "feed zeros" in note
+    assert "2^-24" in note
 
 
 class Silence(nn.Module):
@@ -127,7 +126,7 @@ def test_feeds_of_usual_values_are_never_left_out(where: str) -> None:
 def test_odd_values_count_where_eager_is_stable() -> None:
     verdict = verdict_of(Normed(norm=False), off_on("zeros"))
     assert not verdict.passed
-    assert "on feed zeros" in verdict.reason
+    assert "zeros" in {reason.feed for reason in verdict.reasons}
 
 
 class Shortcut(nn.Module):
@@ -142,7 +141,7 @@ class Shortcut(nn.Module):
 def test_a_feed_that_takes_an_arm_of_its_own_counts() -> None:
     verdict = verdict_of(Shortcut(), off_on("zeros"))
     assert not verdict.passed
-    assert "on feed zeros" in verdict.reason
+    assert "zeros" in {reason.feed for reason in verdict.reasons}
 
 
 @pytest.mark.parametrize(("flipped", "left_out"), [(4, True), (2, False)])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_example_feed, draw_feeds
 from modelc.validators.hill_climb import SearchPoint, hill_climb
+
+from ..reasons import has_code
 
 
 def signature(*inputs: str) -> Signature:
@@ -99,18 +101,20 @@ def test_what_is_written_can_be_read_back(given: Signature) -> None:
 
 
 def test_an_unknown_dim_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="dim in the values of lengths: 'sqe'") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'sqe'")
+    ) as caught:
         signature("ids:int64[batch=1..4,seq=1..20]", "lengths:int64[batch]{1..sqe}")
-    assert caught.value.hint == "did you mean 'seq'?"
+    assert "'seq'" in caught.value.hint
 
 
 def test_a_bound_without_values_at_some_size_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'e' has no values \{0\.\.n-2\} where n is 1"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="{0..n-2}")):
         signature("x:float32[n=1..9]", "e:int64[3]{0..n-2}")
 
 
 def test_a_bound_that_the_dtype_cannot_hold_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot hold"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="uint8")):
         draw_feeds(signature("x:float32[n=1..900]", "e:uint8[3]{0..n-1}"))
 
 

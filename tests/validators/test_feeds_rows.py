@@ -36,7 +36,8 @@ def test_equal_rows_are_fine() -> None:
 
 def test_a_row_that_is_off_within_the_tolerance_is_found() -> None:
     (fault,) = apart(with_last(0.05))
-    assert fault.startswith("output 'y': equal rows come out apart by 5.00e-02 on feed repeated")
+    for value in ("'y'", "5.00e-02", "feed repeated"):
+        assert value in fault
 
 
 def test_rows_that_differ_by_roundoff_are_fine() -> None:

@@ -101,7 +101,9 @@ def test_one_weight_of_two_thousand_off_by_a_thousandth_fails(times: float) -> N
     place = (0, int(np.abs(FIRST[0]).argmax()))
     verdict = judged(altered(place, times))
     assert verdict.state is State.FAILED
-    assert "times as far from float64 as eager is (limit 5)" in verdict.reason
+    assert "float64" in verdict.reason
+    assert "limit 5" in verdict.reason
+    assert any(o.times_floor is not None and o.times_floor > 5 for o in verdict.outputs)
     assert verdict.headroom is not None
     assert verdict.headroom < 0
 
@@ -286,7 +288,7 @@ def test_float64_that_is_another_function_is_not_believed() -> None:
     verdict = judged(reordered, truth=lambda x: 1.5 * exact(x))
     assert verdict.passed
     assert all(o.times_floor is None for o in verdict.outputs)
-    assert any("judged by the table" in note for note in verdict.notes)
+    assert any("the table" in note for note in verdict.notes)
     wrong = judged(lambda x: np.asarray(1.5 * exact(x)), truth=lambda x: 1.5 * exact(x))
     assert wrong.state is State.FAILED
 
@@ -383,7 +385,7 @@ def test_float64_that_cannot_be_set_beside_eager_is_told(wrong: str) -> None:
 
     verdict = judged(reordered, truth=truth)
     assert verdict.passed
-    assert any("judged by the table" in note for note in verdict.notes)
+    assert any("the table" in note for note in verdict.notes)
 
 
 def test_a_complex_channel_is_judged_by_its_imaginary_part_too() -> None:

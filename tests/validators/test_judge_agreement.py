@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.signature import Signature
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.validators.apply_tolerance import apply_tolerance
@@ -118,7 +118,10 @@ def test_rows_that_flip_beyond_what_errors_explain_fail() -> None:
         y[np.arange(4), second] = e[np.arange(4), best] + F(1e-3)
     verdict = judged(eager, artifact, precision=Precision.INT8, min_agreement=0.95)
     assert verdict.state is State.FAILED
-    assert re.search(r"is eager's in 9[0-4]\.\d% of 160 rows \(limit 95%\)", verdict.reason)
+    (reason,) = (r for r in verdict.reasons if r.code is ReasonCode.ROWS_DISAGREE)
+    assert re.search(r" 9[0-4]\.\d% ", reason.text)
+    assert "160 rows" in reason.text
+    assert "limit 95%" in reason.text
 
 
 def test_near_ties_count_as_agreeing() -> None:

@@ -119,7 +119,9 @@ def test_roundoff_at_the_usual_scale_passes_where_an_output_is_near_zero(judged:
     verdict = judged(near_zero, off_by(2e-3), X)
     assert verdict.passed
     (note,) = verdict.notes
-    assert note.startswith("output 'y' on feed max (batch=8) is far below its usual scale: ")
+    assert "'y'" in note
+    assert "max (batch=8)" in note
+    assert "usual scale" in note
 
 
 def test_more_than_roundoff_at_the_usual_scale_fails(judged: Judged) -> None:
@@ -158,7 +160,9 @@ def test_an_empty_output_passes_with_a_note(judged: Judged) -> None:
 
     verdict = judged(empty, empty, X)
     assert verdict.passed
-    assert verdict.notes == ("output 'boxes' is empty on every feed: only its shape was compared",)
+    (note,) = verdict.notes
+    assert "'boxes'" in note
+    assert "empty" in note
 
 
 def test_a_scalar_output_passes(judged: Judged) -> None:
@@ -177,17 +181,17 @@ def test_matched_negative_infinities_pass_with_a_note(judged: Judged) -> None:
     verdict = judged(causal, causal, X)
     assert verdict.passed
     assert verdict.outputs[0].nonfinite_eager == 1
-    assert verdict.notes == (
-        "output 'y' has 1 NaN/Inf on feed min (batch=1) and 4 more, in eager's places",
-    )
+    (note,) = verdict.notes
+    for value in ("'y'", "1 NaN/Inf", "min (batch=1)", "4 more"):
+        assert value in note
 
 
 def test_an_input_that_eager_does_not_use_may_be_left_out(judged: Judged) -> None:
     verdict = judged(linear, linear, X, FLAG, taken=["x"])
     assert verdict.passed
-    assert verdict.notes == (
-        "input 'flag' is not taken by the artifact; eager's outputs do not move with it",
-    )
+    (note,) = verdict.notes
+    assert "'flag'" in note
+    assert "taken" in note
 
 
 def test_a_move_below_the_precision_is_a_note_and_no_failure(judged: Judged) -> None:
@@ -196,7 +200,8 @@ def test_a_move_below_the_precision_is_a_note_and_no_failure(judged: Judged) -> 
 
     verdict = judged(eager, linear, X, FLAG)
     assert verdict.passed
-    assert "input 'flag' may be ignored" in verdict.notes[0]
+    assert "'flag'" in verdict.notes[0]
+    assert "ignored" in verdict.notes[0]
 
 
 def test_an_output_of_zeros_alone_passes_within_atol(judged: Judged) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from modelc.core.errors import RunnerError
-from modelc.core.kinds import Precision
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
+
+from ..reasons import reason_codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +62,8 @@ def test_a_single_element_just_above_the_limit_fails(judged: Judged) -> None:
 
     verdict = judged(linear, artifact, X)
     assert verdict.state is State.FAILED
-    assert "output 'y' on feed " in verdict.reason
+    assert [reason.output for reason in verdict.reasons] == ["y"]
+    assert verdict.reasons[0].feed in {output.feed for output in verdict.outputs}
     assert "max abs" in verdict.reason
     assert "SQNR" in verdict.reason
 
@@ -80,14 +83,17 @@ def test_the_reason_is_one_line_with_value_and_limit(judged: Judged) -> None:
 
 def test_a_nan_where_eager_has_none_fails_and_is_counted(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: {"y": with_first(linear(feed)["y"], np.nan)}, X)
-    assert "1 of 4 elements NaN/Inf where eager has none" in verdict.outputs[0].reason
-    assert verdict.outputs[0].nonfinite_artifact == 1
+    assert "1 of 4" in verdict.outputs[0].reason
+    first = verdict.outputs[0]
+    assert (first.nonfinite_eager, first.nonfinite_artifact) == (0, 1)
     assert verdict.state is State.FAILED
 
 
 def test_an_infinity_where_eager_has_none_fails(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: {"y": with_first(linear(feed)["y"], -np.inf)}, X)
-    assert "where eager has none" in verdict.reason
+    first = verdict.outputs[0]
+    assert (first.nonfinite_eager, first.nonfinite_artifact) == (0, 1)
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
 
 
 def test_an_infinity_of_the_other_sign_fails(judged: Judged) -> None:
@@ -95,14 +101,19 @@ def test_an_infinity_of_the_other_sign_fails(judged: Judged) -> None:
         return {"y": with_first(linear(feed)["y"], -np.inf)}
 
     verdict = judged(eager, lambda feed: {"y": with_first(linear(feed)["y"], np.inf)}, X)
-    assert "in other places or of another kind" in verdict.reason
+    first = verdict.outputs[0]
+    assert (first.nonfinite_eager, first.nonfinite_artifact) == (1, 1)
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
 
 
 def test_a_finite_value_where_eager_has_nan_fails(judged: Judged) -> None:
     def eager(feed: Feed) -> Outputs:
         return {"y": with_first(linear(feed)["y"], np.nan)}
 
-    assert "NaN/Inf in eager, finite here" in judged(eager, linear, X).reason
+    verdict = judged(eager, linear, X)
+    first = verdict.outputs[0]
+    assert (first.nonfinite_eager, first.nonfinite_artifact) == (1, 0)
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
 
 
 def test_nothing_but_nan_in_eager_is_nothing_to_compare(judged: Judged) -> None:
@@ -110,7 +121,8 @@ def test_nothing_but_nan_in_eager_is_nothing_to_compare(judged: Judged) -> None:
         return {"y": np.full((len(feed["x"]), 4), np.nan, np.float32)}
 
     verdict = judged(nothing, nothing, X)
-    assert "nothing to compare" in verdict.reason
+    assert ReasonCode.OUTPUT_DIFFERS in reason_codes(verdict)
+    assert all(output.nonfinite_eager for output in verdict.outputs)
     assert not any(output.exact for output in verdict.outputs)
 
 
@@ -119,8 +131,9 @@ def test_outputs_swapped_in_value_are_recognised(judged: Judged) -> None:
         return {"a": heads(feed)["b"], "b": heads(feed)["a"]}
 
     verdict = judged(heads, swapped, X)
-    assert "looks like eager's output 'b': outputs swapped?" in verdict.outputs[0].reason
-    assert "outputs swapped?" in verdict.reason
+    assert verdict.outputs[0].output == "a"
+    assert "'b'" in verdict.outputs[0].reason
+    assert "swapped" in verdict.reason
 
 
 def test_outputs_of_different_shapes_that_are_swapped_are_recognised(judged: Judged) -> None:
@@ -128,38 +141,53 @@ def test_outputs_of_different_shapes_that_are_swapped_are_recognised(judged: Jud
         return {"a": linear(feed)["y"], "b": feed["x"] + 1}
 
     verdict = judged(eager, lambda f: {"a": eager(f)["b"], "b": eager(f)["a"]}, X)
-    assert "shape [1, 6], eager has [1, 4]; looks like eager's output 'b'" in verdict.reason
+    assert verdict.reasons[0].output == "a"
+    for value in ("[1, 6]", "[1, 4]", "'b'"):
+        assert value in verdict.reason
 
 
 def test_outputs_in_another_order_fail_by_name(judged: Judged) -> None:
     verdict = judged(heads, lambda feed: {"b": heads(feed)["b"], "a": heads(feed)["a"]}, X)
-    assert verdict.reason == "outputs are reordered: b, a instead of a, b"
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_NAMES]
+    assert "reordered" in verdict.reason
+    assert verdict.reason.index("b, a") < verdict.reason.index("a, b")
 
 
 def test_a_missing_output_is_named(judged: Judged) -> None:
     verdict = judged(heads, lambda feed: {"a": heads(feed)["a"]}, X)
-    assert verdict.reason == "output 'b' is missing"
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_NAMES]
+    assert "'b'" in verdict.reason
+    assert "missing" in verdict.reason
     assert [o.output for o in verdict.outputs if not o.passed] == ["b"] * 5
 
 
 def test_an_extra_output_is_named(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: linear(feed) | {"aux": np.zeros(1)}, X)
-    assert verdict.reason == "output 'aux' is extra"
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_NAMES]
+    assert "'aux'" in verdict.reason
+    assert "extra" in verdict.reason
 
 
 def test_a_renamed_output_is_both_missing_and_extra(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: {"output_0": linear(feed)["y"]}, X)
-    assert verdict.reason == "output 'y' is missing; output 'output_0' is extra"
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_NAMES] * 2
+    missing, extra = (reason.text for reason in verdict.reasons)
+    assert "'y'" in missing
+    assert "missing" in missing
+    assert "'output_0'" in extra
+    assert "extra" in extra
 
 
 def test_another_shape_fails(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: {"y": linear(feed)["y"][..., None]}, X)
-    assert "shape [1, 4, 1], eager has [1, 4]" in verdict.reason
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
+    assert verdict.reason.index("[1, 4, 1]") < verdict.reason.index("[1, 4]")
 
 
 def test_another_dtype_fails_though_the_values_are_right(judged: Judged) -> None:
     verdict = judged(linear, lambda feed: {"y": linear(feed)["y"].astype(np.float64)}, X)
-    assert "dtype float64, eager has float32" in verdict.reason
+    assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
+    assert verdict.reason.index("float64") < verdict.reason.index("float32")
 
 
 def test_a_cast_to_half_is_recognised(judged: Judged) -> None:
@@ -167,7 +195,8 @@ def test_a_cast_to_half_is_recognised(judged: Judged) -> None:
         return {"y": linear(feed)["y"].astype(np.float16).astype(np.float32)}
 
     verdict = judged(linear, halved, X)
-    assert "its values are all representable in float16: cast to half?" in verdict.reason
+    assert "float16" in verdict.reason
+    assert "half" in verdict.reason
 
 
 def test_zeros_are_not_called_a_cast_to_half(judged: Judged) -> None:
@@ -184,8 +213,11 @@ def test_a_frozen_batch_fails_on_the_feed_that_was_refused(judged: Judged) -> No
 
     verdict = judged(linear, frozen, X)
     assert verdict.state is State.FAILED
-    assert verdict.reason.startswith("refused feed min (batch=1) (and ")
-    assert verdict.reason.endswith("expected batch 4")
+    (refusal,) = (r for r in verdict.reasons if r.code is ReasonCode.FEED_REFUSED)
+    assert refusal.feed == "min"
+    assert "(batch=1)" in refusal.text
+    assert "more)" in refusal.text
+    assert refusal.text.endswith("batch 4")
 
 
 def test_an_artifact_that_refuses_every_feed_is_an_error(judged: Judged) -> None:
@@ -194,13 +226,15 @@ def test_an_artifact_that_refuses_every_feed_is_an_error(judged: Judged) -> None
 
     verdict = judged(linear, refuse, X)
     assert verdict.state is State.ERROR
-    assert verdict.reason == "refused every feed: no kernel for Foo"
+    assert reason_codes(verdict) == [ReasonCode.FEED_REFUSED]
+    assert "Foo" in verdict.reason
 
 
 def test_an_ignored_input_is_named(judged: Judged) -> None:
     verdict = judged(masked, linear, X, MASK)
     assert verdict.state is State.FAILED
-    assert verdict.reason.startswith("input 'mask' is ignored: eager's outputs move with it")
+    assert verdict.reasons[0].code is ReasonCode.INPUT_IGNORED
+    assert "'mask'" in verdict.reasons[0].text
     assert "input 'x'" not in verdict.reason
 
 
@@ -212,19 +246,23 @@ def test_an_input_with_a_small_effect_is_found_ignored_though_the_numbers_pass(
 
     verdict = judged(eager, linear, "x:float32[batch=4..8,6]", MASK)
     assert all(output.passed for output in verdict.outputs)
-    assert verdict.reason.startswith("input 'mask' is ignored")
+    assert verdict.reasons[0].code is ReasonCode.INPUT_IGNORED
+    assert "'mask'" in verdict.reasons[0].text
 
 
 def test_an_input_that_the_artifact_does_not_take_fails_if_eager_uses_it(judged: Judged) -> None:
     verdict = judged(masked, linear, X, MASK, taken=["x"])
-    assert "input 'mask' is ignored: the artifact does not take it" in verdict.reason
+    (ignored,) = (r for r in verdict.reasons if r.code is ReasonCode.INPUT_IGNORED)
+    assert "'mask'" in ignored.text
+    assert "take" in ignored.text
 
 
 def test_an_only_input_is_found_ignored(judged: Judged) -> None:
     def stuck(feed: Feed) -> Outputs:
         return {"y": np.ones_like(feed["x"]) @ WEIGHT}
 
-    assert "input 'x' is ignored" in judged(linear, stuck, X).reason
+    (ignored,) = (r for r in judged(linear, stuck, X).reasons if r.code is ReasonCode.INPUT_IGNORED)
+    assert "'x'" in ignored.text
 
 
 def test_a_constant_output_is_named(judged: Judged) -> None:
@@ -232,7 +270,8 @@ def test_a_constant_output_is_named(judged: Judged) -> None:
         return heads(feed) | {"b": np.full((len(feed["x"]), 4), 0.25, np.float32)}
 
     verdict = judged(heads, constant, X)
-    assert "output 'b' is constant" in verdict.reason
+    (constants,) = (r for r in verdict.reasons if r.code is ReasonCode.OUTPUT_CONSTANT)
+    assert constants.output == "b"
     assert "input 'x'" not in verdict.reason
 
 
@@ -241,7 +280,8 @@ def test_an_integer_output_must_be_exact(judged: Judged) -> None:
         return {"label": linear(feed)["y"].argmax(-1)}
 
     verdict = judged(labels, lambda feed: {"label": labels(feed)["label"] + 1}, X)
-    assert "elements differ, by up to 1" in verdict.reason
+    assert reason_codes(verdict)[0] is ReasonCode.OUTPUT_DIFFERS
+    assert {output.max_abs for output in verdict.outputs} == {1}
 
 
 def test_a_bool_output_must_be_exact(judged: Judged) -> None:
@@ -249,7 +289,8 @@ def test_a_bool_output_must_be_exact(judged: Judged) -> None:
         return {"sign": linear(feed)["y"] > 0}
 
     verdict = judged(signs, lambda feed: {"sign": ~signs(feed)["sign"]}, X)
-    assert "4 of 4 elements differ" in verdict.outputs[0].reason
+    assert reason_codes(verdict)[0] is ReasonCode.OUTPUT_DIFFERS
+    assert "4 of 4" in verdict.outputs[0].reason
 
 
 def test_the_worst_output_is_the_one_named(judged: Judged) -> None:
@@ -328,5 +369,7 @@ def test_an_input_that_is_not_taken_is_ignored_though_the_outputs_have_other_nam
         return {"4": np.zeros((len(feed["x"]), 4), np.float32)}
 
     verdict = judged(linear, constant, X, taken=[])
-    assert "input 'x' is ignored: the artifact does not take it" in verdict.reason
-    assert not [note for note in verdict.notes if "is not taken" in note]
+    (ignored,) = (r for r in verdict.reasons if r.code is ReasonCode.INPUT_IGNORED)
+    assert "'x'" in ignored.text
+    assert "take" in ignored.text
+    assert not [note for note in verdict.notes if "'x'" in note]

@@ -169,12 +169,12 @@ def test_other_arrays_have_no_fill(array: Array) -> None:
 
 
 def test_other_shapes_cannot_be_measured() -> None:
-    with pytest.raises(ValueError, match="cannot be measured"):
+    with pytest.raises(ValueError, match=r"\(2, 1\)"):
         measure_arrays(np.ones(2), np.ones((2, 1)))
 
 
 def test_text_cannot_be_measured() -> None:
-    with pytest.raises(ValueError, match="cannot be measured"):
+    with pytest.raises(ValueError, match="<U1"):
         measure_arrays(np.array(["a"]), np.array(["a"]))
 
 

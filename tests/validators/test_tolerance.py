@@ -6,10 +6,12 @@ import math
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
 from modelc.core.verdict import Tolerance
 from modelc.validators.tolerance import TOLERANCES, tolerance_for
+
+from ..reasons import has_code
 
 
 @pytest.mark.parametrize("precision", Precision)
@@ -34,10 +36,10 @@ def test_zero_is_a_value_and_not_the_default() -> None:
 
 @pytest.mark.parametrize("value", [-1e-3, math.nan, math.inf])
 def test_a_tolerance_that_is_no_tolerance_is_refused(value: float) -> None:
-    with pytest.raises(UsageError, match="atol is"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="atol")):
         tolerance_for(Precision.FP32, atol=value)
 
 
 def test_min_sqnr_must_be_finite() -> None:
-    with pytest.raises(UsageError, match="min_sqnr is nan"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="min_sqnr")):
         tolerance_for(Precision.FP32, min_sqnr=math.nan)

@@ -47,7 +47,8 @@ def test_weights_as_they_are_and_turned_over_are_right() -> None:
 @pytest.mark.parametrize("turn", [lambda a: a, lambda a: np.ascontiguousarray(a.T)])
 def test_one_element_that_is_off_is_named(times: float, turn: Callable[[Array], Array]) -> None:
     (told,) = find_altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
-    assert told.startswith("the weight layer.weight is not the checkpoint's: 1 of 600 elements")
+    assert "layer.weight" in told
+    assert "1 of 600" in told
     assert f"instead of {WEIGHT.flat[7]:.7g}" in told
 
 

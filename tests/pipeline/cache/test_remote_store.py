@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from modelc.core.errors import MissingError, UsageError
+from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.cache.result_store import StoredEntry
 from modelc.pipeline.cache.step_cache import StepCache, open_remote
 from modelc.pipeline.cache.store_layout import CacheEntry, encode_entry, entry_name
 
+from ...reasons import has_code
 from .conftest import KEY, Told, record
 
 Make = Callable[..., tuple[CacheEntry, dict[str, Path]]]
@@ -95,7 +96,9 @@ def test_a_changed_file_is_told_and_a_miss_and_made_good_by_the_next(
     (blob,) = files.find(f"{root}/blobs")
     files.pipe_file(blob, content)
     assert found(cache("b")) == []
-    assert told == ["model.fake in the remote cache was changed: not used"]
+    (line,) = told
+    assert "model.fake" in line
+    assert "changed" in line
     cache("c").keep(made, tmp_path / "out", "w.pt")
     assert len(found(cache("b"))) == 1
 
@@ -110,7 +113,9 @@ def test_a_changed_entry_is_told_and_removed(
     (path,) = files.find(f"{root}/entries")
     files.pipe_file(path, spoil(files.cat_file(path)))
     assert found(cache("b")) == []
-    assert told == ["an entry of the remote cache was changed: not used"]
+    (line,) = told
+    assert "entry" in line
+    assert "changed" in line
     assert files.find(f"{root}/entries") == []
 
 
@@ -122,7 +127,7 @@ def test_an_entry_that_names_a_file_outside_its_folder_writes_none(
     files.makedirs(f"{root}/entries/{KEY}", exist_ok=True)
     files.pipe_file(f"{root}/entries/{KEY}/{entry_name(raw)}.json", raw)
     assert found(cache("b")) == []
-    assert "outside its folder" in told[0]
+    assert "outside" in told[0]
     assert not list(tmp_path.rglob("evil"))
 
 
@@ -145,10 +150,10 @@ def test_a_remote_that_fails_is_told_once_for_each_thing_and_is_no_error(
     assert found(cache) == []
     assert cache.keep(made, tmp_path / "out", "w.pt") == 1
     assert found(cache, "cd" * 32) == []
-    assert told == [
-        "the remote cache cannot be listed: the host is not reachable",
-        "the remote cache cannot be written: the host is not reachable",
-    ]
+    listed, written = told
+    assert "listed" in listed
+    assert "written" in written
+    assert all("not reachable" in line for line in told)
 
 
 def test_what_a_url_needs_and_is_not_installed_is_named_with_its_line() -> None:
@@ -156,7 +161,9 @@ def test_what_a_url_needs_and_is_not_installed_is_named_with_its_line() -> None:
 
     if find_spec("s3fs") is not None:
         pytest.skip("s3fs is installed")
-    with pytest.raises(MissingError, match="needs s3fs") as error:
+    with pytest.raises(
+        MissingError, check=has_code(ErrorCode.NOT_INSTALLED, option="remote-cache", naming="s3fs")
+    ) as error:
         open_remote("s3://bucket/modelc")
     assert error.value.hint == "pip install s3fs"
 

@@ -46,7 +46,8 @@ def test_a_weight_that_differs_is_named_with_its_element(spoiled: Spoiled) -> No
     spoiled.weight("node_MatMul_92", _off)
     found = spoiled.look()
     assert found.guilty == "layers.1.attention.value"
-    assert "layers.1.attention.value.weight differs in 1 of 4096 elements" in found.cause
+    assert "layers.1.attention.value.weight" in found.cause
+    assert "1 of 4096" in found.cause
     worst = found.layers[0]
     assert worst.kind == "torch.nn.modules.linear.Linear"
     assert "self.value(x)" in line_of(worst)
@@ -58,7 +59,8 @@ def test_a_weight_that_differs_is_named_with_its_element(spoiled: Spoiled) -> No
 def test_a_transposed_square_weight_is_told_as_such(spoiled: Spoiled) -> None:
     spoiled.weight("node_MatMul_69", lambda array: np.ascontiguousarray(array.T))
     found = spoiled.look()
-    assert (found.guilty, found.cause) == ("layers.0.attention.out", "the weight is transposed")
+    assert found.guilty == "layers.0.attention.out"
+    assert "transposed" in found.cause
 
 
 def test_another_epsilon_is_told_beside_eagers(spoiled: Spoiled) -> None:
@@ -72,7 +74,8 @@ def test_the_other_gelu_is_told(spoiled: Spoiled) -> None:
     spoiled.attribute("node_gelu", "approximate", "tanh")
     found = spoiled.look()
     assert found.guilty == "layers.0.feed.1"
-    assert found.cause.startswith("GELU is the tanh approximation")
+    assert found.cause.startswith("GELU")
+    assert "tanh" in found.cause
 
 
 def test_a_function_in_forward_is_found_at_its_line(spoiled: Spoiled) -> None:
@@ -81,7 +84,7 @@ def test_a_function_in_forward_is_found_at_its_line(spoiled: Spoiled) -> None:
     assert found.guilty == "layers.1.attention"
     assert (found.layers[0].operator, found.layers[0].node) == ("Softmax", "node_softmax_1")
     assert ".softmax(dim=-1)" in line_of(found.layers[0])
-    assert found.cause == "works along axis 2 instead of 3"
+    assert found.cause.index("axis 2") < found.cause.index("3")
 
 
 def test_an_addition_between_modules_is_told_from_the_norm_after_it(spoiled: Spoiled) -> None:
@@ -101,7 +104,7 @@ def test_a_layer_in_half_precision_is_told(spoiled: Spoiled) -> None:
         graph.node.insert(place, onnx.helper.make_node("Cast", [taken], [made], made, to=code))
     found = spoiled.look()
     assert found.guilty == "layers.0.feed.0"
-    assert "computed in half precision" in found.cause
+    assert "half precision" in found.cause
 
 
 def test_a_quantizer_that_saturates_is_told_with_its_scale(spoiled: Spoiled) -> None:
@@ -155,7 +158,8 @@ def test_a_model_without_its_sidecar_goes_by_the_names_of_weights(spoiled: Spoil
     spoiled.weight("node_MatMul_92", _off)
     found = spoiled.look()
     assert (found.guilty, found.named_by) == ("layers.1.attention.value", "weights")
-    assert "layers.1.attention.value.weight differs in 1 of 4096 elements" in found.cause
+    assert "layers.1.attention.value.weight" in found.cause
+    assert "1 of 4096" in found.cause
 
 
 def test_a_feed_that_is_not_there_is_refused(spoiled: Spoiled, bert_source: Source) -> None:
