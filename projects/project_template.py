@@ -75,7 +75,11 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
         CheckpointError: a checkpoint is none, or is damaged.
     """
     if file.exists() and not force:
-        raise UsageError(f"{file} is there", hint="name another with -o, or add --force")
+        raise UsageError(
+            f"{file} is there",
+            hint="name another with -o, or add --force",
+            code=ErrorCode.FILE_EXISTS,
+        )
     if model_args and model is None:
         raise UsageError(
             "--model-arg has no effect without --model",
@@ -101,7 +105,9 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
             read_project(draft)  # a fault here would be ours, and nothing is left behind
     except OSError as error:
         raise UsageError(
-            f"cannot write {file}: {error.strerror}", hint="give another -o"
+            f"cannot write {file}: {error.strerror}",
+            hint="give another -o",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
     edits = tuple(_find_edits(text))
     left = _find_other_faults(file, edits)
@@ -242,7 +248,11 @@ def _input_line(one: CheckpointDescription) -> Iterator[str]:
 def _quote(text: str) -> str:
     """A text as TOML has it."""
     if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that are no UTF-8
-        raise UsageError(f"{text!r} is no text that TOML can hold", hint="rename it")
+        raise UsageError(
+            f"{text!r} is no text that TOML can hold",
+            hint="rename it",
+            code=ErrorCode.INVALID_VALUE,
+        )
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
     return f'"{"".join(shown)}"'
