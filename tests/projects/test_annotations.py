@@ -58,8 +58,8 @@ def test_what_is_not_proven_is_an_error_and_what_waits_a_warning(records: Module
     notes = of(ModelOutcome(name="net", folder="out/net", manifest=manifest))
     titles = {note.title: note.level for note in notes}
     assert titles["net/openvino: rejected"] == "error"
-    assert titles["net/torchscript: error"] == "error"
-    assert titles["net/pt2: error"] == "error"
+    assert titles["net/torchscript: failed"] == "error"
+    assert titles["net/pt2: failed"] == "error"
     assert not [title for title in titles if title.startswith("net/onnx:")]
     waits = {title: level for title, level in titles.items() if title.endswith(": pending")}
     assert set(waits.values()) <= {"warning"}
