@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, ErrorCode, UsageError
 from ..core.torch_file import read_torch_file
 from .checkpoint_files import find_contents
 from .factory import call_factory, wrap_built_module
@@ -86,7 +86,11 @@ def describe_checkpoint(
         CheckpointError: it is not a checkpoint, or corrupt; the factory raised.
     """
     if not path.exists():
-        raise UsageError(f"no such checkpoint: {path}", hint=f"list the folder: ls {path.parent}")
+        raise UsageError(
+            f"no such checkpoint: {path}",
+            hint=f"list the folder: ls {path.parent}",
+            code=ErrorCode.NOT_FOUND,
+        )
     kind, files = find_contents(path, with_factory=model is not None)
     tensors, recorded, refused = _list_tensors(files)
     alone = kind in (STATE_DICT, SAFETENSORS)

@@ -29,7 +29,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import Hint, MissingError, Option, RunnerError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import Capture, Precision
 from ..core.records import sha256_of
 from ..core.signature import Signature
@@ -188,7 +188,7 @@ def open_runner(
     record = _read_record(path)
     reason = distrust_reason(path, settings or {})
     if reason:
-        raise RunnerError(reason, hint=_TRUST_HINT)
+        raise RunnerError(reason, hint=_TRUST_HINT, code=ErrorCode.CONSENT_REQUIRED)
 
     package = _load_package(path.resolve())
     found = Signature(inputs=archive_records.record_specs(record) or signature.inputs)

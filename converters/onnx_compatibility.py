@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from ..core.errors import ConversionError, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError, unknown_name_error
 from .onnx_topology import all_graphs, node_bodies
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ def choose_opset(asked: int | None, runtimes: Sequence[str], *, default: int, la
             f"--opset {asked} is newer than --for allows: {allowed}",
             hint=Hint("use ", Option("opset", f"{allowed.opset}"), " or less, or leave it out"),
             option="opset",
+            code=ErrorCode.UNSUPPORTED,
         )
     return asked or min(allowed.best, last)
 
@@ -238,6 +239,7 @@ def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
             f"{path.name} would not load in {allowed}: {fault}",
             hint=Hint("name a later release with ", Option("for"), ", or leave it out"),
             option="for",
+            code=ErrorCode.UNSUPPORTED,
         )
     if model.ir_version > allowed.ir:
         model.ir_version = allowed.ir

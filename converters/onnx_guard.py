@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from ..core.errors import ConversionError, RunnerError
+from ..core.errors import ConversionError, ErrorCode, RunnerError
 from .onnx_topology import all_graphs, node_bodies
 from .runner_base import runner_error
 
@@ -197,6 +197,7 @@ def external_weight_names(model: onnx.ModelProto) -> tuple[str, ...]:
             raise ConversionError(
                 f"the model keeps weights outside its folder: {name!r}",
                 hint="save it with its weights beside it",
+                code=ErrorCode.UNSAFE_PATH,
             )
     return names
 
@@ -215,6 +216,7 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
             raise ConversionError(
                 f"the weights of {path.name} are in {name!r}, which is not beside it",
                 hint="copy that file too",
+                code=ErrorCode.NOT_FOUND,
             )
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
@@ -230,7 +232,9 @@ def _check_external_paths(path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         if fault := external_path_fault(path, name):
             raise ConversionError(
-                f"the model {fault}", hint="save it with its weight files, not links, beside it"
+                f"the model {fault}",
+                hint="save it with its weight files, not links, beside it",
+                code=ErrorCode.UNSAFE_PATH,
             )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Job
-from ..core.errors import ConversionError, Hint, Option
+from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import Precision
 from .installed_packages import package_versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
@@ -110,6 +110,7 @@ def _check_outputs(model: onnx.ModelProto, found: Iterable[HalfOverflow]) -> Non
                 f"{one.tensor!r} cannot be half: {one}",
                 hint=Hint("leave out ", Option("half-io")),
                 option="half-io",
+                code=ErrorCode.UNSUPPORTED,
             )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..capture.framework_errors import call_framework
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.target_extensions import ProbeNode
 from .onnx_topology import all_nodes
 
@@ -71,6 +71,7 @@ def read_origins(path: Path) -> Mapping[str, NodeOrigin]:
         raise UsageError(
             f"{sidecar.name} is not a debug sidecar: {error}",
             hint=f"delete {sidecar} or export the model again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
 
 
@@ -165,6 +166,7 @@ def _no_match_error(
         f"--keep-fp {pattern!r} matches no node, operator or module of the model",
         hint=f"did you mean {', '.join(near)}?",
         option="keep-fp",
+        code=ErrorCode.UNKNOWN_NAME,
     )
 
 

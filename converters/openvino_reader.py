@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from ..capture.framework_errors import call_framework
 from ..capture.refusals import RefusedError
-from ..core.errors import LOGGED, ConversionError, Hint, Option, RunnerError
+from ..core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option, RunnerError
 from .onnx_domain_guard import GUARD_PREFIX
 from .openvino_rewrites import floor_remainder, int64_constant, keep_order_of_equals
 
@@ -287,6 +287,7 @@ def check_bounds(model: openvino.Model, signature: Signature) -> None:
                         "if one size will do, ", Option("static", f"{dim.name}"), " fixes it"
                     ),
                     option="static",
+                    code=ErrorCode.UNSUPPORTED,
                 )
 
 

@@ -19,7 +19,7 @@ from ..core.contract import (
     Runner,
     Target,
 )
-from ..core.errors import MissingError, ModelcError, first_line
+from ..core.errors import ErrorCode, MissingError, ModelcError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -62,6 +62,7 @@ class PluginTarget:
         return MissingError(
             f"the target {self.NAME!r} of {self.package} cannot be used: {'; '.join(faults)}",
             hint=f"pip install --upgrade {name}, or pip uninstall {name}",
+            code=ErrorCode.NOT_INSTALLED,
         )
 
     def load(self) -> Target:

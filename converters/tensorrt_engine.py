@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import Hint, MissingError, Option, RunnerError, UsageError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, UsageError
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
@@ -103,7 +103,9 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
     driver = host.driver()
     if not driver.devices:
         raise MissingError(
-            f"TensorRT needs a GPU: {driver.reason}", hint=trt_installation.DRIVER_FIX
+            f"TensorRT needs a GPU: {driver.reason}",
+            hint=trt_installation.DRIVER_FIX,
+            code=ErrorCode.NO_DEVICE,
         )
     engine = job.folder / f"{job.stem}{SUFFIX}"
     request = BuildRequest(
@@ -231,6 +233,7 @@ def open_runner(
             f"TensorRT runs on cuda, not on {device}",
             hint=Hint("use ", Option("device", "cuda")),
             option="device",
+            code=ErrorCode.UNSUPPORTED,
         )
     trt = trt_installation.load_tensorrt()
 

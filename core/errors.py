@@ -69,6 +69,7 @@ class ErrorCode(StrEnum):
     NOT_WRITABLE = "not-writable"
     # This machine.
     NOT_INSTALLED = "not-installed"
+    NO_DEVICE = "no-device"
 
 
 @dataclass(frozen=True, kw_only=True)

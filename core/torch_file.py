@@ -132,6 +132,7 @@ def refuse_archive_code(path: Path) -> None:
             f"{path} would run code when opened: {name} is {what}",
             hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
             option="allow-pickle",
+            code=ErrorCode.CONSENT_REQUIRED,
         )
 
 

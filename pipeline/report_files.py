@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.atomic_write import atomic_write
-from ..core.errors import UsageError, is_user_error, system_error_hint
+from ..core.errors import ErrorCode, UsageError, is_user_error, system_error_hint
 from ..core.manifest import Manifest
 from ..reports.comparison import Comparison, compare_manifests
 from ..reports.report_formats import REPORT_FORMATS, ReportFormat
@@ -63,6 +63,7 @@ def check_own(path: Path, kind: DocumentKind | None) -> None:
     raise UsageError(
         f"{path} is there and no report of modelc",
         hint=f"move it away: modelc writes its own {path.name} there",
+        code=ErrorCode.FILE_EXISTS,
     )
 
 

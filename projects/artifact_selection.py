@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Target
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.kinds import Precision
 from ..core.target_extensions import FloatEnds
 from ..pipeline.order import Lowering, Order, Wanted
@@ -55,7 +55,9 @@ def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]
             names = " or ".join(target.NAME for target in crossed)
             has = dict.fromkeys(str(one) for target in crossed for one in target.MADE_FROM)
             raise UsageError(
-                f"there is no {names} in {precision}", hint=f"there is {', '.join(has)}"
+                f"there is no {names} in {precision}",
+                hint=f"there is {', '.join(has)}",
+                code=ErrorCode.UNSUPPORTED,
             )
 
 
@@ -81,7 +83,12 @@ def select_models(
         if word not in known:
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
-            raise UsageError(f"--only {word}: no model here makes it", hint=hint, option="only")
+            raise UsageError(
+                f"--only {word}: no model here makes it",
+                hint=hint,
+                option="only",
+                code=ErrorCode.UNKNOWN_NAME,
+            )
     asked = _Selection(
         formats=formats.intersection(words),
         precisions=precisions.intersection(words),
@@ -93,6 +100,7 @@ def select_models(
             f"--only {','.join(words)} leaves nothing to make",
             hint=f"these are there: {', '.join(sorted(names))}",
             option="only",
+            code=ErrorCode.NOTHING_TO_DO,
         )
     return left
 

@@ -91,7 +91,11 @@ def _make_orders(
             faults.found.append(unknown_name_error("model", name, known or ["(none)"]))
     if not known and ("models",) not in faults.refused:
         file = settings.project.file
-        faults.add(f"{file} names no model", hint="add [models.NAME] with its checkpoint and to")
+        faults.add(
+            f"{file} names no model",
+            hint="add [models.NAME] with its checkpoint and to",
+            code=ErrorCode.NOTHING_TO_DO,
+        )
     run = settings.run
     place = cache and (run.cache_dir or cache)
     found = []

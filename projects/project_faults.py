@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ..core.errors import Hint, MissingError, ModelcError, Option, Place, UsageError
+from ..core.errors import ErrorCode, Hint, MissingError, ModelcError, Option, Place, UsageError
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
@@ -79,9 +79,16 @@ class Faults:
         for one in split_faults(error):
             self.found.append(place_error(one, {"": place}))
 
-    def add(self, message: str, *, hint: str, place: Place | None = None) -> None:
+    def add(
+        self,
+        message: str,
+        *,
+        hint: str,
+        place: Place | None = None,
+        code: ErrorCode | None = None,
+    ) -> None:
         """Add a fault."""
-        self.found.append(UsageError(message, hint=hint, place=place))
+        self.found.append(UsageError(message, hint=hint, place=place, code=code))
 
     def raise_any(self) -> None:
         """Raise the faults, if there are any.
@@ -184,7 +191,9 @@ def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else f"put it there, or mend {one.name}"
-    faults.add(f"there is no {path}", hint=hint, place=one.told.of(one.name))
+    faults.add(
+        f"there is no {path}", hint=hint, place=one.told.of(one.name), code=ErrorCode.NOT_FOUND
+    )
 
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -200,12 +209,13 @@ def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Fau
         twin = seen.setdefault(name.lower(), name)
         if why:
             text = f"the model's name {name[:80]!r} {why}"
-            faults.add(text, hint=_NAME_HINT, place=place(name))
+            faults.add(text, hint=_NAME_HINT, place=place(name), code=ErrorCode.INVALID_VALUE)
         elif twin != name:
             faults.add(
                 f"{name} and {twin} are one folder where case does not count",
                 hint="rename one of them",
                 place=place(name),
+                code=ErrorCode.SAME_FILE,
             )
 
 
@@ -260,7 +270,10 @@ def check_gates(
         place = one.told.of(one.name)
         if one.path[-1] == "max-drop" and not measures:
             faults.add(
-                "nothing is measured without data", hint="add data, or leave it out", place=place
+                "nothing is measured without data",
+                hint="add data, or leave it out",
+                place=place,
+                code=ErrorCode.NO_EFFECT,
             )
         if not one.shared:
             _check_pattern(one, artifacts, faults)
@@ -280,6 +293,7 @@ def _check_pattern(one: Setting, artifacts: Sequence[str], faults: Faults) -> No
     near = difflib.get_close_matches(pattern, artifacts, n=1)
     faults.add(
         f"it is for none of {', '.join(artifacts)}",
+        code=ErrorCode.NO_EFFECT,
         place=one.told.of(one.name),
         hint=f"did you mean {near[0]!r}?"
         if near

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from ..core.errors import Place, UsageError, first_line
+from ..core.errors import ErrorCode, Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
 from ..pipeline.option_spec import OptionSpec
 from .project_faults import Faults, check_names
@@ -63,11 +63,15 @@ def _read_text(path: Path) -> str:
             raw = file.read(_MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
-        raise UsageError(f"there is no {path}", hint=hint) from None
+        raise UsageError(f"there is no {path}", hint=hint, code=ErrorCode.NOT_FOUND) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: {first_line(error)}", hint="save it so") from error
+        raise UsageError(
+            f"{path} is not UTF-8: {first_line(error)}",
+            hint="save it so",
+            code=ErrorCode.CORRUPT_FILE,
+        ) from error
     if len(raw) > _MAX_BYTES:
         raise UsageError(
             f"{path} is larger than {_MAX_BYTES} bytes, which no project is", hint="split it"
@@ -92,7 +96,12 @@ def _parse_toml(text: str, path: Path) -> dict[str, object]:
 
 
 def _raise_at(place: Place, message: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(message, hint="correct the line; texts need quotes", place=place) from cause
+    raise UsageError(
+        message,
+        hint="correct the line; texts need quotes",
+        place=place,
+        code=ErrorCode.CORRUPT_FILE,
+    ) from cause
 
 
 class _ProjectReader:
@@ -110,6 +119,7 @@ class _ProjectReader:
                 self.faults.add(
                     f"unknown table {name!r}",
                     hint="a model's table is [models.NAME]",
+                    code=ErrorCode.UNKNOWN_NAME,
                     place=self.place((name,)),
                 )
                 self.faults.refused.add(("models",))
@@ -147,6 +157,7 @@ class _ProjectReader:
         self.faults.add(
             f"{name} is no table",
             hint=f"write [{name}] in a line of its own",
+            code=ErrorCode.INVALID_VALUE,
             place=self.place(path),
         )
         self.faults.refused.add(path)
@@ -206,7 +217,10 @@ class _ProjectReader:
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]
         self.faults.add(
-            f"unknown key {name!r}", hint=unknown_key_hint(name, known), place=self.place(path)
+            f"unknown key {name!r}",
+            hint=unknown_key_hint(name, known),
+            place=self.place(path),
+            code=ErrorCode.UNKNOWN_NAME,
         )
         if name in MODEL_KEYS:  # valid in a model's table only
             self.faults.refused.add(("defaults", name))

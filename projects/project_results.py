@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.errors import UsageError, first_line
+from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import artifact_names
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
@@ -56,6 +56,7 @@ def read_results(folder: Path) -> ProjectResults:
         raise UsageError(
             f"{folder / RUN_FILE} is no record of modelc run: {first_line(error)}",
             hint="give the `out` folder of modelc run",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     manifests = {
         model.name: load_manifest(folder / model.name)
@@ -85,7 +86,11 @@ def compare_projects(
     """
     for one in (before, after):
         if not one.manifests:
-            raise UsageError(f"{one.folder} has no model with a {MANIFEST}", hint="run it again")
+            raise UsageError(
+                f"{one.folder} has no model with a {MANIFEST}",
+                hint="run it again",
+                code=ErrorCode.NO_MANIFEST,
+            )
     names = (str(before.folder), str(after.folder))
     measures, notes = [], []
     for model in dict.fromkeys((*before.manifests, *after.manifests)):
@@ -165,6 +170,7 @@ def read_base(path: Path) -> BaseRun:
             f"--fail-on-regression {path}: there is no run",
             hint=_BASE_HINT,
             option="fail-on-regression",
+            code=ErrorCode.NOT_FOUND,
         )
     found: dict[str, Manifest] = {}
     for place in sorted(folder.iterdir()):
@@ -176,6 +182,7 @@ def read_base(path: Path) -> BaseRun:
             f"--fail-on-regression {path}: no model has a record there",
             hint=_BASE_HINT,
             option="fail-on-regression",
+            code=ErrorCode.NO_MANIFEST,
         )
     return BaseRun(path=path, manifests=found)
 

@@ -76,7 +76,11 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
         CheckpointError: a checkpoint is invalid or damaged.
     """
     if file.exists() and not force:
-        raise UsageError(f"{file} is there", hint="name another with -o, or add --force")
+        raise UsageError(
+            f"{file} is there",
+            hint="name another with -o, or add --force",
+            code=ErrorCode.FILE_EXISTS,
+        )
     if model_args and model is None:
         raise UsageError(
             "--model-arg has no effect without --model",
@@ -102,7 +106,9 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
             read_project(draft)  # an error here is a bug, and no file is left behind
     except OSError as error:
         raise UsageError(
-            f"cannot write {file}: {error.strerror}", hint="give another -o"
+            f"cannot write {file}: {error.strerror}",
+            hint="give another -o",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
     edits = tuple(_find_edits(text))
     left = _find_other_faults(file, edits)
@@ -243,7 +249,11 @@ def _input_line(one: CheckpointDescription) -> Iterator[str]:
 def _quote(text: str) -> str:
     """Quote a text as a TOML string."""
     if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that is not UTF-8
-        raise UsageError(f"{text!r} is no text that TOML can hold", hint="rename it")
+        raise UsageError(
+            f"{text!r} is no text that TOML can hold",
+            hint="rename it",
+            code=ErrorCode.INVALID_VALUE,
+        )
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
     return f'"{"".join(shown)}"'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..core.atomic_write import atomic_write
-from ..core.errors import UsageError, first_line, is_file_name
+from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, joint_digest
 from ..core.verdict import State
@@ -174,6 +174,7 @@ def clear_record(folder: Path) -> None:
         raise UsageError(
             f"{path} is no record of modelc run",
             hint="move it away, or give another folder with -o",
+            code=ErrorCode.FILE_EXISTS,
         )
     with folder_errors(folder):
         drop_signature(folder, RUN_FILE)
@@ -206,6 +207,7 @@ def folder_errors(folder: Path) -> Iterator[None]:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror or first_line(error)}",
             hint="give a folder of your own with -o, with room on its disk",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..core.errors import Place, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Place, UsageError, unknown_name_error
 from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
 from ..pipeline.option_table import OPTIONS
 from .project_faults import Faults
@@ -172,7 +172,11 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
     while True:
         at = text.find("=", at + 1)
         if at < 0:
-            raise UsageError("it is not KEY=VALUE", hint="write --set seed=3 or digits.seed=3")
+            raise UsageError(
+                "it is not KEY=VALUE",
+                hint="write --set seed=3 or digits.seed=3",
+                code=ErrorCode.INVALID_VALUE,
+            )
         path = _parse_key_path(text[:at])
         if path:
             break
@@ -226,7 +230,7 @@ def _find_key(path: KeyPath) -> OptionSpec:
         hint = unknown_key_hint(path[-1] if path else "", known)
         if under is not None and len(path) not in depths:
             hint = f"known are {', '.join(f'{path[0]}.{key}' for key in under)}"
-        raise UsageError(f"unknown key {name}", hint=hint)
+        raise UsageError(f"unknown key {name}", hint=hint, code=ErrorCode.UNKNOWN_NAME)
     return known[path[-1]]
 
 

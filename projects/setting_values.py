@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import Value
@@ -26,7 +26,9 @@ def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
         return _parse_one(key, raw, base)
     parts = raw if isinstance(raw, list) else [raw]
     if not parts:
-        raise UsageError("an empty list says nothing", hint=f"leave {key.name} out")
+        raise UsageError(
+            "an empty list says nothing", hint=f"leave {key.name} out", code=ErrorCode.INVALID_VALUE
+        )
     return tuple(str(_parse_one(key, part, base)) for part in parts)
 
 
@@ -60,7 +62,9 @@ def _split_list(key: OptionSpec, text: str) -> object:
             found: object = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{text[:_MAX_SHOWN]!r} is no list", hint='write it as ["one", "two"]'
+                f"{text[:_MAX_SHOWN]!r} is no list",
+                hint='write it as ["one", "two"]',
+                code=ErrorCode.INVALID_VALUE,
             ) from error
         return found
     parts = text.split(",") if key.commas else [text]
@@ -96,7 +100,11 @@ def _parse_number(key: OptionSpec, raw: object) -> int | float:
     low = key.least is not None and raw < key.least
     low = low or (key.above is not None and raw <= key.above)
     if low or (key.most is not None and raw > key.most):
-        raise UsageError(f"it cannot be {_toml_text(raw)}", hint=f"give {describe_limits(key)}")
+        raise UsageError(
+            f"it cannot be {_toml_text(raw)}",
+            hint=f"give {describe_limits(key)}",
+            code=ErrorCode.INVALID_VALUE,
+        )
     return raw
 
 
@@ -131,7 +139,9 @@ def _parse_text(key: OptionSpec, raw: object) -> str:
     if not isinstance(raw, str):
         raise _value_error(key, raw, "text in quotes")
     if not raw.strip() or "\0" in raw:
-        raise UsageError("an empty text says nothing", hint=f"leave {key.name} out")
+        raise UsageError(
+            "an empty text says nothing", hint=f"leave {key.name} out", code=ErrorCode.INVALID_VALUE
+        )
     if key.choices and raw not in key.choices:
         raise unknown_name_error(key.name, raw[:_MAX_SHOWN], key.choices)
     if key.check is not None:
@@ -158,7 +168,11 @@ def _path_exists(path: Path) -> bool:
 
 def _value_error(key: OptionSpec, raw: object, wanted: str) -> UsageError:
     form = "a list of texts" if key.many else wanted
-    return UsageError(f"{_toml_text(raw)} is not {wanted}", hint=f"{key.name} takes {form}")
+    return UsageError(
+        f"{_toml_text(raw)} is not {wanted}",
+        hint=f"{key.name} takes {form}",
+        code=ErrorCode.INVALID_VALUE,
+    )
 
 
 def _toml_text(raw: object) -> str:
@@ -208,5 +222,5 @@ def _parse_quantity(
     found = _QUANTITY.fullmatch(text.strip())
     unit = units.get(found.group(2).lower()) if found else None
     if found is None or unit is None or not float(found.group(1)) * unit >= least:
-        raise UsageError(f"{text!r} is not {what}", hint=hint)
+        raise UsageError(f"{text!r} is not {what}", hint=hint, code=ErrorCode.INVALID_VALUE)
     return float(found.group(1)) * unit

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import UsageError, first_line
+from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER
 from ..core.verdict import State
@@ -63,6 +63,7 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
         raise UsageError(
             f"{folder} has neither {MANIFEST} nor {RUN_FILE}",
             hint="give what modelc export or modelc run wrote",
+            code=ErrorCode.NO_MANIFEST,
         )
     texts = {place: _read_regular_file(place / MANIFEST) for place in places}
     runs = folders_with(RUN_FILE, folder)

@@ -14,7 +14,7 @@ from ..checkpoints.eager_model import Eager
 from ..converters.registry import target_named
 from ..core.call import bind_inputs, parameters_of
 from ..core.contract import EAGER, Array, Converted, Feed, Job, Outputs, Runner, Target
-from ..core.errors import MissingError, RunnerError, UsageError
+from ..core.errors import ErrorCode, MissingError, RunnerError, UsageError
 from ..core.grammar import parse_input
 from ..core.kinds import Capture, Precision
 from ..core.signature import Signature, merge_inputs
@@ -112,6 +112,7 @@ class _CaseMaker:
             raise UsageError(
                 f"the contract tests do not support {target.NAME} in {precision}",
                 hint="name a precision of its MADE_FROM other than int8",
+                code=ErrorCode.UNSUPPORTED,
             )
         origin = target.MADE_FROM[precision]
         own = self._folder / f"{target.NAME}-{precision}"

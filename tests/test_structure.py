@@ -14,7 +14,7 @@ LIMITS = {
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 55,
-    "prose": 509,
+    "prose": 279,
 }
 
 

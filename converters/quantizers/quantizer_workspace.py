@@ -17,6 +17,7 @@ from ...capture.framework_errors import call_framework
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
 from ...core.errors import (
     ConversionError,
+    ErrorCode,
     Hint,
     ModelcError,
     Option,
@@ -244,6 +245,7 @@ def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> Calibratio
             "there are no calibration samples",
             hint=Hint("give ", Option("calib"), " a folder of samples"),
             option="calib",
+            code=ErrorCode.NO_SAMPLES,
         )
     return CalibrationSamples(job.calibration, inputs, job.advance)
 

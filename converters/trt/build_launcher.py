@@ -18,7 +18,7 @@ from ...core.children.processes import (
     run_process,
 )
 from ...core.contract import Advance
-from ...core.errors import ConversionError, MissingError, ModelcError
+from ...core.errors import ConversionError, ErrorCode, MissingError, ModelcError
 from ...core.events import Advanced
 from .engine_build import build_in_child
 from .engine_options import EngineOptions, HardwareLevel, Profile, Shape
@@ -130,7 +130,11 @@ def build_with_trtexec(
 
 
 def _start_error(program: str, error: OSError) -> MissingError:
-    return MissingError(f"{program} cannot be started: {error}", hint="see modelc doctor")
+    return MissingError(
+        f"{program} cannot be started: {error}",
+        hint="see modelc doctor",
+        code=ErrorCode.NOT_INSTALLED,
+    )
 
 
 def _crash_error(who: str, end: ProcessEnd) -> ConversionError:

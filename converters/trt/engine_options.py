@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from ...core.errors import Hint, Option, UsageError, unknown_name_error
+from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.signature import InputSpec, Signature
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
@@ -119,6 +119,7 @@ def _check_options(options: EngineOptions) -> None:
                 ", so that the engine may be loaded here and validated",
             ),
             option="trust-engine",
+            code=ErrorCode.CONSENT_REQUIRED,
         )
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
-from ...core.errors import ConversionError, RunnerError
+from ...core.errors import ConversionError, ErrorCode, RunnerError
 from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
 
@@ -121,15 +121,19 @@ def read_sidecar(engine: Path) -> EngineSidecar:
         raise RunnerError(
             f"{engine.name} has no {path.name}: an engine is code, and is not loaded to look at it",
             hint="keep the two files together, or build the engine again",
+            code=ErrorCode.NOT_FOUND,
         ) from error
     except (OSError, ValueError) as error:
         raise RunnerError(
-            f"{path.name} cannot be read: {error}", hint="build the engine again"
+            f"{path.name} cannot be read: {error}",
+            hint="build the engine again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     if sidecar.engine.sha256 != sha256_of(engine):
         raise RunnerError(
             f"{path.name} is of another engine than {engine.name}",
             hint="keep the two files together, or build the engine again",
+            code=ErrorCode.FILE_CHANGED,
         )
     return sidecar
 

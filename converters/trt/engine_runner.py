@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.contract import Feed, Outputs
-from ...core.errors import ConversionError, RunnerError
+from ...core.errors import ConversionError, ErrorCode, RunnerError
 from ...core.records import sha256_of
 from ...core.signature import Signature
 from ...core.torch_tools import to_array
@@ -245,11 +245,13 @@ def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) ->
         raise RunnerError(
             f"{path.name} holds no weights, and {onnx} is not there to take them from",
             hint=f"put {sidecar.onnx.name} beside it",
+            code=ErrorCode.NOT_FOUND,
         )
     if sha256_of(onnx) != sidecar.onnx.sha256:
         raise RunnerError(
             f"{path.name} holds no weights, and {onnx.name} is not what it was built from",
             hint="build the engine again",
+            code=ErrorCode.FILE_CHANGED,
         )
     return onnx
 

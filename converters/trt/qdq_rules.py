@@ -11,6 +11,8 @@ from .trt_findings import (
     QUANTIZE,
     Model,
     Node,
+    QdqProblem,
+    TrtFault,
     TrtFinding,
     TrtSeverity,
     Value,
@@ -45,15 +47,18 @@ class _QdqCheck:
     origins: Mapping[str, NodeOrigin]
     found: list[TrtFinding] = field(default_factory=list)
 
-    def error(self, node: Node, what: str, detail: str = "") -> None:
-        self._add(TrtSeverity.ERROR, node, what, detail)
+    def error(self, node: Node, fault: TrtFault, what: str, detail: str = "") -> None:
+        self._add(TrtSeverity.ERROR, node, (fault, what, detail))
 
-    def warn(self, node: Node, what: str, detail: str = "") -> None:
-        self._add(TrtSeverity.WARNING, node, what, detail)
+    def warn(self, node: Node, fault: TrtFault, what: str, detail: str = "") -> None:
+        self._add(TrtSeverity.WARNING, node, (fault, what, detail))
 
-    def _add(self, severity: TrtSeverity, node: Node, what: str, detail: str) -> None:
+    def _add(self, severity: TrtSeverity, node: Node, problem: QdqProblem) -> None:
+        fault, what, detail = problem
         place = node_place(node, self.origins)
-        self.found.append(TrtFinding(severity=severity, what=what, place=place, detail=detail))
+        self.found.append(
+            TrtFinding(fault=fault, severity=severity, what=what, place=place, detail=detail)
+        )
 
 
 def check_qdq(
@@ -82,12 +87,14 @@ def check_qdq(
 
 def _check_node(check: _QdqCheck, node: Node) -> None:
     if node.op_type in _INTEGER:
-        check.error(node, f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}")
+        text = f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}"
+        check.error(node, TrtFault.INTEGER_OPERATOR, text)
     elif node.op_type in (QUANTIZE, DEQUANTIZE) and domain_of(node) != "":
-        check.error(node, f"{node.op_type} that is not ONNX's own", f"of {node.domain}")
+        text = f"{node.op_type} that is not ONNX's own"
+        check.error(node, TrtFault.FOREIGN_QDQ, text, f"of {node.domain}")
     elif is_quantize(node) or is_dequantize(node):
-        for what, detail in qdq_problems(node):
-            check.error(node, what, detail)
+        for problem in qdq_problems(node):
+            check.error(node, *problem)
 
 
 def _check_layer(check: _QdqCheck, layer: Node) -> bool:
@@ -100,7 +107,8 @@ def _check_layer(check: _QdqCheck, layer: Node) -> bool:
     if len(present) == 1 and len(operands) > 1:
         side = "data" if operands[0] is not None else "weight"
         check.warn(
-            layer, "one operand is quantized and the other is not: it computes in floating point",
+            layer, TrtFault.FLOAT_OPERAND,
+            "one operand is quantized and the other is not: it computes in floating point",
             f"its {side} is",
         )  # fmt: skip
     return len(present) == len(operands)
@@ -130,7 +138,8 @@ def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
     wanted = _output_axis(layer, len(shape))
     if axis != wanted:
         check.error(
-            layer, "scales on another axis of the weight than its output channels",
+            layer, TrtFault.CHANNEL_AXIS,
+            "scales on another axis of the weight than its output channels",
             f"axis {axis}, not {wanted}",
         )  # fmt: skip
 
@@ -179,11 +188,15 @@ def _check_sum(check: _QdqCheck, node: Node) -> None:
         return  # a sum of something else
     if not paired or len(paired) + len(layers) < len(makers):
         check.warn(
-            node, "a residual sum without Q/DQ on its skip input is computed in floating point"
+            node,
+            TrtFault.FLOAT_SKIP,
+            "a residual sum without Q/DQ on its skip input is computed in floating point",
         )
     elif not layers:
         check.warn(
-            node, "a residual sum with Q/DQ on both inputs is not fused with the layer before it"
+            node,
+            TrtFault.UNFUSED_SUM,
+            "a residual sum with Q/DQ on both inputs is not fused with the layer before it",
         )
 
 
@@ -223,4 +236,4 @@ def _not_quantized(nodes: Sequence[Node], layers: Sequence[Node]) -> TrtFinding:
         what = (
             f"nothing is quantized: none of {len(layers)} layers has Q/DQ on both of its operands"
         )
-    return TrtFinding(severity=TrtSeverity.ERROR, what=what)
+    return TrtFinding(fault=TrtFault.NOT_QUANTIZED, severity=TrtSeverity.ERROR, what=what)

@@ -31,10 +31,55 @@ class TrtSeverity(StrEnum):
     WARNING = "warning"
 
 
+class TrtFault(StrEnum):
+    """What a finding is about, for programs; people read its text."""
+
+    # Of a Q, a DQ, or the layer that reads them.
+    FOREIGN_QDQ = "foreign-qdq"  # of another domain than ONNX's
+    INTEGER_OPERATOR = "integer-operator"  # where TensorRT wants Q and DQ
+    QUANTIZED_TYPE = "quantized-type"
+    INT32_BIAS = "int32-bias"
+    COMPUTED_SCALE = "computed-scale"
+    INFINITE_SCALE = "infinite-scale"
+    NEGATIVE_SCALE = "negative-scale"  # or zero
+    COMPUTED_ZERO_POINT = "computed-zero-point"
+    ASYMMETRIC = "asymmetric"  # a zero point other than 0
+    ZERO_POINT_COUNT = "zero-point-count"
+    SCALE_COUNT = "scale-count"
+    CHANNEL_SCALES = "channel-scales"  # on an activation
+    CHANNEL_AXIS = "channel-axis"  # of a weight's scales
+    QUANTIZE_READER = "quantize-reader"  # other than a DQ
+    UNREAD_QUANTIZE = "unread-quantize"
+    DEQUANTIZE_SOURCE = "dequantize-source"  # neither a Q nor a constant
+    FLOAT_OPERAND = "float-operand"  # beside a quantized one
+    FLOAT_SKIP = "float-skip"  # of a residual sum
+    UNFUSED_SUM = "unfused-sum"
+    NOT_QUANTIZED = "not-quantized"
+    # Of the model, its operators and their types.
+    MISSING_WEIGHTS = "missing-weights"
+    OPSET = "opset"
+    FIXED_DIM = "fixed-dim"
+    UNBOUNDED_DIM = "unbounded-dim"
+    LARGE_TENSOR = "large-tensor"
+    UNKNOWN_SIZES = "unknown-sizes"
+    UNCHECKED_PLUGIN = "unchecked-plugin"
+    MISSING_PLUGIN = "missing-plugin"
+    UNSUPPORTED_OPERATOR = "unsupported-operator"
+    UNLISTED_OPERATOR = "unlisted-operator"
+    RESTRICTION = "restriction"  # of a supported operator
+    SIZE_FROM_DATA = "size-from-data"
+    UNKNOWN_TYPE = "unknown-type"
+    INNER_UINT8 = "inner-uint8"
+    UNLISTED_TYPE = "unlisted-type"
+    DOUBLE = "double"
+    DOUBLE_RANGE = "double-range"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrtFinding:
     """One finding. `what` is the same for its kind; `detail` is about this one."""
 
+    fault: TrtFault
     severity: TrtSeverity
     what: str
     place: str = ""  # `encoder.layer.3.mlp (MatMul node_MatMul_71)`
@@ -103,7 +148,7 @@ def domain_of(node: Node) -> str:
 
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-QdqProblem = tuple[str, str]  # what is wrong, and with which value
+QdqProblem = tuple[TrtFault, str, str]  # what is wrong, in words, and with which value
 _DEFAULT_AXIS = 1  # of both operators, from opset 13 on
 _SUPPORTED = ("INT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1")
 _DATA, _SCALE, _ZERO = range(3)
@@ -153,12 +198,13 @@ def qdq_problems(node: Node) -> Iterator[QdqProblem]:
     dtype = integer_type(node)
     if is_dequantize(node) and dtype == "INT32":
         yield (
+            TrtFault.INT32_BIAS,
             "a bias in int32 behind a DequantizeLinear; TensorRT takes biases in floating point",
             "",
         )
         return  # its scale and zero point do not matter
     if dtype not in _SUPPORTED:
-        yield "a quantized type that is not int8", dtype.lower()
+        yield TrtFault.QUANTIZED_TYPE, "a quantized type that is not int8", dtype.lower()
     yield from _scale_problems(node)
     yield from _zero_problems(node)
     yield from _channel_problems(node)
@@ -191,13 +237,17 @@ def _scale_problems(node: Node) -> Iterator[QdqProblem]:
 
     scale = constant_tensor(_node_input(node, _SCALE))
     if scale is None:
-        yield "a scale that is computed, not a constant", ""
+        yield TrtFault.COMPUTED_SCALE, "a scale that is computed, not a constant", ""
         return
     values = _float_values(scale)
     if not np.isfinite(values).all():
-        yield "a scale that is not finite", f"{values[~np.isfinite(values)][0]:g}"
+        yield (
+            TrtFault.INFINITE_SCALE,
+            "a scale that is not finite",
+            f"{values[~np.isfinite(values)][0]:g}",
+        )
     elif (values <= 0).any():
-        yield "a scale that is not positive", f"{values[values <= 0][0]:g}"
+        yield TrtFault.NEGATIVE_SCALE, "a scale that is not positive", f"{values[values <= 0][0]:g}"
 
 
 def _zero_problems(node: Node) -> Iterator[QdqProblem]:
@@ -206,17 +256,19 @@ def _zero_problems(node: Node) -> Iterator[QdqProblem]:
         return
     zero = constant_tensor(value)
     if zero is None:
-        yield "a zero point that is computed, not a constant", ""
+        yield TrtFault.COMPUTED_ZERO_POINT, "a zero point that is computed, not a constant", ""
         return
     values = _float_values(zero)
     if values.any():
         yield (
+            TrtFault.ASYMMETRIC,
             "a zero point that is not 0: TensorRT quantizes symmetrically",
             f"{values[values != 0][0]:g}",
         )
     scale = constant_tensor(_node_input(node, _SCALE))
     if scale is not None and scale.size != zero.size:
-        yield "as many zero points as scales are needed", f"{zero.size} and {scale.size}"
+        counts = f"{zero.size} and {scale.size}"
+        yield TrtFault.ZERO_POINT_COUNT, "as many zero points as scales are needed", counts
 
 
 def _channel_problems(node: Node) -> Iterator[QdqProblem]:
@@ -224,7 +276,8 @@ def _channel_problems(node: Node) -> Iterator[QdqProblem]:
     if not is_per_channel(node):
         return
     if not is_weight(node):
-        yield "one scale a channel on an activation; TensorRT takes one for the whole tensor", ""
+        text = "one scale a channel on an activation; TensorRT takes one for the whole tensor"
+        yield TrtFault.CHANNEL_SCALES, text, ""
     shape, scale = (
         tensor_shape(_node_input(node, _DATA)),
         constant_tensor(_node_input(node, _SCALE)),
@@ -235,6 +288,7 @@ def _channel_problems(node: Node) -> Iterator[QdqProblem]:
     size = shape[axis] if 0 <= axis < len(shape) else 0
     if size is not None and size != scale.size:
         yield (
+            TrtFault.SCALE_COUNT,
             "the scales are not as many as the channels",
             f"{scale.size} for {size} on axis {axis}",
         )
@@ -246,9 +300,10 @@ def _link_problems(node: Node) -> Iterator[QdqProblem]:
     if is_quantize(node):
         others = [reader.op_type for reader in readers if not is_dequantize(reader)]
         if others:
-            yield "a QuantizeLinear that something else than a DequantizeLinear reads", others[0]
+            text = "a QuantizeLinear that something else than a DequantizeLinear reads"
+            yield TrtFault.QUANTIZE_READER, text, others[0]
         elif not readers and not node.outputs[0].is_graph_output():
-            yield "a QuantizeLinear that nothing reads", ""
+            yield TrtFault.UNREAD_QUANTIZE, "a QuantizeLinear that nothing reads", ""
         return
     source = _node_input(node, _DATA)
     if source is None or source.is_graph_input() or constant_tensor(source) is not None:
@@ -256,7 +311,8 @@ def _link_problems(node: Node) -> Iterator[QdqProblem]:
     maker = source.producer()
     if not is_quantize(maker):
         made = maker.op_type if maker is not None else "nothing"
-        yield "a DequantizeLinear of what is neither quantized nor a constant", made
+        text = "a DequantizeLinear of what is neither quantized nor a constant"
+        yield TrtFault.DEQUANTIZE_SOURCE, text, made
 
 
 def is_weight(node: Node) -> bool:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Protocol, TypeAlias
 
 from ...core.contract import Readiness
-from ...core.errors import MissingError
+from ...core.errors import ErrorCode, MissingError
 from ..installed_packages import package_versions
 
 DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -238,12 +238,20 @@ def load_tensorrt(asked: Callable[[], CudaDriver] = query_driver) -> ModuleType:
     """
     driver = asked()
     if not driver.devices:
-        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=DRIVER_FIX)
+        raise MissingError(
+            f"TensorRT needs a GPU: {driver.reason}", hint=DRIVER_FIX, code=ErrorCode.NO_DEVICE
+        )
     try:
         trt = importlib.import_module("tensorrt")
     except ImportError as error:
-        raise MissingError(f"tensorrt cannot be imported: {error}", hint=INSTALL_FIX) from error
+        raise MissingError(
+            f"tensorrt cannot be imported: {error}", hint=INSTALL_FIX, code=ErrorCode.NOT_INSTALLED
+        ) from error
     version = str(trt.__version__)
     if _version_numbers(version) < MIN_TENSORRT:
-        raise MissingError(f"tensorrt {version} is older than 10.13", hint=INSTALL_FIX)
+        raise MissingError(
+            f"tensorrt {version} is older than 10.13",
+            hint=INSTALL_FIX,
+            code=ErrorCode.NOT_INSTALLED,
+        )
     return trt

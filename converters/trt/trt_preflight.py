@@ -36,6 +36,7 @@ from .trt_findings import (
     QUANTIZE,
     Model,
     Node,
+    TrtFault,
     TrtFinding,
     TrtSeverity,
     Value,
@@ -61,12 +62,7 @@ def run_preflight(job: Job) -> Preflight:
     Raises:
         ConversionError: the parent cannot be read.
     """
-    if job.parent is None:
-        raise RuntimeError("the TensorRT preflight needs an ONNX parent")
-    options = parse_options(job.settings)
-    model = load_model(job.parent)
-    memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
-    findings = (*_all_findings(model, job.parent, job, options), *_volume_findings(memory))
+    findings, memory = examine_parent(job)
     for finding in findings:
         _LOG.log(
             logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING,
@@ -80,6 +76,20 @@ def run_preflight(job: Job) -> Preflight:
         memory=memory.total,
         source=TABLE_SOURCE,
     )
+
+
+def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
+    """Return every finding in the job's parent, and the estimate of the engine's memory.
+
+    Raises:
+        ConversionError: the parent cannot be read.
+    """
+    if job.parent is None:
+        raise RuntimeError("the TensorRT preflight needs an ONNX parent")
+    options = parse_options(job.settings)
+    model = load_model(job.parent)
+    memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
+    return (*_all_findings(model, job.parent, job, options), *_volume_findings(memory)), memory
 
 
 def load_model(path: Path) -> Model:
@@ -112,6 +122,7 @@ def _find_missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
     ):
         if place is not None and not place.is_file():
             yield TrtFinding(
+                fault=TrtFault.MISSING_WEIGHTS,
                 severity=TrtSeverity.ERROR,
                 what=f"the weights of {path.name} are in {place.name}, which does not exist",
             )
@@ -128,16 +139,19 @@ def _opset_findings(model: Model) -> Iterator[TrtFinding]:
     opset = model.opset_imports.get("", LEAST_OPSET)
     if opset > LAST_OPSET:
         yield TrtFinding(
+            fault=TrtFault.OPSET,
             severity=TrtSeverity.ERROR,
             what=f"opset {opset} is beyond the parser's, which ends at {LAST_OPSET}: use --opset",
         )
     elif opset > TABLE_OPSET:
         yield TrtFinding(
+            fault=TrtFault.OPSET,
             severity=TrtSeverity.WARNING,
             what=f"opset {opset} is for TensorRT 11; TensorRT 10 ends at {TABLE_OPSET}",
         )
     elif opset < LEAST_OPSET:
         yield TrtFinding(
+            fault=TrtFault.OPSET,
             severity=TrtSeverity.WARNING,
             what=f"opset {opset} is older than {LEAST_OPSET}, the first that the parser supports",
         )
@@ -154,11 +168,16 @@ def _dim_findings(
             size = shape[index] if shape is not None and index < len(shape) else None
             if isinstance(size, int) and not _fits_dim(size, dim):
                 yield TrtFinding(
+                    fault=TrtFault.FIXED_DIM,
                     severity=TrtSeverity.ERROR,
                     what=f"dim {index} of {spec.name} is {size} in the model, not {dim}",
                 )
     for unbounded in find_unbounded(signature, options.profiles):
-        yield TrtFinding(severity=TrtSeverity.ERROR, what=f"{unbounded.problem}: {unbounded.fix}")
+        yield TrtFinding(
+            fault=TrtFault.UNBOUNDED_DIM,
+            severity=TrtSeverity.ERROR,
+            what=f"{unbounded.problem}: {unbounded.fix}",
+        )
 
 
 def _fits_dim(size: int, dim: Dim) -> bool:
@@ -169,12 +188,14 @@ def _fits_dim(size: int, dim: Dim) -> bool:
 def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
     if memory.largest > _VOLUME:
         yield TrtFinding(
+            fault=TrtFault.LARGE_TENSOR,
             severity=TrtSeverity.WARNING,
             what=f"{memory.largest_name} has {memory.largest:,} elements at the largest sizes; "
             f"many kernels end at {_VOLUME:,}",
         )
     if memory.unknown:
         yield TrtFinding(
+            fault=TrtFault.UNKNOWN_SIZES,
             severity=TrtSeverity.WARNING,
             what=f"the sizes of {memory.unknown} tensors depend on data; the memory estimate "
             "leaves them out",
@@ -194,14 +215,14 @@ class RuleContext:
     plugins: bool = False
 
     def make_finding(
-        self, node: Node, what: str, detail: str = "", *, sure: bool = True
+        self, node: Node, fault: TrtFault, what: str, *, sure: bool = True
     ) -> TrtFinding:
         """Make an error where the parser certainly rejects the node, else a warning."""
         return TrtFinding(
+            fault=fault,
             severity=TrtSeverity.ERROR if sure else TrtSeverity.WARNING,
             what=what,
             place=node_place(node, self.origins),
-            detail=detail,
         )
 
 
@@ -225,31 +246,41 @@ def _unknown_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
         return
     if is_standard_plugin(name):
         yield context.make_finding(
-            node, f"{name} is one of TensorRT's plugins; not checked here", sure=False
+            node,
+            TrtFault.UNCHECKED_PLUGIN,
+            f"{name} is one of TensorRT's plugins; not checked here",
+            sure=False,
         )
     elif context.plugins:
         yield context.make_finding(
-            node, f"{name} must be in one of the plugin libraries; not checked here", sure=False
+            node,
+            TrtFault.UNCHECKED_PLUGIN,
+            f"{name} must be in one of the plugin libraries; not checked here",
+            sure=False,
         )
     elif domain:
         yield context.make_finding(
-            node, f"{name} of {domain} needs a plugin: name its library with --plugins"
+            node,
+            TrtFault.MISSING_PLUGIN,
+            f"{name} of {domain} needs a plugin: name its library with --plugins",
         )
     else:
-        problem = (
-            "is not supported" if name in REFUSED else f"is not in the table of {TABLE_VERSION}"
+        fault, problem = (
+            (TrtFault.UNSUPPORTED_OPERATOR, "is not supported")
+            if name in REFUSED
+            else (TrtFault.UNLISTED_OPERATOR, f"is not in the table of {TABLE_VERSION}")
         )
-        yield context.make_finding(node, f"{name} {problem}")
+        yield context.make_finding(node, fault, f"{name} {problem}")
 
 
 def _check_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
     for restriction in find_violations(node):
         yield context.make_finding(
-            node, f"{node.op_type}: {restriction.text}", sure=restriction.sure
+            node, TrtFault.RESTRICTION, f"{node.op_type}: {restriction.text}", sure=restriction.sure
         )
     if node.op_type in DATA_DEPENDENT:
         yield context.make_finding(
-            node,
+            node, TrtFault.SIZE_FROM_DATA,
             f"{node.op_type} makes a tensor whose size depends on the data; an output that is of "
             "that size needs an output allocator",
             sure=False,
@@ -262,10 +293,14 @@ def _check_types(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
     """Report types that TensorRT lacks or that the table does not list for the operator."""
     names = {name for value in (*node.inputs, *node.outputs) if (name := element_type(value))}
     for name in sorted(names - SUPPORTED_TYPES):
-        yield context.make_finding(node, f"TensorRT has no type {name.lower()}")
+        yield context.make_finding(
+            node, TrtFault.UNKNOWN_TYPE, f"TensorRT has no type {name.lower()}"
+        )
     if "UINT8" in names and node.op_type not in _CASTS:
         yield context.make_finding(
-            node, "uint8 inside the model: TensorRT has it for inputs, outputs and casts alone"
+            node,
+            TrtFault.INNER_UINT8,
+            "uint8 inside the model: TensorRT has it for inputs, outputs and casts alone",
         )
         return
     if node.op_type in BODIES:
@@ -277,6 +312,7 @@ def _check_types(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
     for name in sorted(unlisted):
         yield context.make_finding(
             node,
+            TrtFault.UNLISTED_TYPE,
             f"{node.op_type} of {name.lower()} is not in the table of {TABLE_VERSION}",
             sure=False,
         )
@@ -307,6 +343,7 @@ def double_findings(model: Model) -> Iterator[TrtFinding]:
     found = [*values, *weights, *computed]
     if found:
         yield TrtFinding(
+            fault=TrtFault.DOUBLE,
             severity=TrtSeverity.WARNING,
             what="tensors of double: TensorRT computes them in float32",
             detail=f"{len(found)}, as {found[0].name}",
@@ -315,6 +352,7 @@ def double_findings(model: Model) -> Iterator[TrtFinding]:
         tensor = constant_tensor(value)
         if tensor is not None and (np.abs(tensor.numpy()) > _FLOAT_MAX).any():
             yield TrtFinding(
+                fault=TrtFault.DOUBLE_RANGE,
                 severity=TrtSeverity.WARNING,
                 what="a constant of double beyond float32, which TensorRT clamps",
                 place=value.name or "",

@@ -17,7 +17,7 @@ from ...calibration.calibration_options import RANDOM
 from ...calibration.label_files import find_companion_files
 from ...checkpoints.checkpoint_files import find_contents
 from ...converters.registry import package_of
-from ...core.errors import CheckpointError, UsageError
+from ...core.errors import CheckpointError, ErrorCode, UsageError
 from ...core.kinds import Precision
 from ...core.nested_values import is_loader_spec
 from ..option_spec import specs_of
@@ -113,7 +113,11 @@ def _base_name(path: Path | str) -> Path:
 def _checkpoint_digest(order: Order, root: Path, digests: FileDigests) -> str:
     path = root / order.source.checkpoint
     if not path.exists():
-        raise UsageError(f"no such checkpoint: {path}", hint="give the path of a file or a folder")
+        raise UsageError(
+            f"no such checkpoint: {path}",
+            hint="give the path of a file or a folder",
+            code=ErrorCode.NOT_FOUND,
+        )
     kind, files = find_contents(path, with_factory=order.source.model is not None)
     try:
         found = [(os.path.relpath(file, path), digests.of(file)) for file in files]

@@ -191,7 +191,6 @@ def test_an_export_whose_folder_is_removed_is_told_and_leaves_nothing(
     given = ("--model", "removing:build", "--input", "x:float32[2,3]", "--to", "torchscript")
     ran = modelc("export", "a.pt", *given, "-o", out, isolate, "--no-cache", cwd=tmp_path)
     assert ran.returncode == 2, ran.stderr
-    assert [one for one in ran.stderr.splitlines() if one.startswith("error:")] == [
-        f"error: the output folder {out} is gone: it was removed while modelc worked in it"
-    ]
+    (told,) = [one for one in ran.stderr.splitlines() if one.startswith("error:")]
+    assert str(out) in told
     assert not out.exists()

@@ -161,7 +161,8 @@ def test_what_refused_it_is_told_first_and_what_came_of_it_below(
         verdict,
         [Ruling.fault(ReasonCode.BRANCH_FROZEN, "the trace froze the branch at net.py:7")],
     )
-    assert frozen.reason == f"the trace froze the branch at net.py:7; {verdict.reason}"
+    assert frozen.reasons[0].code is ReasonCode.BRANCH_FROZEN
+    assert frozen.reason.endswith(f" net.py:7; {verdict.reason}")
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("COLUMNS", "200")

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from modelc.converters import aoti_compiler, aoti_package, exported_program
 from modelc.converters.registry import target_for
 from modelc.core.contract import Job, Native, Runner
-from modelc.core.errors import CheckpointError, ConversionError, RunnerError
+from modelc.core.errors import CheckpointError, ConversionError, ErrorCode, RunnerError
 from modelc.core.torch_file import refuse_archive_code
+
+from ..reasons import has_code
 
 JobOf = Callable[..., Job]
 MARK = np.float32(1234.5678)
@@ -141,14 +143,19 @@ class TestPackage:
             for name in ours.namelist():
                 theirs.writestr(name, ours.read(name))
             theirs.writestr("model.aoti/extra/more", "another digest")
-        with pytest.raises(RunnerError, match="machine code, which runs when it is opened"):
+        with pytest.raises(
+            RunnerError, check=has_code(ErrorCode.CONSENT_REQUIRED, naming=strange.name)
+        ):
             aoti_package.open_runner(strange, "cpu", job.signature)
         assert aoti_package.inspect(strange).metadata["checkpoint"] == "abc"
         with aoti_package.open_runner(strange, "cpu", job.signature, TRUSTED) as runner:
             assert runner.run(feed(2))["output"].shape == (2, 4)
 
     def test_it_is_a_checkpoint_only_for_who_allows_code(self, path: Path) -> None:
-        with pytest.raises(CheckpointError, match="is a compiled library"):
+        with pytest.raises(
+            CheckpointError,
+            check=has_code(ErrorCode.CONSENT_REQUIRED, option="allow-pickle", naming=path.name),
+        ):
             refuse_archive_code(path)
 
     def test_its_content_tells_it_from_a_program(self, path: Path, tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import pytest
 
 from modelc.converters.registry import TARGETS, target_for, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.order import Source, Wanted
 from modelc.testing import Case, TargetContract, case_of
+
+from ..reasons import has_code
 
 each_target = pytest.mark.parametrize("each", TARGETS, ids=lambda target: target.NAME)
 
@@ -54,7 +56,7 @@ class TestContractOfTheSmallNet(TargetContract):
 
 
 def test_a_precision_that_a_target_lacks_cannot_be_tested(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="do not support torchscript in int8"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="int8")):
         case_of(target_named("torchscript"), tmp_path, precision=Precision.INT8)
 
 

@@ -12,10 +12,12 @@ from modelc.converters import archive_records, onnx_files, openvino_reader, tens
 from modelc.converters.registry import TARGETS, target_named
 from modelc.converters.trt.engine_records import EngineSidecar, write_sidecar
 from modelc.core.contract import RECORD
-from modelc.core.errors import RunnerError
+from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.records import record_of
 from modelc.core.target_extensions import Carrying
 from modelc.pipeline.manifest_file import read_manifest
+
+from ..reasons import has_code
 
 NAMES = [target.NAME for target in TARGETS]
 
@@ -50,7 +52,7 @@ def test_an_engine_carries_it_in_the_file_beside_it(tmp_path: Path) -> None:
     write_sidecar(sidecar, engine)
     assert tensorrt_engine.read_metadata(engine) == {"checkpoint": "abc"}
     engine.write_bytes(b"ftrt and something else")
-    with pytest.raises(RunnerError, match="of another engine"):
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.FILE_CHANGED, naming=engine.name)):
         tensorrt_engine.read_metadata(engine)
 
 

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from modelc.capture.refusals import RefusedError
 from modelc.converters import onnx_model
 from modelc.core.contract import Job
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Capture
+
+from ..reasons import has_code
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"
@@ -106,7 +108,7 @@ def test_an_unknown_operator_is_named_with_its_module_line_and_option(
     with pytest.raises(RefusedError) as caught:
         onnx_model.convert(asked(job_of, capture))
     said = caught.value.message
-    assert "operator modelc_tests::swish has no ONNX translation in module layers.1" in said
+    assert {"modelc_tests::swish", "layers.1"} <= set(said.split())
     assert re.search(rf"\(at {re.escape(__file__)}:\d+\)", said)
     assert "--custom-op modelc_tests::swish=PKG.MOD:FN" in caught.value.hint
 
@@ -126,7 +128,7 @@ def test_an_operator_of_torchs_is_named_as_the_user_wrote_it(
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: Capture) -> None:
-    with pytest.raises(RefusedError, match="fails raised ValueError: no such luck") as caught:
+    with pytest.raises(RefusedError, match=r"\bfails\b.* ValueError: ") as caught:
         onnx_model.convert(asked(job_of, capture, swish=fails))
     assert f"(at {__file__}:" in caught.value.message
     assert caught.value.message.startswith("--custom-op modelc_tests::swish")
@@ -134,14 +136,16 @@ def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_an_operator_that_the_model_has_not_is_an_error(job_of: JobOf, capture: Capture) -> None:
-    with pytest.raises(UsageError, match="swosh has no effect") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.NO_EFFECT, option="custom-op", naming="swosh")
+    ) as caught:
         onnx_model.convert(asked(job_of, capture, swosh=write))
     assert "modelc_tests::swish" in caught.value.hint
 
 
 def test_the_next_model_does_not_see_the_function_of_the_last(job_of: JobOf) -> None:
     assert agrees(asked(job_of, Capture.TRACE, swish=write))
-    with pytest.raises(RefusedError, match="has no ONNX translation"):
+    with pytest.raises(RefusedError, match="modelc_tests::swish"):
         onnx_model.convert(replace(asked(job_of, Capture.TRACE), stem="again"))
 
 

@@ -11,8 +11,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_guard import list_model_files, read_graph
-from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.errors import ConversionError, ErrorCode, RunnerError
 from modelc.core.signature import Signature
+
+from ..reasons import has_code
 
 TEXT = (
     '<ir_version: 8, opset_import: ["": 18]>'
@@ -63,7 +65,7 @@ def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str)
         onnx_model.inspect,
         lambda p: onnx_model.open_runner(p, "cpu", Signature(inputs=())),
     ):
-        with pytest.raises(RunnerError, match="outside its folder"):
+        with pytest.raises(RunnerError, match="outside"):
             look(path)
 
 
@@ -71,9 +73,9 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "in", outside(location="link.bin"))
     (tmp_path / "secret").write_bytes(bytes(64))
     (tmp_path / "in" / "link.bin").symlink_to(tmp_path / "secret")
-    with pytest.raises(RunnerError, match="outside its folder"):
+    with pytest.raises(RunnerError, match="outside"):
         read_graph(path)
-    with pytest.raises(ConversionError, match="outside its folder"):
+    with pytest.raises(ConversionError, check=has_code(ErrorCode.UNSAFE_PATH, naming="link.bin")):
         list_model_files(path)
 
 
@@ -119,7 +121,7 @@ def test_a_tensor_within_a_branch_is_looked_at(tmp_path: Path) -> None:
     model = model_of(numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
     model.graph.node.append(helper.make_node("If", ["c"], [], then_branch=inner))
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(RunnerError, match="outside its folder"):
+    with pytest.raises(RunnerError, match="outside"):
         read_graph(tmp_path / "m.onnx")
 
 

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from modelc.converters import onnx_model
 from modelc.converters.onnx_compatibility import LOADS_IN, choose_opset, lower_model
 from modelc.core.contract import Job
-from modelc.core.errors import ConversionError, UsageError
+from modelc.core.errors import ConversionError, ErrorCode, UsageError
 from modelc.core.kinds import Capture, Precision
+
+from ..reasons import has_code
 
 JobOf = Callable[..., Job]
 OLD = ("onnxruntime==1.17",)  # opset 20, IR 9
@@ -64,7 +66,9 @@ def test_a_lower_opset_is_the_users_to_ask_for() -> None:
 
 
 def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"--opset 21 is newer than --for allows: onnxruntime"):
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="opset", naming="onnxruntime")
+    ):
         choose_opset(21, OLD, default=20, last=23)
 
 
@@ -121,7 +125,9 @@ def test_what_is_in_a_branch_counts(written: Written) -> None:
     flag = helper.make_tensor("flag", TensorProto.BOOL, [], [True])
     branch = helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=body)
     model = model_of(branch, domains=[("mine", 1)], weights=[flag])
-    with pytest.raises(ConversionError, match="is an operator of mine: Odd"):
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.UNSUPPORTED, option="for", naming="mine: Odd")
+    ):
         lower_model(written(model), OLD)
 
 
@@ -144,7 +150,10 @@ def test_contrib_operators_are_onnx_runtimes_alone(
     if fits:
         assert lower_model(path, [runtime])
     else:
-        with pytest.raises(ConversionError, match=r"operator of com\.microsoft: FastGelu"):
+        with pytest.raises(
+            ConversionError,
+            check=has_code(ErrorCode.UNSUPPORTED, option="for", naming="com.microsoft: FastGelu"),
+        ):
             lower_model(path, [runtime])
 
 
@@ -194,7 +203,9 @@ def test_a_quantizer_that_raised_the_opset_is_caught(job_of: JobOf, written: Wri
         precision=Precision.INT8,
         runtimes=OLD,
     )
-    with pytest.raises(ConversionError, match="its opset is 21"):
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.UNSUPPORTED, option="for", naming=" 21")
+    ):
         onnx_model.convert(job)
 
 

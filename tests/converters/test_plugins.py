@@ -14,7 +14,9 @@ import pytest
 from modelc.converters import onnx_model
 from modelc.converters.plugins import GROUP, PluginTarget, find_plugins
 from modelc.converters.registry import BUILT_IN, package_of, target_for, target_named
-from modelc.core.errors import MissingError
+from modelc.core.errors import ErrorCode, MissingError
+
+from ..reasons import has_code
 
 GOOD = """\
 from modelc.core.contract import Readiness
@@ -66,7 +68,7 @@ def test_a_name_of_modelcs_own_is_refused() -> None:
     for name in (*(target.NAME for target in BUILT_IN), "checkpoint"):
         taken, refused = find_plugins(BUILT_IN, [entry(name)])
         assert taken == ()
-        assert refused[0].endswith("is rejected: modelc has a target of that name")
+        assert [repr(name) in text for text in refused] == [True]
 
 
 def test_two_packages_with_one_name_are_both_refused() -> None:
@@ -121,7 +123,8 @@ def test_a_broken_package_is_one_warning_that_names_it(
     ran = modelc(installed("mine", code), "-m", "modelc", "targets")
     assert ran.returncode == 0, ran.stderr
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("warning: the target 'mine' of modelc-mine 1.5 cannot be used: ")
+    assert line.startswith("warning: ")
+    assert "'mine' of modelc-mine 1.5 " in line
     assert told in line
     assert "torchscript" in ran.stdout
 
@@ -131,7 +134,7 @@ def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> Non
     folder = installed("onnx", GOOD)
     assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_model\n"
     ran = modelc(folder, "-m", "modelc", "targets")
-    assert "the target 'onnx' of modelc-mine 1.5 is rejected" in ran.stderr
+    assert "'onnx' of modelc-mine 1.5 " in ran.stderr
 
 
 def broken() -> PluginTarget:
@@ -139,7 +142,7 @@ def broken() -> PluginTarget:
 
 
 def test_a_broken_target_that_is_asked_for_is_missing() -> None:
-    with pytest.raises(MissingError, match="'mine' of an unknown package cannot be used"):
+    with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="'mine'")):
         target_named("mine", (*BUILT_IN, broken()))  # type: ignore[arg-type]  # only to be read
 
 

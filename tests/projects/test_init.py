@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from modelc.converters import onnx_model
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_template import NewProject, create_project
+
+from ..reasons import has_code
 
 SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
 DIGITS = SAMPLE_MODELS / "digits.safetensors"
@@ -136,7 +138,7 @@ def test_arguments_of_the_factory_are_given_and_written(tmp_path: Path) -> None:
     _, table = begun(tmp_path, tmp_path / "w.pt", model="torch.nn:Linear", model_args=arguments)
     assert table["models"]["w"]["model-arg"] == arguments
     assert table["models"]["w"]["input"] == ["input:float32[batch=1..8,3]"]
-    with pytest.raises(UsageError, match="has no effect without --model"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="model-arg")):
         begun(tmp_path, tmp_path / "w.pt", model_args=arguments, force=True)
 
 
@@ -227,7 +229,7 @@ def test_a_path_is_quoted_as_toml_wants_it(tmp_path: Path) -> None:
 def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"net-\xe9.pt")
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    with pytest.raises(UsageError, match="is no text that TOML can hold"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="net-")):
         begun(tmp_path, path)
     assert not (tmp_path / "modelc.toml").exists()
 
@@ -256,8 +258,10 @@ def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello, this is no checkpoint")
-    with pytest.raises(CheckpointError, match="is not a PyTorch checkpoint"):
+    with pytest.raises(
+        CheckpointError, check=has_code(ErrorCode.NOT_A_CHECKPOINT, naming="notes.txt")
+    ):
         begun(tmp_path, tmp_path / "notes.txt")
-    with pytest.raises(UsageError, match="no such checkpoint"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND, naming="none.pt")):
         begun(tmp_path, tmp_path / "none.pt")
     assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]

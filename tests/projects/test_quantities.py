@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.projects.setting_values import parse_bytes, parse_seconds
+
+from ..reasons import has_code
 
 
 @pytest.mark.parametrize(
@@ -29,11 +31,11 @@ def test_times(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1 MB", "50 M", "MB", "1e9", "1" * 20, "0.1 B", "٣"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a size"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming=repr(text))):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "5 m", "inf", "nan", "1:30"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a time"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming=repr(text))):
         parse_seconds(text)

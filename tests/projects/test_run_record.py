@@ -9,20 +9,26 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.pipeline.manifest_file import encode_json
 from modelc.projects.ci_documents import clear_documents
 from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import RUN_FILE, RunRecord, clear_record, make_record, write_record
 
+from ..reasons import has_code
+
 
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file of somebody's")
     record = make_record((), seconds=0.0)
-    with pytest.raises(UsageError, match=r"cannot write to .*out: File exists"):
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.NOT_WRITABLE, naming="out: File exists")
+    ):
         write_record(record, tmp_path / "out")
     for clear in (clear_record, clear_documents):
-        with pytest.raises(UsageError, match=r"cannot write to .*out: Not a directory"):
+        with pytest.raises(
+            UsageError, check=has_code(ErrorCode.NOT_WRITABLE, naming="out: Not a directory")
+        ):
             clear(tmp_path / "out")
 
 

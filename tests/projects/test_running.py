@@ -142,7 +142,7 @@ def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
     assert ended["one"].exit_code == combine_exit_codes(tuple(ended.values())) == 70
     error = ended["one"].error
     assert error is not None
-    assert error.message == "a bug of modelc: KeyError('x')"
+    assert "KeyError('x')" in error.message
     log = Path(ended["one"].folder) / "logs" / "bug.log"
     assert str(log) in error.hint
     assert "in the child, line 7" in log.read_text()

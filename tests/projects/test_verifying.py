@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from modelc.pipeline.manifest_file import SIGNATURE_FILE, encode_json, write_manifest
@@ -22,6 +22,8 @@ from modelc.pipeline.recorded_run import load_manifest
 from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import RUN_FILE, clear_record, make_record, write_record
 from modelc.projects.verify_project import verify_results
+
+from ..reasons import has_code
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 
@@ -95,9 +97,9 @@ def test_a_model_whose_folder_is_gone_fails(ran: Path) -> None:
     shutil.rmtree(ran / "one")
     found = verify_results(ran)
     assert not found.passed
-    assert ("one", "form", "manifest.json is missing") in [
-        (c.of, c.what, c.detail) for c in found.run
-    ]
+    (missing,) = [check for check in found.run if (check.of, check.what) == ("one", "form")]
+    assert missing.found is CheckOutcome.FAILED
+    assert "manifest.json" in missing.detail
 
 
 def test_a_verdict_that_the_run_says_otherwise_fails(ran: Path) -> None:
@@ -115,7 +117,8 @@ def test_a_name_that_leads_out_of_the_folder_or_is_none_fails(ran: Path, name: s
     write_record(make_record([ended], seconds=1.0), ran)
     found = verify_results(ran)
     assert not found.passed
-    assert "no name of a model's folder" in found.run[0].detail
+    assert found.run[0].found is CheckOutcome.FAILED
+    assert name[:40] in found.run[0].detail
 
 
 def test_a_record_that_is_none_fails(ran: Path) -> None:
@@ -124,7 +127,7 @@ def test_a_record_that_is_none_fails(ran: Path) -> None:
 
 
 def test_a_folder_of_neither_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"neither manifest\.json nor run\.json"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_MANIFEST, naming=str(tmp_path))):
         verify_results(tmp_path)
 
 

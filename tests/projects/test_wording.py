@@ -36,6 +36,6 @@ def test_an_option_of_a_hint_is_the_key_of_its_name(option: Option, flag: str, k
 def test_an_error_of_a_model_is_at_the_line_of_its_key(option: str, place: Place) -> None:
     error = CheckpointError("nets has no TwoHead", hint="look at nets", option=option)
     found = place_error(error, PLACES)
-    assert (found.place, found.text) == (place, f"{place}: nets has no TwoHead")
+    assert (found.place, found.text) == (place, f"{place}: {error.message}")
     assert (type(found), found.exit_code, found.message) == (CheckpointError, 3, error.message)
     assert type(place_error(UsageError("wrong", hint="look"), PLACES)) is UsageError

@@ -61,7 +61,8 @@ def test_a_fill_of_the_lowest_float_keeps_nothing_in_fp32(
 ) -> None:
     half, converted = made(masked(onnx_file, graph), Precision.FP16, feed(hide))
     assert dtype_of(half, "m") == "FLOAT16"
-    assert converted.notes == ("mask fills beyond 65504 were clamped: lowest",)
+    (note,) = converted.notes
+    assert (note.split()[-1], "65504" in note) == ("lowest", True)
 
 
 def test_a_row_that_an_added_fill_hides_whole_keeps_the_sum_in_fp32(
@@ -97,4 +98,4 @@ def test_a_fill_that_others_see_as_well_is_not_touched(onnx_file: OnnxFile, made
     )
     half, converted = made(path, Precision.FP16, feed(SOME))
     assert np.array_equal(run(half, feed(SOME))["m"][SOME], [LOWEST] * SOME.sum())
-    assert any("activations are up to 3.4e+38" in note for note in converted.notes)
+    assert any(" 3.4e+38 " in note for note in converted.notes)

@@ -44,7 +44,9 @@ def test_a_clipped_weight_is_kept_in_fp32_and_named(onnx_file: OnnxFile, job_for
     wide[0, 0] = 1e6
     path = onnx_file(TWO, modules=MODULES, w=wide, v=SQUARE)
     ir, made = converted(job_for(path, Precision.FP16, FEED, signature=SIGNATURE))
-    assert made.notes == ("kept in FP32: layers.0 (weights are up to 1e+06 > 65504)",)
+    (note,) = made.notes
+    assert ": layers.0 (" in note
+    assert note.endswith(" 1e+06 > 65504)")
     assert openvino_ir.inspect(ir).weights == {"f32": 256, "f16": 256}
     full, _ = converted(job_for(path, Precision.FP32, FEED, signature=SIGNATURE))
     assert sqnr(run(full), run(ir)) > 50
@@ -64,7 +66,8 @@ def test_weights_that_the_user_keeps_stay_fp32(onnx_file: OnnxFile, job_for: Job
     job = job_for(path, Precision.FP16, FEED, signature=SIGNATURE, keep=("layers.1",))
     ir, made = converted(job)
     assert openvino_ir.inspect(ir).weights == {"f32": 256, "f16": 256}
-    assert made.notes == ("kept in FP32 by --keep-fp: the weights of layers.1",)
+    (note,) = made.notes
+    assert {"--keep-fp:", "layers.1"} <= set(note.split())
 
 
 def test_a_pattern_that_means_nothing_is_refused(onnx_file: OnnxFile, job_for: JobFor) -> None:

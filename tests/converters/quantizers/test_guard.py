@@ -7,7 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.quantization_checks import check_quantized, find_lost_tensors
+from modelc.converters.quantizers.quantization_checks import (
+    NothingQuantizedError,
+    check_quantized,
+    find_lost_tensors,
+)
 from modelc.core.errors import ConversionError
 
 
@@ -42,13 +46,13 @@ def test_a_good_model_has_its_products_counted() -> None:
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -0.1])
 def test_a_scale_that_cannot_be_is_refused_with_its_node(scale: float) -> None:
-    with pytest.raises(ConversionError, match="scale of give is"):
+    with pytest.raises(ConversionError, match=rf"\bgive\b.* {scale}"):
         check_quantized(product(scale), {})
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0])
 def test_one_bad_channel_of_the_weights_is_refused(scale: float) -> None:
-    with pytest.raises(ConversionError, match="scale of weights"):
+    with pytest.raises(ConversionError, match=rf"\bweights\b.* {scale}"):
         check_quantized(product(0.01, (0.1, scale)), {})
 
 
@@ -68,5 +72,5 @@ def test_a_tensor_with_nothing_between_zero_and_its_fill_is_not_lost() -> None:
 def test_a_model_whose_weights_alone_are_quantized_is_not_in_8_bits() -> None:
     model = product(0.01)
     model.graph.node[3].input[0] = "x"
-    with pytest.raises(ConversionError, match="no convolution and no matrix product"):
+    with pytest.raises(NothingQuantizedError):
         check_quantized(model, {})

@@ -14,8 +14,9 @@ import pytest
 from modelc.converters.quantizers.quantization_checks import check_quantized
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed
-from modelc.core.errors import ConversionError
+from modelc.core.errors import ConversionError, ErrorCode
 
+from ...reasons import has_code
 from .conftest import Quantize, Subject, job_in, sqnr
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
@@ -179,7 +180,7 @@ def test_a_sample_without_an_input_says_which(
 
 
 def test_no_samples_are_refused(way: tuple[str, str], digits: Subject, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="no calibration sample"):
+    with pytest.raises(ConversionError, check=has_code(ErrorCode.NO_SAMPLES)):
         find_quantizer(way[0]).quantize(
             job_in(digits, tmp_path, way[1], calibration=digits.feeds(0))
         )

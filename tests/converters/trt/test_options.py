@@ -11,7 +11,9 @@ from modelc.converters.trt.engine_options import (
     HardwareLevel,
     parse_options,
 )
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
+
+from ...reasons import has_code
 
 
 def test_nothing_said_is_the_defaults() -> None:
@@ -82,6 +84,8 @@ def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
 
 
 def test_a_version_compatible_engine_needs_trust() -> None:
-    with pytest.raises(UsageError, match="carries its own runtime") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.CONSENT_REQUIRED, option="trust-engine")
+    ) as caught:
         parse_options({"version_compatible": "true"})
     assert "--trust-engine" in caught.value.hint

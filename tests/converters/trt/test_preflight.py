@@ -11,7 +11,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.trt_preflight import run_preflight
+from modelc.converters.trt.trt_findings import TrtFault, TrtFinding, TrtSeverity
+from modelc.converters.trt.trt_preflight import examine_parent, run_preflight
 from modelc.core.contract import Job, Preflight
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.grammar import parse_input
@@ -20,6 +21,8 @@ from modelc.core.signature import merge_inputs
 
 X = "x:float32[n=1..4,8]"
 Fly = Callable[..., Preflight]
+Spot = Callable[..., list[TrtFinding]]
+ERROR, WARNING = TrtSeverity.ERROR, TrtSeverity.WARNING
 
 
 def saved(folder: Path, nodes: str, *, head: str, weights: str, opset: str) -> Path:
@@ -36,8 +39,8 @@ def saved(folder: Path, nodes: str, *, head: str, weights: str, opset: str) -> P
 
 
 @pytest.fixture
-def fly(tmp_path: Path) -> Fly:
-    """`fly("y = Relu(x)")`: the pre-flight of that graph."""
+def job_of(tmp_path: Path) -> Callable[..., Job]:
+    """`job_of("y = Relu(x)")`: the job whose parent is that graph."""
 
     def run(
         nodes: str,
@@ -47,13 +50,27 @@ def fly(tmp_path: Path) -> Fly:
         opset: str = '"" : 20',
         settings: Mapping[str, str] | None = None,
         precision: Precision = Precision.FP16,
-    ) -> Preflight:
+    ) -> Job:
         path = saved(tmp_path, nodes, head=head, weights=weights, opset=opset)
-        return run_preflight(
-            job_for(path, *(inputs or (X,)), settings=settings, precision=precision)
-        )
+        return job_for(path, *(inputs or (X,)), settings=settings, precision=precision)
 
     return run
+
+
+@pytest.fixture
+def fly(job_of: Callable[..., Job]) -> Fly:
+    """`fly("y = Relu(x)")`: the pre-flight of that graph."""
+    return lambda *given, **options: run_preflight(job_of(*given, **options))
+
+
+@pytest.fixture
+def spot(job_of: Callable[..., Job]) -> Spot:
+    """`spot("y = Relu(x)")`: the findings of the pre-flight of that graph."""
+    return lambda *given, **options: list(examine_parent(job_of(*given, **options))[0])
+
+
+def errors_of(findings: list[TrtFinding]) -> list[TrtFinding]:
+    return [one for one in findings if one.severity is ERROR]
 
 
 def job_for(
@@ -88,25 +105,33 @@ def test_the_workspace_is_added_where_it_is_limited(fly: Fly) -> None:
     assert fly("y = Add(x, x)", settings={"workspace": "1M"}).memory == plain + (1 << 20)
 
 
-def test_an_operator_that_is_not_supported_is_a_blocker_with_its_module(fly: Fly) -> None:
-    found = fly("z = Det(x) y = Relu(z)", head="(float[n,n] x) => (float y)")
-    assert found.blockers == ("head.bad (Det node_z): Det is not supported",)
+def test_an_operator_that_is_not_supported_is_a_blocker_with_its_module(
+    fly: Fly, spot: Spot
+) -> None:
+    graph, head = "z = Det(x) y = Relu(z)", "(float[n,n] x) => (float y)"
+    (found,) = spot(graph, head=head)
+    assert (found.fault, found.severity) == (TrtFault.UNSUPPORTED_OPERATOR, ERROR)
+    assert found.place == "head.bad (Det node_z)"
+    assert fly(graph, head=head).blockers == (str(found),)
 
 
-def test_an_operator_that_the_table_does_not_know_is_a_blocker(fly: Fly) -> None:
-    found = fly("z = Swish(x) y = Relu(z)")
-    assert found.blockers == ("head.bad (Swish node_z): Swish is not in the table of 10.15",)
+def test_an_operator_that_the_table_does_not_know_is_a_blocker(spot: Spot) -> None:
+    (found,) = errors_of(spot("z = Swish(x) y = Relu(z)"))
+    assert (found.fault, found.severity) == (TrtFault.UNLISTED_OPERATOR, ERROR)
+    assert found.place == "head.bad (Swish node_z)"
 
 
 def test_repeated_ones_are_counted(fly: Fly) -> None:
     (line,) = fly("z = BitwiseNot(x) b = BitwiseNot(z) y = BitwiseNot(b)").blockers
-    assert line.startswith("3 × BitwiseNot is not supported, first at head.bad (")  # noqa: RUF001 - a count
+    assert line.startswith("3 × BitwiseNot ")  # noqa: RUF001 - a count
+    assert " head.bad (" in line
 
 
-def test_another_domain_needs_a_plugin(fly: Fly) -> None:
-    (line,) = fly("z = my.domain.Mine(x) y = Relu(z)", opset='"" : 20, "my.domain" : 1').blockers
-    assert "Mine of my.domain needs a plugin" in line
-    assert "--plugins" in line
+def test_another_domain_needs_a_plugin(spot: Spot) -> None:
+    opset = '"" : 20, "my.domain" : 1'
+    (found,) = errors_of(spot("z = my.domain.Mine(x) y = Relu(z)", opset=opset))
+    assert (found.fault, found.severity) == (TrtFault.MISSING_PLUGIN, ERROR)
+    assert {"Mine", "my.domain", "--plugins"} <= set(found.what.split())
 
 
 def test_a_plugin_that_is_named_is_trusted_to_have_it(fly: Fly) -> None:
@@ -131,61 +156,67 @@ def test_the_models_own_functions_are_looked_into(tmp_path: Path) -> None:
         <domain: "own", opset_import: ["" : 20]> twice (a) => (b) { z = Det(a) b = Add(z, a) }"""
     path = tmp_path / "model.onnx"
     onnx.save_model(parser.parse_model(text), str(path))
-    (line,) = run_preflight(job_for(path, X)).blockers
-    assert "Det is not supported" in line
+    (found,), _ = examine_parent(job_for(path, X))
+    assert (found.fault, found.severity) == (TrtFault.UNSUPPORTED_OPERATOR, ERROR)
+    assert "Det" in found.what.split()
 
 
 @pytest.mark.parametrize("operator", ["NonZero"])
-def test_a_size_that_depends_on_data_is_a_warning(fly: Fly, operator: str) -> None:
-    found = fly(
+def test_a_size_that_depends_on_data_is_a_warning(spot: Spot, operator: str) -> None:
+    found = spot(
         f"z = {operator}(x) y = Cast <to: int = 1> (z)", head="(float[n,8] x) => (float[2,k] y)"
     )
-    assert found.blockers == ()
-    assert any("output allocator" in line and "head.bad" in line for line in found.warnings)
-    assert any("leaves them out" in line for line in found.warnings)
+    assert {one.severity for one in found} == {WARNING}
+    places = {one.fault: one.place for one in found}
+    assert places[TrtFault.SIZE_FROM_DATA].startswith("head.bad ")
+    assert TrtFault.UNKNOWN_SIZES in places
 
 
-def test_a_restriction_of_an_operator_is_a_blocker(fly: Fly) -> None:
-    found = fly(
+def test_a_restriction_of_an_operator_is_a_blocker(spot: Spot) -> None:
+    (found,) = spot(
         "z, i = MaxPool <kernel_shape: ints = [2, 2]> (x) y = Relu(z)",
         "x:float32[n=1..4,3,8,8]",
         head="(float[n,3,8,8] x) => (float[n,3,7,7] y, int64[n,3,7,7] i)",
     )
-    assert found.blockers == ("head.bad (MaxPool node_z): MaxPool: its indices are read",)
+    assert (found.fault, found.severity) == (TrtFault.RESTRICTION, ERROR)
+    assert found.place == "head.bad (MaxPool node_z)"
+    assert "indices" in found.what
 
 
 @pytest.mark.parametrize("dtype", ["string", "complex64", "int16", "uint64"])
-def test_a_type_that_tensorrt_does_not_have_is_a_blocker(fly: Fly, dtype: str) -> None:
-    found = fly("z = Identity(x) y = Identity(z)", head=f"({dtype}[n,8] x) => ({dtype}[n,8] y)")
-    assert any(f"TensorRT has no type {dtype}" in line for line in found.blockers)
+def test_a_type_that_tensorrt_does_not_have_is_a_blocker(spot: Spot, dtype: str) -> None:
+    found = spot("z = Identity(x) y = Identity(z)", head=f"({dtype}[n,8] x) => ({dtype}[n,8] y)")
+    assert {(one.fault, one.what.split()[-1]) for one in errors_of(found)} == {
+        (TrtFault.UNKNOWN_TYPE, dtype)
+    }
 
 
-def test_uint8_is_for_inputs_and_casts(fly: Fly) -> None:
+def test_uint8_is_for_inputs_and_casts(spot: Spot) -> None:
     head = "(uint8[n,8] x) => (float[n,8] y)"
-    assert fly("y = Cast <to: int = 1> (x)", "x:uint8[n=1..4,8]", head=head).blockers == ()
-    (line,) = fly(
-        "z = Add(x, x) y = Cast <to: int = 1> (z)", "x:uint8[n=1..4,8]", head=head
-    ).blockers
-    assert "uint8 inside the model" in line
+    assert spot("y = Cast <to: int = 1> (x)", "x:uint8[n=1..4,8]", head=head) == []
+    (found,) = spot("z = Add(x, x) y = Cast <to: int = 1> (z)", "x:uint8[n=1..4,8]", head=head)
+    assert (found.fault, found.severity) == (TrtFault.INNER_UINT8, ERROR)
 
 
-def test_doubles_are_told_and_what_is_beyond_float32_is_too(fly: Fly) -> None:
-    found = fly(
+def test_doubles_are_told_and_what_is_beyond_float32_is_too(spot: Spot) -> None:
+    found = spot(
         "d = Cast <to: int = 11> (x) z = Add(d, c) y = Cast <to: int = 1> (z)",
         weights="double c = {1e300}",
     )
-    assert found.blockers == ()
-    assert any("computes them in float32" in line for line in found.warnings)
-    assert any("c: a constant of double beyond float32" in line for line in found.warnings)
+    assert {one.severity for one in found} == {WARNING}
+    assert {one.fault: one.place for one in found} == {
+        TrtFault.DOUBLE: "",
+        TrtFault.DOUBLE_RANGE: "c",
+    }
 
 
-def test_a_type_that_the_table_does_not_list_is_a_warning(fly: Fly) -> None:
-    found = fly(
+def test_a_type_that_the_table_does_not_list_is_a_warning(spot: Spot) -> None:
+    (found,) = spot(
         "i = Cast <to: int = 6> (x) z = MatMul(i, i) y = Cast <to: int = 1> (z)",
         head="(float[n,n] x) => (float[n,n] y)",
     )
-    assert found.blockers == ()
-    assert any("MatMul of int32 is not in the table" in line for line in found.warnings)
+    assert (found.fault, found.severity) == (TrtFault.UNLISTED_TYPE, WARNING)
+    assert {"MatMul", "int32"} <= set(found.what.split())
 
 
 def test_indices_of_int64_are_as_they_should_be(fly: Fly) -> None:
@@ -196,12 +227,13 @@ def test_indices_of_int64_are_as_they_should_be(fly: Fly) -> None:
     assert (found.blockers, found.warnings) == ((), ())
 
 
-def test_a_dim_without_bounds_is_a_blocker_that_says_what_to_give(fly: Fly) -> None:
-    (line,) = fly(
+def test_a_dim_without_bounds_is_a_blocker_that_says_what_to_give(spot: Spot) -> None:
+    (found,) = spot(
         "y = Relu(x)", "x:float32[rows,8]", head="(float[rows,8] x) => (float[rows,8] y)"
-    ).blockers
-    assert "'rows' of x has no bounds" in line
-    assert "rows=min..max" in line
+    )
+    assert (found.fault, found.severity) == (TrtFault.UNBOUNDED_DIM, ERROR)
+    assert "'rows'" in found.what
+    assert "rows=min..max" in found.what
 
 
 def test_a_profile_gives_bounds(fly: Fly) -> None:
@@ -214,9 +246,10 @@ def test_a_profile_gives_bounds(fly: Fly) -> None:
     assert found.blockers == ()
 
 
-def test_a_dim_that_the_model_fixed_is_a_blocker(fly: Fly) -> None:
-    (line,) = fly("y = Relu(x)", head="(float[4,8] x) => (float[4,8] y)").blockers
-    assert line == "dim 0 of x is 4 in the model, not n=1..4"
+def test_a_dim_that_the_model_fixed_is_a_blocker(spot: Spot) -> None:
+    (found,) = spot("y = Relu(x)", head="(float[4,8] x) => (float[4,8] y)")
+    assert (found.fault, found.severity) == (TrtFault.FIXED_DIM, ERROR)
+    assert {"0", "x", "4", "n=1..4"} <= set(found.what.split())
 
 
 @pytest.mark.parametrize(
@@ -229,21 +262,21 @@ def test_opsets_outside_the_parsers_are_told(
     assert (len(found.blockers), len(found.warnings)) == (blockers, warnings)
 
 
-def test_int8_that_is_not_quantized_is_a_blocker(fly: Fly) -> None:
-    (line,) = fly(
+def test_int8_that_is_not_quantized_is_a_blocker(spot: Spot) -> None:
+    found = spot(
         "y = MatMul(x, w)",
         precision=Precision.INT8,
         head="(float[n,8] x, float[8,8] w) => (float[n,8] y)",
-    ).blockers[:1]
-    assert "nothing is quantized" in line
+    )
+    assert (TrtFault.NOT_QUANTIZED, ERROR) in [(one.fault, one.severity) for one in found]
 
 
-def test_asymmetric_qdq_is_a_blocker(fly: Fly) -> None:
-    found = fly(
+def test_asymmetric_qdq_is_a_blocker(spot: Spot) -> None:
+    found = spot(
         "q = QuantizeLinear(x, s, z0) z = DequantizeLinear(q, s, z0) y = Relu(z)",
         weights="float s = {0.1}, int8 z0 = {3}",
     )
-    assert any("symmetrically" in line for line in found.blockers)
+    assert (TrtFault.ASYMMETRIC, ERROR) in [(one.fault, one.severity) for one in found]
 
 
 def test_missing_weights_are_a_blocker(tmp_path: Path) -> None:
@@ -277,13 +310,13 @@ def test_faults_in_the_branches_of_an_if_are_found(fly: Fly) -> None:
         "else_branch = e () => (float b) { b = Det(x) }> y = Relu(z)",
         head="(float[n,n] x, bool c) => (float y)",
     )
-    assert any(line.startswith("2 × Det is not supported") for line in found.blockers)  # noqa: RUF001
+    assert any(line.startswith("2 × Det ") for line in found.blockers)  # noqa: RUF001 - a count
 
 
 def test_everything_found_is_in_the_log(fly: Fly, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fly("z = BitwiseNot(x) b = BitwiseNot(z) y = BitwiseNot(b)")
-    assert sum("BitwiseNot is not supported" in line for line in caplog.messages) == 3
+    assert sum(": BitwiseNot is " in line for line in caplog.messages) == 3
 
 
 def test_an_option_that_there_is_not_is_refused(fly: Fly) -> None:
@@ -294,7 +327,7 @@ def test_an_option_that_there_is_not_is_refused(fly: Fly) -> None:
 def test_a_file_that_is_no_model_is_a_conversion_error(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x99 not a model")
-    with pytest.raises(ConversionError, match="onnx_ir refused the model"):
+    with pytest.raises(ConversionError, match="onnx_ir"):
         run_preflight(job_for(path, X))
 
 
