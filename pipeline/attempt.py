@@ -58,11 +58,8 @@ from .verdict_rules import judge_candidate
 class Recipe:
     """The capture or quantizer of an attempt; neither, if the target converts directly.
 
-    Attributes:
-        capture: how to capture the model.
-        quantizer: how to quantize the parent.
-        kept: parent nodes that stay in floating point, in addition to `--keep-fp`.
-        rewrites: rewrites applied to the copy of the model that is captured.
+    `kept` are parent nodes that stay in floating point beside `--keep-fp`, `rewrites` those that
+    are applied to the captured copy of the model.
     """
 
     capture: Capture | None = None
@@ -80,16 +77,8 @@ class Recipe:
 class Trial:
     """The result of one attempt: files, judgment and measurements.
 
-    Attributes:
-        recipe: the recipe of the attempt.
-        workplace: folder that contains the files.
-        converted: the result of the conversion.
-        files: records of the artifact's files, the model first.
-        judgment: the measured verdict and its rulings.
-        judged: the eager reference of the judgment, with the inputs of its domain.
-        frozen: places where the capture froze tensor data; None if unknown.
-        coverage: compute dtypes of the artifact's layers.
-        switchable: whether layers of the quantized parent can be switched to measure their cost.
+    `workplace` is the folder of the files, the model's being the first. `judged` is the eager
+    reference of the judgment, with the inputs of its domain; `frozen` are places of branches.
     """
 
     recipe: Recipe
@@ -248,10 +237,7 @@ def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcE
 
 @contextmanager
 def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
-    """Yield the work with the rewritten copy as the model to capture.
-
-    The original eager model remains the reference for the verdict.
-    """
+    """Yield the work with the rewritten copy as the model to capture."""
     eager = work.run.eager
     with apply_rewrites(eager.model, recipe.rewrites, example=eager.example) as model:
         yield work.within(replace(eager, model=model))

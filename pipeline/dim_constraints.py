@@ -296,10 +296,7 @@ def _fit_multiple(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
 
 
 def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int) -> DimFit | None:
-    """Return the constraint that each dim is a multiple of `step`, each with its own factor.
-
-    Return None if a range contains no multiple, or eager rejects some multiples.
-    """
+    """Return the constraint that each dim is a multiple of `step`, each with its own factor."""
     ends = {dim.name or "": _multiple_range(dim, step) for dim in dims}
     if any(low > high for low, high in ends.values()):
         return None
@@ -322,10 +319,7 @@ def _fit_step(trials: EagerTrials, sizes: Sizes, dims: Sequence[Dim], step: int)
 
 
 def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
-    """Return the lowest and highest multiple of `step` in the range of the dim.
-
-    A dim without bounds uses the sizes of `UNBOUNDED` times `step`.
-    """
+    """Return the lowest and highest multiple of `step` in the range of the dim."""
     if not dim.bounded:
         return UNBOUNDED[0] * step, UNBOUNDED[-1] * step
     return -(-dim.low // step) * step, dim.high // step * step

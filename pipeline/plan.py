@@ -107,12 +107,7 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
 def plan_pending(
     pending: Iterable[Pending], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[Step, ...]:
-    """Return the steps for the pending entries of a manifest, in the same order.
-
-    Raises:
-        UsageError: a target is unknown.
-        MissingError: this host can neither build nor prepare a target.
-    """
+    """Return the steps for the pending entries of a manifest; errors as of `make_plan`."""
     return tuple(_make_pending_step(one, target_named(one.target, targets)) for one in pending)
 
 
@@ -298,12 +293,7 @@ def _same_precision(origin: str, wanted: Wanted) -> Wanted:
 def _choose_quantizers(
     able: Sequence[Quantizer], target: Target, order: Order
 ) -> Sequence[Quantizer]:
-    """Return the requested quantizer, or all available ones.
-
-    Raises:
-        UsageError: the requested quantizer does not support the target.
-        MissingError: no quantizer is installed.
-    """
+    """Return the requested quantizer, or all available ones."""
     if order.lowering.quantizer is not None:
         named = find_quantizer(order.lowering.quantizer)
         if named not in able:
@@ -321,11 +311,7 @@ def _choose_quantizers(
 
 
 def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
-    """Return whether the quantizer offers the requested calibration method.
-
-    Raises:
-        UsageError: the requested quantizer, or every quantizer of the target, lacks the method.
-    """
+    """Return whether the quantizer offers the requested calibration method."""
     methods = quantizer.METHODS[target.NAME]
     if order.lowering.method is None or order.lowering.method in methods:
         return True
@@ -369,11 +355,7 @@ def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
 
 
 def why_pending(target: Target) -> Readiness | None:
-    """Return why the target is pending on another host; None if this host can build it.
-
-    Raises:
-        MissingError: this host can neither build nor prepare it.
-    """
+    """Return why the target is pending on another host; None if this host can build it."""
     readiness = target.readiness()
     if readiness.ready:
         return None
