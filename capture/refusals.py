@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from ..checkpoints.source_positions import OWN_FOLDERS
 from ..core.errors import ConversionError, Hint, ModelcError, text_of
 from ..core.findings import Warned
 from ..core.kinds import Capture
@@ -294,9 +295,6 @@ def can_strict_help(errors: Sequence[ModelcError]) -> bool:
     return not any(cause is not None and not cause.strict for cause in causes)
 
 
-_PACKAGE_ROOT = Path(__file__).parents[1]
-_OWN_PACKAGES = ("capture", "checkpoints", "converters", "core", "pipeline")
-_OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT / room}/" for room in _OWN_PACKAGES)
 _LIBRARIES = (
     "torch", "numpy", "onnx", "onnxscript", "onnx_ir", "sympy", "openvino", "onnxruntime",
 )  # fmt: skip
@@ -317,7 +315,7 @@ def _library_roots() -> tuple[str, ...]:
 
 def is_user_file(file: str) -> bool:
     """Whether a file is the model's code or a package that it uses, such as `transformers`."""
-    if file.startswith(("<", *_OWN_FOLDERS, *_library_roots())):
+    if file.startswith(("<", *OWN_FOLDERS, *_library_roots())):
         return False
     inner = file.removeprefix(_STDLIB)
     return inner == file or inner.startswith(_PACKAGES)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PACKAGE_ROOT = str(Path(__file__).parent.parent)
 _OWN_PACKAGES = ("capture", "checkpoints", "converters", "core", "pipeline")
-_OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{room}/" for room in _OWN_PACKAGES)
+OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{room}/" for room in _OWN_PACKAGES)
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _PACKAGES = ("site-packages", "dist-packages")  # within the folder of the standard library
 # Files of torch that only pass on calls of the user.
@@ -70,7 +70,7 @@ def find_user_frames(
 
 def _is_runner_frame(file: str, watcher: str) -> bool:
     """Whether the frame is of modelc's code that runs eager."""
-    return file != watcher and file.startswith(_OWN_FOLDERS)
+    return file != watcher and file.startswith(OWN_FOLDERS)
 
 
 def is_user_code(file: str) -> bool:
@@ -78,7 +78,7 @@ def is_user_code(file: str) -> bool:
     import numpy as np
     import torch
 
-    if file.startswith(("<", *_OWN_FOLDERS)):
+    if file.startswith(("<", *OWN_FOLDERS)):
         return False
     roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
     if file.startswith(roots):

@@ -18,6 +18,19 @@ class StopCallError(BaseException):
     """Raised by modelc to end a call of the user's code. No `Exception`: models catch these."""
 
 
+def is_running(process: int) -> bool:
+    """Return whether a process exists; True where that cannot be asked without harm."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # it belongs to another user
+    return True
+
+
 def handle_signals(numbers: tuple[signal.Signals, ...]) -> None:
     """Have these signals raise KeyboardInterrupt and be remembered; an ignored one stays so."""
     _signal_state["heeded"] = True

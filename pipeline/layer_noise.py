@@ -18,10 +18,10 @@ from ..converters.quantizers.quantizer_registry import quantizers_for
 from ..core.atomic_write import atomic_write
 from ..core.contract import CalibrationFeeds, Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
-from ..core.records import sha256_of
 from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import is_numeric, measure_arrays
 from .attempt import Recipe, Trial
+from .cache.file_digests import FileDigests, digest_of_code
 from .layer_search import MAX_NOISE, Noise, Ranking, measure_noises, rank_by_noise
 from .quantization import QuantizationTask, make_quantization, quantization_key, quantize_parent
 from .run_context import StepWork
@@ -188,11 +188,6 @@ def _open_switchboard(
 
 StoredValue = TypeVar("StoredValue")
 _MAX_STORED = 4096  # files of about 1 kB; the oldest are deleted first
-_CODE_ROOT = Path(__file__).parents[1]
-_CODE_PACKAGES = (
-    *("calibration", "capture", "checkpoints", "converters"),
-    *("core", "pipeline", "validators"),
-)
 
 
 class TradeOffStore:
@@ -257,8 +252,4 @@ def digest_references(references: Iterable[ReferenceOutputs]) -> str:
 
 @lru_cache(maxsize=1)
 def _own_code_digest() -> str:
-    digest = hashlib.sha256()
-    for room in _CODE_PACKAGES:
-        for file in sorted((_CODE_ROOT / room).rglob("*.py")):
-            digest.update(f"{file.relative_to(_CODE_ROOT)} {sha256_of(file)}\n".encode())
-    return digest.hexdigest()
+    return digest_of_code(FileDigests(None))

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.atomic_write import find_drafts
 from ..core.errors import ErrorCode, UsageError, is_file_name, is_user_error, system_error_hint
 from ..core.manifest import Manifest
-from ..core.process import defer_signals
+from ..core.process import defer_signals, is_running
 from ..core.records import REJECTED_FOLDER, FileRecord, record_of
 from .manifest_file import (
     COMMIT_FOLDER,
@@ -224,21 +224,8 @@ def _sweep_leftovers(path: Path) -> None:
     for left in path.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     for draft, owner in find_drafts(path):  # a report may just be written, outside of the lock
-        if not _is_running(owner):
+        if not is_running(owner):
             draft.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    """Whether the process is there; where that cannot be asked harmlessly, it counts as there."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _remove_empty(path: Path) -> None:

@@ -163,9 +163,7 @@ def _run_by_default(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     if not verdict.passed or not isinstance(target, SelfTuned):
         return Ruling()
     opened = target.open_by_default(candidate.path, verdict.device, eager.signature)
-    counted = [one for one in evidence.references if _is_compared(one, evidence)][
-        :_MAX_DEFAULT_FEEDS
-    ]
+    counted = _list_compared_feeds(evidence)[:_MAX_DEFAULT_FEEDS]
     if opened is None or not counted:
         return Ruling()
     with opened.runner as runner:
@@ -193,9 +191,14 @@ def _run_by_default(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     return Ruling(by_default=run, notes=_default_run_notes(run, verdict))
 
 
-def _is_compared(reference: ReferenceOutputs, evidence: Evidence) -> bool:
-    feed = reference.feed
-    return feed.kind in (*SIZED, SAMPLE) and feed.name not in evidence.loose
+def _list_compared_feeds(evidence: Evidence) -> list[ReferenceOutputs]:
+    """Return the feeds whose values count: samples, and drawn feeds that are not judged by form."""
+    kinds = (*SIZED, SAMPLE)
+    return [
+        one
+        for one in evidence.references
+        if one.feed.kind in kinds and one.feed.name not in evidence.loose
+    ]
 
 
 def _default_run_notes(run: DefaultRun, verdict: Verdict) -> tuple[str, ...]:
@@ -222,7 +225,7 @@ def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Rulin
     target = candidate.target
     if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
         return Ruling()
-    counted = [one for one in evidence.references if _is_compared(one, evidence)]
+    counted = _list_compared_feeds(evidence)
     found = target.run_by_default(candidate.path, device, [one.feed.arrays for one in counted])
     if found is None:
         return Ruling()

@@ -108,7 +108,7 @@ def start_guardian(lifeline: int, grace: float) -> int:
         os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
         while os.read(lifeline, 1 << 10):
             pass
-        _end_group(group, grace, ask=not _is_alive(parent))
+        _end_group(group, grace, ask=not process.is_running(parent))
     finally:
         os._exit(0)
 
@@ -118,16 +118,6 @@ def dismiss_guardian(guardian: int) -> None:
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(guardian, signal.SIGKILL)
         os.waitpid(guardian, 0)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it belongs to another user
-    return True
 
 
 def _end_group(group: int, grace: float, *, ask: bool) -> None:
