@@ -91,7 +91,7 @@ def test_the_picture_is_what_its_script_draws() -> None:
 @pytest.mark.parametrize(
     ("link", "warning"),
     [
-        ("[domain](domain.md#what-refuses-sizes-outside)", ""),
+        ("[domain](domain.md#sizes-outside-the-domain)", ""),
         ("[domain](domain.md#nothing-of-this-name)", "myst.xref_missing"),
         ("[domain](no-such-page.md)", "myst.xref_missing"),
         ("![flow](images/nothing.svg)", "image file not readable"),
@@ -100,7 +100,7 @@ def test_the_picture_is_what_its_script_draws() -> None:
 def test_the_site_is_not_built_with_a_broken_link(tmp_path: Path, link: str, warning: str) -> None:
     pages = tmp_path / "pages"
     pages.mkdir()
-    (pages / "domain.md").write_text("# Domain\n\n## What refuses sizes outside\n")
+    (pages / "domain.md").write_text("# Domain\n\n## Sizes outside the domain\n")
     (pages / "index.md").write_text(f"# Start\n\n## Guides\n\n{link}\n\n[all](domain.md)\n")
     command = [
         *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"),
