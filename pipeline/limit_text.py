@@ -80,12 +80,7 @@ class Measuring:
 
     def __post_init__(self) -> None:
         if self.max_drop is not None and not 0 <= self.max_drop < float("inf"):
-            raise UsageError(
-                f"--max-drop must be 0 or more, not {self.max_drop}",
-                hint="for example 0.5%",
-                option="max-drop",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _drop_error(f"must be 0 or more, not {self.max_drop}")
 
     def summary(self) -> dict[str, str]:
         """Return the fields that the manifest records."""
@@ -108,26 +103,17 @@ def parse_drop(text: str) -> float:
     try:
         value = Decimal(plain)
     except InvalidOperation as error:
-        raise UsageError(
-            f"--max-drop {text!r} is not a number",
-            hint="write 0.5% or 0.005",
-            option="max-drop",
-            code=ErrorCode.INVALID_VALUE,
-        ) from error
+        raise _drop_error(f"{text!r} is not a number") from error
     if not value.is_finite() or value < 0:
-        raise UsageError(
-            f"--max-drop must be 0 or more, not {text}",
-            hint="write 0.5% or 0.005",
-            option="max-drop",
-            code=ErrorCode.INVALID_VALUE,
-        )
+        raise _drop_error(f"must be 0 or more, not {text}")
     if percent:
         return float(value / 100)
     if value > _PLAIN_LIMIT:
-        raise UsageError(
-            f"--max-drop {text} is ambiguous: it would be {float(value * 100):g} %",
-            hint=f"write {plain}%",
-            option="max-drop",
-            code=ErrorCode.INVALID_VALUE,
-        )
+        share = f"{float(value * 100):g} %"
+        raise _drop_error(f"{text} is ambiguous: it would be {share}", f"write {plain}%")
     return float(value)
+
+
+def _drop_error(problem: str, hint: str = "write 0.5% or 0.005") -> UsageError:
+    text = f"--max-drop {problem}"
+    return UsageError(text, hint=hint, option="max-drop", code=ErrorCode.INVALID_VALUE)

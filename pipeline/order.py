@@ -63,6 +63,15 @@ class Source(SourceOptions):
     recorded: str = ""
 
 
+def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:
+    return UsageError(
+        f"--{option} must be {allowed}, not {given:g}",
+        hint=Hint("for example ", Option(option, f"{example:g}")),
+        option=option,
+        code=ErrorCode.INVALID_VALUE,
+    )
+
+
 def _format_limits(output: str, limits: Limits) -> str:
     """As `--tolerance` reads it: `logits:min-sqnr=60,rtol=0.01`."""
     given = (
@@ -107,28 +116,11 @@ class Judging(JudgingOptions):
 
     def __post_init__(self) -> None:
         if self.search is not None and not 0 < self.search <= MAX_SECONDS:
-            raise UsageError(
-                f"--search must be above 0 and at most {MAX_SECONDS:.0f}, not {self.search:g}",
-                hint=Hint("give seconds: ", Option("search", "60")),
-                option="search",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("search", f"above 0 and at most {MAX_SECONDS:.0f}", self.search, 60)
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
-            raise UsageError(
-                f"--feeds must be at least {LEAST_FEEDS}, not {self.feeds}",
-                hint=Hint("the default is ", Option("feeds", f"{LEAST_FEEDS}")),
-                option="feeds",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("feeds", f"at least {LEAST_FEEDS}", self.feeds, LEAST_FEEDS)
         if self.sensitivity is not None and not 0 <= self.sensitivity <= MAX_FAULTS:
-            raise UsageError(
-                f"--sensitivity must be 0 to {MAX_FAULTS}, not {self.sensitivity}",
-                hint=Hint(
-                    "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
-                ),
-                option="sensitivity",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("sensitivity", f"0 to {MAX_FAULTS}", self.sensitivity, 8)
         if self.device not in (None, "cpu", "cuda"):
             raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
         override_limits(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # it checks them
@@ -169,12 +161,7 @@ class Lowering(LoweringOptions):
 
     def __post_init__(self) -> None:
         if self.max_trials is not None and self.max_trials < 1:
-            raise UsageError(
-                f"--max-trials must be at least 1, not {self.max_trials}",
-                hint=Hint("the default is ", Option("max-trials", f"{MAX_TRIALS}")),
-                option="max-trials",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("max-trials", "at least 1", self.max_trials, MAX_TRIALS)
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
@@ -212,7 +199,7 @@ class ResumeState:
 
     @property
     def done(self) -> frozenset[str]:
-        """The steps that are not to be carried out."""
+        """The steps that are not executed again."""
         return self.kept | {failure.step for failure in self.failures}
 
 
@@ -257,12 +244,7 @@ class Order(ConversionOptions):
 
     def __post_init__(self) -> None:
         if not 0 < self.capture_timeout < math.inf:
-            raise UsageError(
-                f"--capture-timeout must be positive, not {self.capture_timeout:g}",
-                hint=f"give seconds; the default is {CAPTURE_TIMEOUT:g}",
-                option="capture-timeout",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("capture-timeout", "positive", self.capture_timeout, CAPTURE_TIMEOUT)
         if not self.wanted:
             raise UsageError(
                 "no target is given",

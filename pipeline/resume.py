@@ -81,9 +81,8 @@ def open_tracker(
     if not order.resume.keys:
         return nullcontext()
     ours = [place for place in (order.out, order.cache) if place is not None]
-    return track_reads(
-        Path.cwd(), keyed=_iter_keyed_paths(order, checkpoint), ours=ours, declared=order.depends
-    )
+    keyed = _iter_keyed_paths(order, checkpoint)
+    return track_reads(ReadTracker(Path.cwd(), keyed=keyed, ours=ours, declared=order.depends))
 
 
 def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:

@@ -190,9 +190,14 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    return add_guilty_layer(
-        now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_scene(step, context)
+    rejection = RejectionScene(
+        eager=context.eager,
+        progress=context.workspace.progress,
+        folder=context.workspace.folder.path,
+        held_out=select_held_out(step.wanted.precision, context.samples),
+        written=context.order.custom_ops,
     )
+    return add_guilty_layer(now, f"{REJECTED_FOLDER}/{step.name}", step.target, rejection)
 
 
 def _has_passed(made: StepResult) -> bool:
@@ -207,17 +212,6 @@ def _add_key(made: StepResult, key: str) -> StepResult:
     if made.failure is not None and made.lasting:
         return replace(made, failure=replace(made.failure, key=key))
     return made
-
-
-def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
-    """Collect what the search in a rejected artifact of the step needs."""
-    return RejectionScene(
-        eager=context.eager,
-        progress=context.workspace.progress,
-        folder=context.workspace.folder.path,
-        held_out=select_held_out(step.wanted.precision, context.samples),
-        written=context.order.custom_ops,
-    )
 
 
 def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:

@@ -277,19 +277,11 @@ _hooked: list[bool] = []
 
 
 @contextmanager
-def track_reads(
-    root: Path,
-    *,
-    keyed: Iterable[Path] = (),
-    ours: Iterable[Path] = (),
-    declared: Iterable[str] = (),
-    read: ReadLog | None = None,
-) -> Iterator[ReadTracker]:
-    """Track what this process reads within the block; see `ReadTracker` for the arguments."""
+def track_reads(tracker: ReadTracker) -> Iterator[ReadTracker]:
+    """Track what this process reads within the block."""
     if not _hooked:
         sys.addaudithook(_on_audit_event)  # audit hooks cannot be removed, so all runs share one
         _hooked.append(True)
-    tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
     _active.append(tracker)
     try:
         yield tracker

@@ -115,17 +115,17 @@ def _settle_failures(
     if manifest is None:
         return ()
     now = replace(manifest, failures=())
-    refused = {name for name, one in done.items() if one.rejected}
+    unusable = {name for name, one in done.items() if one.rejected}
     for step in plan:
         again = None if step.name in done else standing.failures.get(step.name)
         same = step.parent is None or (step.parent in done and step.parent not in restored)
-        if step.parent in refused:
+        if step.parent in unusable:
             end = make_skipped_failure(step, now)
         elif again is not None and same:
             end = again
         else:
             continue
-        refused.add(step.name)
+        unusable.add(step.name)
         now = replace(now, failures=(*now.failures, end))
     return now.failures
 

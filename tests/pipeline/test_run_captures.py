@@ -16,9 +16,10 @@ from modelc.capture.size_constraints import NarrowError
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
+from modelc.core.grammar import parse_input
 from modelc.core.kinds import Capture, ReasonCode
-from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
+from modelc.core.signature import merge_inputs
 from modelc.pipeline import build_step
 from modelc.pipeline.attempt import Recipe
 from modelc.pipeline.build_step import _StepAttempts
@@ -26,6 +27,8 @@ from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_context import Parent, RunMemory, StepWork
 from modelc.pipeline.run_order import run
 from modelc.sample_models import gate
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
+from modelc.validators.feeds import draw_feeds
 
 from ..reasons import reason_codes
 
@@ -38,33 +41,19 @@ def line_of_the_branch() -> int:
     return 1 + next(at for at, text in enumerate(lines) if "if x.mean() > 0" in text)
 
 
-@pytest.fixture
-def auto(order: Orders) -> Manifest:
-    return run(order("torchscript"))
-
-
-def test_auto_rejects_the_trace_and_keeps_the_script(auto: Manifest) -> None:
-    (artifact,) = auto.artifacts
-    assert artifact.capture == "script"
-    assert [(a.capture, a.outcome) for a in artifact.attempts] == [
-        ("trace", "failed"),
-        ("script", "passed"),
-    ]
-    assert auto.exit_code == 0
-
-
-def test_the_reason_of_the_rejected_trace_names_its_branch(auto: Manifest) -> None:
-    reason = auto.artifacts[0].attempts[0].reason
-    assert f"gate.py:{line_of_the_branch()}" in reason
-
-
-def test_the_script_is_right_for_both_outcomes(order: Orders) -> None:
-    from modelc.core.grammar import parse_input
-    from modelc.core.signature import merge_inputs
-    from modelc.validators.edge_case_feeds import draw_edge_case_feeds
-    from modelc.validators.feeds import draw_feeds
-
-    found = run(order("torchscript"))
+def test_auto_rejects_the_trace_and_keeps_the_script(order: Orders, tmp_path: Path) -> None:
+    events: list[Event] = []
+    found = run(order("torchscript"), events.append)
+    (artifact,) = found.artifacts
+    assert (artifact.capture, found.exit_code) == ("script", 0)
+    trace, script = artifact.attempts
+    assert (trace.capture, trace.outcome) == ("trace", "failed")
+    assert f"gate.py:{line_of_the_branch()}" in trace.reason
+    assert (script.capture, script.outcome) == ("script", "passed")
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    assert any("trace" in note and "gate.py" in note for note in notes)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"logs", "manifest.json", "model.torchscript.pt", "worst"}
     signature = merge_inputs([parse_input(text) for text in gate.SIGNATURE], {})
     feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     assert {bool(feed.arrays["x"].mean() > 0) for feed in feeds} == {True, False}
@@ -72,49 +61,22 @@ def test_the_script_is_right_for_both_outcomes(order: Orders) -> None:
     assert all(output.passed for output in found.verdicts[0].outputs)
 
 
-def test_no_file_of_the_failed_attempt_is_left(auto: Manifest, tmp_path: Path) -> None:
-    assert auto.passed
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"logs", "manifest.json", "model.torchscript.pt", "worst"}
-
-
-@pytest.fixture
-def forced(order: Orders) -> Manifest:
-    return run(order("torchscript", capture=Capture.TRACE))
-
-
-def test_a_forced_trace_of_a_branch_fails_with_one(forced: Manifest) -> None:
-    assert forced.exit_code == 1
-    assert not forced.passed
-
-
-def test_a_failed_artifact_is_in_rejected_and_nowhere_else(
-    forced: Manifest, tmp_path: Path
+def test_a_requested_trace_of_a_branch_is_rejected_with_its_line(
+    order: Orders, tmp_path: Path
 ) -> None:
-    (artifact,) = forced.artifacts
+    forced = run(order("torchscript", capture=Capture.TRACE))
+    assert (forced.passed, forced.exit_code) == (False, 1)
+    (artifact,), (verdict,) = forced.artifacts, forced.verdicts
     assert artifact.rejected
     assert artifact.files[0].name == "rejected/model.torchscript.pt"
     found = [p.relative_to(tmp_path / "out") for p in tmp_path.rglob("*.pt")]
     assert found == [Path("rejected/model.torchscript.pt")]
-
-
-def test_the_reason_names_a_feed_of_the_other_outcome_and_the_line(forced: Manifest) -> None:
-    (verdict,) = forced.verdicts
     wrong = {output.feed for output in verdict.outputs if not output.passed}
-    feeds = verdict.reason.partition("other branch: ")[2]
-    assert wrong
-    shown, _, more = feeds.strip(" );").partition(" and ")
+    shown, _, more = verdict.reason.partition("other branch: ")[2].strip(" );").partition(" and ")
     named = {feed.strip() for feed in shown.split(",")}
     assert named <= wrong
     assert len(named) + int(more.split()[0]) == len(wrong)
     assert f"gate.py:{line_of_the_branch()}" in verdict.reason
-
-
-def test_the_note_to_the_terminal_names_the_failed_attempt(order: Orders) -> None:
-    told: list[Event] = []
-    run(order("torchscript"), told.append)
-    notes = [event.text for event in told if isinstance(event, Noted)]
-    assert any("trace failed" in note and "gate.py" in note for note in notes)
 
 
 def test_a_redundant_capture_is_reported_and_not_recorded(order: Orders, fake: Fakes) -> None:

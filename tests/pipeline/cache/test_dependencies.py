@@ -15,6 +15,7 @@ from modelc.pipeline.cache.dependencies import (
     ABSENT,
     UNSURE,
     ReadLog,
+    ReadTracker,
     check_declared_entries,
     find_unmet_dependency,
     merge_dependencies,
@@ -27,9 +28,9 @@ from ...reasons import has_code
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from modelc.pipeline.cache.dependencies import track_reads
+from modelc.pipeline.cache.dependencies import ReadTracker, track_reads
 root = Path.cwd()
-with track_reads(root, keyed=[root / "weights.bin"], ours=[root / "out"]) as tracker:
+with track_reads(ReadTracker(root, keyed=[root / "weights.bin"], ours=[root / "out"])) as tracker:
     sys.path.insert(0, str(root))
     {code}
     needs = tracker.needs()
@@ -145,15 +146,15 @@ def test_a_file_that_changed_between_two_reads_is_unsure(project: Path) -> None:
 
 
 def test_a_later_run_of_the_process_depends_on_what_an_earlier_one_read(project: Path) -> None:
-    with track_reads(project):
+    with track_reads(ReadTracker(project)):
         (project / "cfg.json").read_text()
-    with track_reads(project) as tracker:
+    with track_reads(ReadTracker(project)) as tracker:
         assert "cfg.json" in tracker.needs().files
 
 
 @pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
 def test_declared_files_are_dependencies_with_their_names(project: Path, entry: str) -> None:
-    with track_reads(project, declared=[entry], read=ReadLog()) as tracker:
+    with track_reads(ReadTracker(project, declared=[entry], read=ReadLog())) as tracker:
         needs = Dependencies(declared=tracker.needs().declared)
     assert unmet(needs, project) == ""
     (project / "data" / "2.txt").write_text("")
@@ -168,7 +169,7 @@ def test_a_declared_variable_is_a_dependency(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WIDTH", "3")
-    with track_reads(project, declared=["env:WIDTH"], read=ReadLog()) as tracker:
+    with track_reads(ReadTracker(project, declared=["env:WIDTH"], read=ReadLog())) as tracker:
         needs = Dependencies(declared=tracker.needs().declared)
     assert unmet(needs, project) == ""
     monkeypatch.setenv("WIDTH", "4")
