@@ -144,7 +144,7 @@ class Killing:
         raw = read_manifest(self.out) if self.out.exists() else None
         self._check_right(raw, where)
         if (self.out / COMMIT_FOLDER).is_dir():
-            self.counts.found["a commit to finish"] += 1
+            self.counts.found["unfinished commit"] += 1
         if raw is not None or (self.out / COMMIT_FOLDER).is_dir():
             manifest = load_manifest(self.out)
             self._hold(
@@ -217,9 +217,7 @@ class Killing:
 
     def every_change(self, *, again: bool) -> None:
         """One kill before each change that a run makes; `again` over artifacts that stand there."""
-        kind = (
-            "before each change, over proven artifacts" if again else "before each change, afresh"
-        )
+        kind = "rebuild" if again else "first build"
         for number in range(10_000):
             shutil.rmtree(self.out, ignore_errors=True)
             if again and self.whole(self.changed) != 0:

@@ -223,6 +223,7 @@ def _find_attribute(module: ModuleType, path: str, asked: str) -> object:
                 hint=f"did you mean {' or '.join(near)}?"
                 if near
                 else f"name a function or class of {place}",
+                code=ErrorCode.NOT_FOUND,
             )
         found = getattr(found, part)
     return found

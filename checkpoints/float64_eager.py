@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding
 from ..core.errors import first_line
+from ..core.records import size_text
 from ..core.torch_tools import intercept_calls, intercept_operators, to_array
 from .module_outputs import split_outputs
 
@@ -69,7 +70,7 @@ def _check_memory(needed: int) -> None:
     free = _free_memory()
     if free is not None and needed > _MEMORY_SHARE * free:
         raise Float64Error(
-            f"its weights need {needed / 1e9:.1f} GB in float64, {free / 1e9:.1f} GB are free"
+            f"its weights require {size_text(needed)} in float64, {size_text(free)} are free"
         )
 
 

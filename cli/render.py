@@ -15,6 +15,7 @@ from rich.markup import escape
 from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
+from ..core.records import size_text
 from ..core.verdict import OutputVerdict, State, Verdict
 from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
@@ -26,7 +27,7 @@ from ..pipeline.provenance.artifact_checks import (
     Verification,
 )
 from ..reports.result_rows import sensitivity_lines
-from ..reports.text_format import count_text, figure_text, readable_dim, size_text
+from ..reports.text_format import count_text, figure_text, readable_dim
 from .console import STATE_MARKS, fit_table, new_table, print_line, result_console
 
 if TYPE_CHECKING:

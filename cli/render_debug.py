@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
-from ..reports.text_format import figure_text, size_text
+from ..core.records import size_text
+from ..reports.text_format import figure_text
 from .console import new_table, print_line, result_console
 from .render_setup import print_warnings
 

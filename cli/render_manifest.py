@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ..core.kinds import TRACES, Precision
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
+from ..core.records import Artifact, CalibrationRecord, Coverage, Latency, size_text
 from ..core.verdict import State, Verdict
 from ..pipeline.size_probe import describe_narrowed_values
 from ..pipeline.trial_choice import CHOICE_RULE
@@ -24,7 +24,7 @@ from ..reports.result_rows import (
     sqnr_text,
 )
 from ..reports.summary import list_notes, list_sample_findings, list_shared_warnings, random_warning
-from ..reports.text_format import count_text, figure_text, has_size_symbols, size_text
+from ..reports.text_format import count_text, figure_text, has_size_symbols
 from .console import STATE_MARKS, fit_table, new_table, print_line, print_lines, result_console
 from .render_accuracy import show_accuracy, show_tradeoffs
 

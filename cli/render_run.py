@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.manifest import Manifest
+from ..core.records import size_text
 from ..pipeline.manifest_file import encode_json
 from ..projects.project_faults import key_hint
 from ..projects.project_records import (
@@ -21,7 +22,7 @@ from ..projects.project_records import (
 from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
 from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
-from ..reports.text_format import count_text, figure_text, size_text
+from ..reports.text_format import count_text, figure_text
 from .console import (
     new_table,
     print_line,

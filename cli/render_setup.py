@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.installation import Buildable, Check, CheckState, Diagnosis
+from ..core.records import size_text
 from ..projects.model_orders import plan_project
 from ..projects.project_records import KeyPath, Setting, SettingLayer, Settings, Value
 from ..projects.project_template import NewProject
 from ..projects.setting_layers import Overrides
-from ..reports.text_format import count_text, size_text
+from ..reports.text_format import count_text
 from .console import error_console, new_table, print_line, result_console, show_json
 
 if TYPE_CHECKING:

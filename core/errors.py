@@ -1,4 +1,4 @@
-"""The errors that users see, by the party who can act; errors of names and of the system."""
+"""The errors that users see, by the party who can act; texts of names and of the system."""
 
 from __future__ import annotations
 
@@ -266,6 +266,12 @@ def unknown_name_error(noun: str, name: str, names: Sequence[str]) -> UsageError
     near = nearest_names(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
     return UsageError(f"unknown {noun} {name!r}", hint=hint, code=ErrorCode.UNKNOWN_NAME)
+
+
+def join_some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Join the first `most` texts, and count the others: `a, b and 3 more`."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{separator.join(texts[:most])}{more}"
 
 
 _MAX_PATH_SHOWN = 120  # characters of a path

@@ -207,6 +207,16 @@ class Artifact:
         return sum(file.size for file in self.files if file.role not in ("debug", "samples"))
 
 
+def size_text(size: float) -> str:
+    """Format bytes in powers of 1000, as `12.3 MB`."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if abs(amount) < 1000:  # noqa: PLR2004 - of SI units
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.2f} GB"
+
+
 _BLOCK = 1 << 20
 
 

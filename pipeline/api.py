@@ -8,7 +8,7 @@ from pathlib import Path
 from ..calibration.calibration_options import CalibrationOptions, LabelledOptions
 from ..converters.registry import TARGETS
 from ..core.contract import Readiness, Target
-from ..core.errors import Hint, ModelcError, Option, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.events import Tell, ignore_events
 from ..core.findings import Localisation
 from ..core.kinds import Capture, Precision
@@ -18,6 +18,7 @@ from .debug.localise_file import DebugOptions, localise_file
 from .debug.locate_layer import DEFAULT_MEMORY
 from .inspection import inspect, inspect_checkpoint
 from .limit_text import Measuring
+from .option_values import parse_precision
 from .order import Judging, Lowering, Order, Source, Wanted
 from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
 from .recorded_run import Moved
@@ -75,7 +76,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         precision: what to judge a single file as; None is the recorded one, or fp32.
         judging: what is not given in it is as recorded, or the default.
         settings: options that only one format has, as text.
-        measuring: what to measure on labelled data; of a single file told in its verdict's notes.
+        measuring: what to measure on labelled data; of a single file in its verdict's notes.
         replay: a feed as .npz to judge a single file on among the others.
         tell: listens to progress.
 
@@ -84,13 +85,12 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     """
     place = Path(path)
     if not place.is_dir():
-        known = None if precision is None else _parse_precision(precision)
         return validate_file(
             place,
             against,
             tell,
             judging=judging,
-            precision=known,
+            precision=None if precision is None else parse_precision(precision),
             moved=moved,
             settings=settings,
             replay=None if replay is None else Path(replay),
@@ -98,15 +98,17 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         )
     if replay is not None:
         raise UsageError(
-            f"--replay is for one model file, and {place} is a folder",
+            f"--replay requires a model file, and {place} is a folder",
             hint=f"give the file: modelc validate {place}/model.onnx --replay {replay}",
             option="replay",
+            code=ErrorCode.NO_EFFECT,
         )
     if against is not None or precision is not None:
         raise UsageError(
-            f"{place} is a folder, judged against what its manifest says",
+            f"{place} is a folder: its eager reference and precisions are those of its manifest",
             hint=Hint("give a model file, or leave out --against and ", Option("precision")),
             option="precision",
+            code=ErrorCode.NO_EFFECT,
         )
     return validate_folder(
         place, tell, moved=moved, judging=judging, settings=settings, measuring=measuring
@@ -159,16 +161,9 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
         tell,
         looking=DebugOptions(feed=feed, memory=memory, out=None if out is None else Path(out)),
         judging=judging,
-        precision=None if precision is None else _parse_precision(precision),
+        precision=None if precision is None else parse_precision(precision),
         moved=moved,
     )
-
-
-def _parse_precision(text: str) -> Precision:
-    known = [precision.value for precision in Precision]
-    if text not in known:
-        raise unknown_name_error("precision", text, known)
-    return Precision(text)
 
 
 def targets() -> tuple[tuple[Target, Readiness], ...]:

@@ -63,23 +63,22 @@ class _StepAttempts:
     attempts: list[Attempt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     errors: list[ModelcError] = field(default_factory=list)
-    _refused: list[Recipe] = field(default_factory=list)
-    _told: set[tuple[str, str]] = field(default_factory=set)  # recipe names and reasons
+    _failed: list[Recipe] = field(default_factory=list)
+    _reported: set[tuple[str, str]] = field(default_factory=set)  # recipe names and reasons
 
-    @property
-    def refused(self) -> list[tuple[Recipe, ModelcError]]:
-        """Recipes that gave no artifact, with their errors."""
-        return list(zip(self._refused, self.errors, strict=True))
+    def rejections(self) -> list[tuple[Recipe, ModelcError]]:
+        """Return the recipes that gave no artifact, with their errors."""
+        return list(zip(self._failed, self.errors, strict=True))
 
-    def holds(self) -> bool:
+    def has_passed(self) -> bool:
         """Return whether a trial passed."""
         return any(trial.verdict.passed for trial in self.trials)
 
     def evidence(self, errors: int = 0, trials: int = 0) -> RefusalEvidence:
         """Return the evidence, skipping the first `errors` errors and `trials` trials."""
-        refused = map(evidence_in_error, self.errors[errors:])
+        rejected = map(evidence_in_error, self.errors[errors:])
         judged = (evidence_in_verdict(t.verdict, t.frozen or ()) for t in self.trials[trials:])
-        return join_evidence((*refused, *judged))
+        return join_evidence((*rejected, *judged))
 
     def all_of(self, recipes: Iterable[Recipe], work: StepWork) -> None:
         """Try captures until one passes, or all quantizers."""
@@ -92,9 +91,9 @@ class _StepAttempts:
                 trial = try_recipe(work, recipe, met=self._of(recipe))
             except (ConversionError, RunnerError) as error:
                 if is_redundant(error) and len(self.step.captures) > 1:
-                    self._tell(recipe, "left out", error.message, progress)
+                    self._report(recipe, "skipped", error.message, progress)
                     continue
-                self._refused.append(recipe)
+                self._failed.append(recipe)
                 self.errors.append(error)
                 self.attempts.append(_record_refusal(recipe, error, began))
                 self._note_skipped(recipe, error.message, progress)
@@ -110,12 +109,12 @@ class _StepAttempts:
         """Report an attempt that did not pass."""
         attempt = self.attempts[-1]
         if recipe != Recipe() and attempt.outcome != "passed":
-            self._tell(recipe, attempt.outcome, reason, progress)
+            self._report(recipe, attempt.outcome, reason, progress)
 
-    def _tell(self, recipe: Recipe, outcome: str, reason: str, progress: Progress) -> None:
-        """Print one line on a recipe without a usable artifact; print each reason once."""
-        known = (recipe.name, reason) in self._told
-        self._told.add((recipe.name, reason))
+    def _report(self, recipe: Recipe, outcome: str, reason: str, progress: Progress) -> None:
+        """Report a recipe without a usable artifact in one line; each reason once."""
+        known = (recipe.name, reason) in self._reported
+        self._reported.add((recipe.name, reason))
         names = [name for name in recipe.rewrites if not name.startswith(PATCH)]
         copy = f"with {', '.join(names)}: " if names else ""
         why = " as before" if known else f": {reason}"
@@ -123,8 +122,7 @@ class _StepAttempts:
 
     def _of(self, recipe: Recipe) -> list[ModelcError]:
         """Return the earlier errors on the recipe's copy of the model."""
-        refused = zip(self._refused, self.errors, strict=True)
-        return [error for other, error in refused if other.rewrites == recipe.rewrites]
+        return [error for other, error in self.rejections() if other.rewrites == recipe.rewrites]
 
 
 def build_step(work: StepWork) -> StepResult:
@@ -138,7 +136,7 @@ def build_step(work: StepWork) -> StepResult:
     work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
     step, run = work.step, work.run
     tried = _try_all(work)
-    if step.captures and not tried.holds():
+    if step.captures and not tried.has_passed():
         _try_narrower_domains(tried, work)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
@@ -178,7 +176,7 @@ def build_above_one(work: StepWork) -> StepResult | None:
     clock, tried = Clock(), _StepAttempts(step=step)
     for inputs in domains_above_one(run.eager.signature):
         tried.all_of(recipes_for(step), _in_domain(work, inputs))
-        if tried.holds():
+        if tried.has_passed():
             run.workspace.folder.forget()
             best = choose_trial(tried.trials)
             artifact, verdict = settle_trial(work, best)
@@ -195,7 +193,7 @@ def _try_all(work: StepWork) -> _StepAttempts:
     step, run = work.step, work.run
     tried = _StepAttempts(step=step)
     tried.all_of(recipes_for(step, _user_patches(run.order)), work)
-    if not step.captures or tried.holds():
+    if not step.captures or tried.has_passed():
         return tried
     sets = (*run.memory.held, *suggest_rewrites(run.eager.model, tried.evidence()))
     for names in dict.fromkeys(sets):  # sets that passed for another format come first
@@ -243,7 +241,7 @@ def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
                 f"{tried.step.name}: {recipe.name} in the smaller domain {narrowed}"
             )
             tried.all_of([recipe], within)
-            if tried.holds():
+            if tried.has_passed():
                 return
             again: list[ModelcError | Trial] = [*tried.errors[before[0] :]]
             again += tried.trials[before[1] :]
@@ -252,14 +250,14 @@ def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
 
 def _iter_intervals(tried: _StepAttempts, work: StepWork) -> Iterator[tuple[Recipe, SizeInterval]]:
     """Yield each recipe that is valid in a part of the domain, by its error or by running it."""
-    for recipe, error in tried.refused:
+    for recipe, error in tried.rejections():
         interval = parse_interval(error, work.run.eager.signature)
         if interval is not None:
             yield recipe, interval
     for number, trial in enumerate(tried.trials):
         interval = _find_valid_interval(trial, work)
         if interval is not None:
-            note = f"right where {interval}, as running it shows: accept that domain with --narrow"
+            note = f"correct where {interval}, by running it: accept that domain with --narrow"
             tried.trials[number] = trial.plus(Ruling(notes=(note,)))
             yield trial.recipe, interval
 
@@ -306,7 +304,7 @@ def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) 
             return ()
         before = len(tried.errors), len(tried.trials)
         tried.all_of(recipes_for(tried.step, (*patches, *names)), work)
-        if tried.holds():
+        if tried.has_passed():
             return names
         more = match_rewrites(run.eager.model, tried.evidence(*before), exclude=names)
         names = (*names, *more) if more else ()

@@ -1,4 +1,4 @@
-"""`modelc doctor`: what this environment can build, what it lacks, what in it is broken."""
+"""`modelc doctor`: what this environment can build, what is missing and what is broken."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..converters.quantizers.quantizer_registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
 from ..core.installation import DISTRIBUTION, Buildable, Check, CheckState, Diagnosis
+from ..core.records import size_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 _PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout
@@ -32,9 +33,9 @@ _BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "bf16": "BF16"}
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Everything that the doctor looks at. `folders` are where files are written, by name.
+    """Everything that the doctor checks. `folders` are where files are written, by name.
 
-    `cpu` is the text of Linux's /proc/cpuinfo, empty elsewhere; `own` is what modelc requires.
+    `cpu` is the text of Linux's /proc/cpuinfo, empty elsewhere; `own` are modelc's requirements.
     """
 
     host: LibraryHost
@@ -54,7 +55,7 @@ def collect_surroundings(folders: Mapping[str, Path]) -> Surroundings:
 
 
 def own_requirements(name: str = DISTRIBUTION, source: Path = _PYPROJECT) -> tuple[str, ...]:
-    """What modelc requires, as its metadata says; from a checkout, as its pyproject.toml does."""
+    """Modelc's requirements, from its metadata or, in a checkout, from its pyproject.toml."""
     try:
         return tuple(metadata.requires(name) or ())
     except metadata.PackageNotFoundError:
@@ -69,10 +70,12 @@ def examine(
     targets: Sequence[Target] = TARGETS,
     quantizers: Sequence[Quantizer] = QUANTIZERS,
 ) -> Diagnosis:
-    """Look at everything; libraries are asked in processes of their own, so none can crash us."""
+    """Check everything; libraries are imported in child processes, as they may crash."""
+    system = " ".join(filter(None, (platform.system(), platform.release(), platform.machine())))
+    versions = f"modelc {__version__}, Python {platform.python_version()}, {system}"
     return Diagnosis(
         checks=(
-            _check_python(),
+            Check(name="modelc", state=CheckState.OK, told=versions),
             _check_cpu(found.cpu),
             *(_check_free_space(name, folder) for name, folder in found.folders.items()),
             *check_libraries(found.host),
@@ -94,25 +97,20 @@ def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> B
     )
 
 
-def _check_python() -> Check:
-    system = " ".join(filter(None, (platform.system(), platform.release(), platform.machine())))
-    told = f"modelc {__version__}, Python {platform.python_version()}, {system}"
-    return Check(name="modelc", state=CheckState.OK, told=told)
-
-
 def _check_cpu(text: str) -> Check:
-    """Whether INT8 has instructions of its own here; without, it is seldom faster than FP32."""
+    """Check for INT8 instructions; without them, INT8 is seldom faster than FP32."""
     flags = set((_cpuinfo_value(text, "flags") or _cpuinfo_value(text, "Features")).split())
     name = _cpuinfo_value(text, "model name") or platform.machine()
     if not flags:
-        return Check(name="CPU", state=CheckState.OK, told=f"{name}; its features are not told")
-    int8 = [told for flag, told in _INT8_FLAGS.items() if flag in flags]
-    bf16 = [told for flag, told in _BF16_FLAGS.items() if flag in flags]
-    told = f"{name}; INT8 by {', '.join(int8) or 'none'}; BF16 by {', '.join(bf16) or 'none'}"
-    if int8:
-        return Check(name="CPU", state=CheckState.OK, told=told)
-    mend = "measure INT8 where it is to run; a CPU with VNNI or AMX shows its gain"
-    return Check(name="CPU", state=CheckState.WARN, told=told, mend=mend)
+        return Check(name="CPU", state=CheckState.OK, told=f"{name}; its features are unknown")
+    int8 = [feature for flag, feature in _INT8_FLAGS.items() if flag in flags]
+    bf16 = [feature for flag, feature in _BF16_FLAGS.items() if flag in flags]
+    return Check(
+        name="CPU",
+        state=CheckState.OK if int8 else CheckState.WARN,
+        told=f"{name}; INT8 by {', '.join(int8) or 'none'}; BF16 by {', '.join(bf16) or 'none'}",
+        mend="" if int8 else "measure INT8 where it will run, on a CPU with VNNI or AMX",
+    )
 
 
 def _cpuinfo_value(text: str, key: str) -> str:
@@ -122,11 +120,13 @@ def _cpuinfo_value(text: str, key: str) -> str:
 
 
 def _check_free_space(name: str, folder: Path) -> Check:
-    """Free space where files are written; of the nearest folder that there is."""
+    """Check the free space where files are written, in the nearest folder that exists."""
     place = next((one for one in (folder, *folder.parents) if one.is_dir()), Path.cwd())
     free = shutil.disk_usage(place).free
-    told = f"{free / 10**9:.1f} GB free in {folder}"
-    if free >= _MIN_FREE_SPACE:
-        return Check(name=f"{name} space", state=CheckState.OK, told=told)
-    mend = "make room, or work in another folder"
-    return Check(name=f"{name} space", state=CheckState.WARN, told=told, mend=mend)
+    scarce = free < _MIN_FREE_SPACE
+    return Check(
+        name=f"{name} space",
+        state=CheckState.WARN if scarce else CheckState.OK,
+        told=f"{size_text(free)} free in {folder}",
+        mend="free space, or work in another folder" if scarce else "",
+    )

@@ -34,7 +34,7 @@ def finish_pending(
     tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
-    begun: Callable[[Manifest], object] | None = None,
+    on_start: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
     """Carry out the pending steps of an output folder.
 
@@ -42,7 +42,7 @@ def finish_pending(
         asked: the folder, and what is said of it today.
         tell: listens to progress.
         targets: the table of formats.
-        begun: is given the record that the run begins with, before its first step.
+        on_start: receives the initial manifest before the first step.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
@@ -69,8 +69,8 @@ def finish_pending(
         eager = run.open_eager(checkpoint, progress)
         done = update_branches(manifest, eager, run.judging.accept, progress)
         done = _resume_pending(done, plan, asked.resume)
-        if begun is not None:
-            begun(done)
+        if on_start is not None:
+            on_start(done)
         context = RunContext(
             order=order,
             eager=eager,

@@ -24,8 +24,9 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
     kind = weights_kind(place)
     if not kind:
         raise UsageError(
-            f"{place} is no checkpoint of weights",
+            f"{place} is not a weights file",
             hint="give a file that torch.save or safetensors wrote",
+            code=ErrorCode.NOT_A_CHECKPOINT,
         )
     return CheckpointContents(
         kind=kind, size=place.stat().st_size, sets=describe_weight_sets(place)
@@ -69,7 +70,7 @@ def _inspect_model(place: Path, target: Target) -> Inspection:
     except ModelcError as error:
         if not error.advice.names_log:
             raise
-        hint = Hint("it is damaged, or made by another version of its library: make it again")
+        hint = Hint("export it again: it is damaged, or of another version of its library")
         raise error.at(error.place, hint=hint) from error
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 
 from ..calibration.calibration_options import LabelledOptions
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
+from ..core.verdict import Limits
 
-LIMIT_FIELDS = {
-    "atol": "atol",
-    "rtol": "rtol",
-    "min-sqnr": "min_sqnr",
-    "floor-factor": "floor_factor",
-    "min-cosine": "min_cosine",
-    "min-agreement": "min_agreement",
-}
+LIMIT_FIELDS = {one.name.replace("_", "-"): one.name for one in fields(Limits)}
 
 
 def parse_limits(text: str) -> tuple[str, dict[str, float]]:
@@ -33,6 +27,7 @@ def parse_limits(text: str) -> tuple[str, dict[str, float]]:
                 f"--tolerance {text}: {part!r} is not KEY=VALUE",
                 hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
                 option="tolerance",
+                code=ErrorCode.INVALID_VALUE,
             )
         values[limit_field(key.strip())] = parse_limit_number(value.strip(), f"--tolerance {text}")
     return head, values
@@ -60,7 +55,9 @@ def parse_limit_number(value: object, where: str) -> float:
         return float(given)
     except (ValueError, OverflowError):  # an integer of 400 digits in a file
         hint = "write it as 60 or 1e-3"
-        raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None
+        raise UsageError(
+            f"{where}: {value!r} is not a number", hint=hint, code=ErrorCode.INVALID_VALUE
+        ) from None
 
 
 DEFAULT_METRIC = "top1"
@@ -83,11 +80,7 @@ class Measuring:
 
     def __post_init__(self) -> None:
         if self.max_drop is not None and not 0 <= self.max_drop < float("inf"):
-            raise UsageError(
-                f"--max-drop {self.max_drop} is no limit",
-                hint="for example 0.5%",
-                option="max-drop",
-            )
+            raise _drop_error(f"must be 0 or more, not {self.max_drop}")
 
     def summary(self) -> dict[str, str]:
         """Return the fields that the manifest records."""
@@ -110,19 +103,17 @@ def parse_drop(text: str) -> float:
     try:
         value = Decimal(plain)
     except InvalidOperation as error:
-        raise UsageError(
-            f"--max-drop {text!r} is no number", hint="write 0.5% or 0.005", option="max-drop"
-        ) from error
+        raise _drop_error(f"{text!r} is not a number") from error
     if not value.is_finite() or value < 0:
-        raise UsageError(
-            f"--max-drop {text} is no limit", hint="write 0.5% or 0.005", option="max-drop"
-        )
+        raise _drop_error(f"must be 0 or more, not {text}")
     if percent:
         return float(value / 100)
     if value > _PLAIN_LIMIT:
-        raise UsageError(
-            f"--max-drop {text} would be {float(value * 100):g} %: that is hardly meant",
-            hint=f"write {plain}% where you mean {plain} of a hundred",
-            option="max-drop",
-        )
+        share = f"{float(value * 100):g} %"
+        raise _drop_error(f"{text} is ambiguous: it would be {share}", f"write {plain}%")
     return float(value)
+
+
+def _drop_error(problem: str, hint: str = "write 0.5% or 0.005") -> UsageError:
+    text = f"--max-drop {problem}"
+    return UsageError(text, hint=hint, option="max-drop", code=ErrorCode.INVALID_VALUE)

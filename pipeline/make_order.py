@@ -13,7 +13,6 @@ from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import Precision
 from ..core.verdict import Limits
-from .branch_coverage import accept_recorded
 from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
 from .option_spec import Given, field_values, read_record, specs_of
@@ -28,7 +27,8 @@ from .option_table import (
     SourceOptions,
 )
 from .order import Judging, Lowering, Order, Source, Wanted
-from .recorded_run import Moved, record_beside, source_from_record
+from .recorded_run import Moved, record_beside
+from .reopen import find_recorded_run
 
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
@@ -78,7 +78,10 @@ def choose_precision(options: ArtifactOptions) -> Precision:
     asked = [precision for precision, given in flags.items() if given]
     if len(asked) > 1:
         text = " and ".join(f"--{precision}" for precision in asked)
-        raise UsageError(f"{text} ask for two precisions", hint="give one, and run twice for both")
+        raise UsageError(
+            f"{text} exclude each other", hint="give one, and run twice for both",
+            option=str(asked[0]), code=ErrorCode.UNSUPPORTED,
+        )  # fmt: skip
     return asked[0] if asked else Precision.FP32
 
 
@@ -204,26 +207,31 @@ def make_settings(given: Given) -> dict[str, str]:
 
 
 def build_order(path: Path, order: Order) -> Order:
-    """What to carry out for `modelc build-...`.
+    """The order of `modelc build-...`, with what the manifest beside `path` records.
 
     Args:
-        path: a checkpoint, or a model that the wanted artifact is made from, at once or by way
-            of others.
-        order: as the command line says it; its source's checkpoint is `path` itself where no
-            other was named.
+        path: a checkpoint, or a model that the wanted artifact is made from, directly or not.
+        order: as the command line gives it; its source's checkpoint is `path` itself where no
+            other is given.
 
     Raises:
-        UsageError: `path` is a converted model and nothing says what eager is.
+        UsageError: `path` is a converted model whose eager reference is unknown.
     """
-    if not _is_parent_model(path, order.wanted[0]):
+    origins = {target.NAME: target.SUFFIX for target in _iter_origins(order.wanted[0])}
+    is_origin = path.is_file() and path.name.endswith(tuple(origins.values()))
+    if not is_origin or target_for(path).NAME not in origins:
         return order
     beside = record_beside(path)
     if order.source.checkpoint != path:
-        precision = _assume_precision(path) if beside is None else beside[1].precision
+        if beside is not None:
+            precision = beside[1].precision
+        else:
+            quantized = target_for(path).inspect(path).quantized
+            precision = Precision.INT8 if quantized else Precision.FP32
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
         raise UsageError(
-            f"no manifest beside {path} knows it, so there is no eager reference to prove against",
+            f"{path} is in no manifest beside it, so its eager reference is unknown",
             hint=Hint(
                 "add --against CHECKPOINT ",
                 Option("model", "PKG.MOD:FACTORY"),
@@ -235,28 +243,15 @@ def build_order(path: Path, order: Order) -> Order:
         )
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)
+    run = find_recorded_run(manifest, path.parent, moved, order.judging)
     return replace(
         order,
-        source=source_from_record(manifest, path.parent, moved),
+        source=run.source,
         parent=path,
         parent_precision=artifact.precision,
         signature=manifest.signature,
-        judging=accept_recorded(order.judging, manifest),
+        judging=run.judging,
     )
-
-
-def _assume_precision(path: Path) -> Precision:
-    """INT8 where the model is quantized already; else it is taken for full precision."""
-    quantized = target_for(path).inspect(path).quantized
-    return Precision.INT8 if quantized else Precision.FP32
-
-
-def _is_parent_model(path: Path, wanted: Wanted) -> bool:
-    """Whether the path is a model that `wanted` can start from, not a checkpoint."""
-    origins = {target.NAME: target for target in _iter_origins(wanted)}
-    if not path.is_file() or not any(path.name.endswith(t.SUFFIX) for t in origins.values()):
-        return False
-    return target_for(path).NAME in origins
 
 
 def _iter_origins(wanted: Wanted) -> Iterator[Target]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,68 +33,43 @@ def read_manifest_file(path: Path) -> Manifest:
     """The manifest in a file of any name, as `report.json` is.
 
     Raises:
-        UsageError: it cannot be read, is not a manifest of this schema version, has paths that lead
-            out of its folder or are none, or an artifact that is of no file.
+        UsageError: it cannot be read, is not a manifest of this schema version, has invalid paths
+            or paths that lead out of its folder, or an artifact without a file.
     """
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}", hint=_input_hint(path)
-        ) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=_input_hint(path)) from error
     return decode_manifest(raw, path)
 
 
 def decode_manifest(raw: bytes, path: Path) -> Manifest:
-    """The manifest that was read from `path`; what is wrong with it is said of that.
+    """The manifest that was read from `path`.
 
     Raises:
-        UsageError: as `manifest_in`.
+        UsageError: as `read_manifest_file`.
     """
     import msgspec
 
-    hint = _input_hint(path)
+    def invalid(text: str, code: ErrorCode = ErrorCode.INVALID_MANIFEST) -> UsageError:
+        return UsageError(f"{path} {text}", hint=_input_hint(path), code=code)
+
     try:
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
         if version != SCHEMA_VERSION:
-            raise UsageError(
-                f"{path} has schema version {version!r}; this modelc reads {SCHEMA_VERSION}",
-                hint=hint,
-                code=ErrorCode.INVALID_MANIFEST,
-            )
+            raise invalid(f"has schema version {version!r}; this modelc reads {SCHEMA_VERSION}")
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (
-        msgspec.MsgspecError,
-        UnicodeDecodeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
-        raise UsageError(
-            f"{path} is not a manifest: {first_line(error)}",
-            hint=hint,
-            code=ErrorCode.INVALID_MANIFEST,
-        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+        raise invalid(f"is not a manifest: {first_line(error)}") from error
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:
-        raise UsageError(
-            f"{path} names {bare!r} without a file of it",
-            hint=hint,
-            code=ErrorCode.INVALID_MANIFEST,
-        )
+        raise invalid(f"names {bare!r} without a file")
     for name in paths_in(manifest):
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
-            raise UsageError(
-                f"{path} names a file outside its folder: {name}",
-                hint=hint,
-                code=ErrorCode.UNSAFE_PATH,
-            )
+            raise invalid(f"names a file outside its folder: {name}", ErrorCode.UNSAFE_PATH)
         if not all(map(is_file_name, place.parts)):
-            raise UsageError(
-                f"{path} has a name that no file has: {name[:80]!r}",
-                hint=hint,
-                code=ErrorCode.UNSAFE_PATH,
-            )
+            raise invalid(f"has an invalid file name: {name[:80]!r}", ErrorCode.UNSAFE_PATH)
     return manifest
 
 
@@ -103,7 +78,7 @@ def _input_hint(path: Path) -> str:
 
 
 def paths_in(manifest: Manifest) -> Iterator[str]:
-    """All that becomes a path below the folder: names of artifacts and steps do as well."""
+    """Yield everything that becomes a path below the folder, as names of artifacts and steps."""
     yield from (file.name for file in (*manifest.files, *manifest.replaced))
     yield from (artifact.name for artifact in manifest.artifacts)
     yield from (pending.step for pending in manifest.pending)
@@ -115,23 +90,23 @@ def paths_in(manifest: Manifest) -> Iterator[str]:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
-    """Write the manifest, whole or not at all; a signature of the one before goes."""
+    """Write the manifest atomically; remove the signature of the previous one."""
     drop_signature(folder)
     return atomic_write(folder / MANIFEST_FILE, encode_manifest(manifest))
 
 
 def signature_path(record: Path) -> Path:
-    """Where the signature of a record lies."""
+    """The path of the signature of a record."""
     return record.with_name(f"{record.name}.sig")
 
 
 def drop_signature(folder: Path, file: str = MANIFEST_FILE) -> None:
-    """Remove the signature of an earlier record, before another takes its place."""
+    """Remove the signature of a record before another replaces it."""
     signature_path(folder / file).unlink(missing_ok=True)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as it is written: artifacts bound to their verdicts, the whole sealed."""
+    """The manifest as it is written, with artifacts and document sealed."""
     return seal_document(encode_json(replace(bind_manifest(manifest), seal="")))
 
 
@@ -171,7 +146,7 @@ _COMMIT_LIST = "commit.json"
 
 @dataclass(frozen=True, kw_only=True)
 class FileMove:
-    """One file that takes a name; both are relative to the output folder."""
+    """A file and its new name; both are relative to the output folder."""
 
     source: str
     name: str
@@ -179,23 +154,23 @@ class FileMove:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderCommit:
-    """What is carried out: moves in their order, then the manifest, then removals."""
+    """The changes of a commit: moves in their order, then the manifest, then removals."""
 
     moves: tuple[FileMove, ...] = ()
     removals: tuple[str, ...] = ()
 
 
 def commit(folder: Path, staged: Path, manifest: Manifest, changes: FolderCommit) -> None:
-    """Carry out changes to the output folder, all or none of them.
+    """Apply changes to the output folder, all or none of them.
 
     Args:
         folder: the output folder.
-        staged: a folder beside the results; what moves name below `COMMIT` lies in it.
-        manifest: the record that holds afterwards.
+        staged: a folder beside the results, with the files that moves name below `COMMIT_FOLDER`.
+        manifest: the manifest afterwards.
         changes: what to do.
 
     Raises:
-        OSError: the disk does not take it; nothing was changed.
+        OSError: the disk cannot be written; nothing was changed.
     """
     import msgspec
 
@@ -210,17 +185,17 @@ def commit(folder: Path, staged: Path, manifest: Manifest, changes: FolderCommit
 
 
 def finish_commit(folder: Path) -> None:
-    """Finish what a killed run left of a commit, if it left any.
+    """Finish the commit that a killed run left, if there is one.
 
     Raises:
-        UsageError: what is there is no commit of ours.
+        UsageError: it is not a commit of modelc.
     """
     import msgspec
 
     place = folder / COMMIT_FOLDER
     if not place.is_dir():
         return
-    if not (place / _COMMIT_LIST).is_file():  # all was carried out, and only the rest of it is here
+    if not (place / _COMMIT_LIST).is_file():  # all changes were applied
         shutil.rmtree(place)
         return
     try:
@@ -241,21 +216,22 @@ def finish_commit(folder: Path) -> None:
 
 def _invalid_commit(place: Path, why: str) -> UsageError:
     return UsageError(
-        f"{place} is not what modelc leaves: {why}",
+        f"{place} is not a commit of modelc: {why}",
         hint="move it away, or use another folder",
         code=ErrorCode.INVALID_MANIFEST,
     )
 
 
 def _apply_commit(folder: Path, changes: FolderCommit) -> None:
-    """Every part can be done twice: what was moved before is no longer where it came from."""
+    """Apply the changes; each may be applied twice."""
     place = folder / COMMIT_FOLDER
     for move in changes.moves:
         source = folder / move.source
         if source.exists():
             (folder / move.name).parent.mkdir(parents=True, exist_ok=True)
             source.replace(folder / move.name)
-    _flush_files(folder, (move.name for move in changes.moves))
+    for parent in {(folder / move.name).parent for move in changes.moves}:
+        flush_folder(parent)
     if (place / MANIFEST_FILE).exists():
         drop_signature(folder)
         (place / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
@@ -267,13 +243,8 @@ def _apply_commit(folder: Path, changes: FolderCommit) -> None:
     _remove_empty_parents(folder, [*changes.removals, *(move.source for move in changes.moves)])
 
 
-def _flush_files(folder: Path, names: Iterable[str]) -> None:
-    for place in {(folder / name).parent for name in names}:
-        flush_folder(place)
-
-
 def _remove_empty_parents(folder: Path, names: Sequence[str]) -> None:
-    """Remove folders below the output folder that these names were the last in."""
+    """Remove empty folders above these names, below the output folder."""
     parents = {path for name in names for path in PurePosixPath(name).parents if path.parts}
     for parent in sorted(parents, key=lambda path: -len(path.parts)):
         place = folder / parent

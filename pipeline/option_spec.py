@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -202,16 +202,13 @@ def read_record(record: type[Record], values: Given) -> Record:
 def summarize(record: object) -> dict[str, str]:
     """What a manifest keeps of a record's options that change an artifact: text, "" by default."""
     texts = {}
+    defaults = {one.name: one.default for one in fields(type(record))}  # type: ignore[arg-type]
     for one in specs_of(type(record)):
-        value, usual = getattr(record, one.field), _default_of(type(record), one.field)
+        value, default = getattr(record, one.field), defaults[one.field]
         if one.rebuilds:
-            texts[one.name.replace("-", "_")] = "" if value == usual else _as_text(value)
+            is_default = value == ({} if default is MISSING else default)
+            texts[one.name.replace("-", "_")] = "" if is_default else _as_text(value)
     return texts
-
-
-def _default_of(record: type, name: str) -> object:
-    (found,) = (one for one in fields(record) if one.name == name)
-    return {} if callable(found.default_factory) else found.default
 
 
 def _as_text(value: object) -> str:

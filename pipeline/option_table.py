@@ -38,8 +38,8 @@ class SourceOptions:
         Panel.INPUT, commands=On.EAGER | On.INIT, check=val.check_spec, metavar="PKG.MOD:FACTORY")
     model_args: Mapping[str, str] = option(
         {}, "model-arg", "Argument of the factory, typed by its annotation. Repeatable.",
-        Panel.INPUT, commands=On.EAGER | On.INIT, many=True, check=val.check_model_arg,
-        parse=val.parse_model_args, metavar="KEY=VALUE")
+        Panel.INPUT, commands=On.EAGER | On.INIT, many=True, parse=val.parse_model_args,
+        check=lambda text: val.parse_model_args([text]), metavar="KEY=VALUE")
     method: str | None = option(
         None, "method", "Method of the module to convert instead of forward.", Panel.INPUT,
         commands=On.EAGER, metavar="NAME")
@@ -142,9 +142,8 @@ class ConversionOptions:
         "project: files, globs, folders, env:NAME. A change makes its artifacts again.", many=True)
     custom_ops: Mapping[str, str] = option(
         {}, "custom-op", "Function that writes this operator in ONNX. Repeatable.",
-        commands=On.MAKING,
-        many=True, check=val.check_custom_op, parse=val.parse_custom_ops, partial=True,
-        metavar="NS::OP=PKG.MOD:FN")
+        commands=On.MAKING, many=True, check=lambda text: val.parse_custom_ops([text]),
+        parse=val.parse_custom_ops, partial=True, metavar="NS::OP=PKG.MOD:FN")
     runtimes: tuple[str, ...] = option(
         (), "for",
         "Experimental: what the artifact must load in, as onnxruntime==1.20. Repeatable.",
@@ -189,9 +188,9 @@ class JudgingOptions:
         most=MAX_FAULTS, metavar="N")
     accept: tuple[str, ...] = option(
         (), "accept-branch",
-        "Let a capture freeze this branch on tensor data, as gate.py:23, though no feed takes "
-        "its other arm. Repeatable.", commands=On.JUDGING, many=True, check=val.check_branch,
-        metavar="FILE:LINE")
+        "Let a capture freeze this branch on tensor data, as gate.py:23, though no feed "
+        "covers its other outcome. Repeatable.", commands=On.JUDGING, many=True,
+        check=val.check_branch, metavar="FILE:LINE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +206,7 @@ class AccuracyOptions:
         Panel.ACCURACY, commands=On.JUDGING, partial=True, metavar="METRIC")
     max_drop: str | None = option(
         None, "max-drop",
-        "Refuse an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
+        "Reject an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
         "relative for mse.", Panel.ACCURACY, commands=On.JUDGING, kind=ValueKind.DROP,
         check=val.check_drop, metavar="DROP")
     label: str | None = option(
@@ -251,8 +250,8 @@ class LoweringOptions:
     quantizer: str | None = option(
         None, "quantizer",
         "One of onnxruntime, nncf, modelopt; default: all that suit, the best is kept.",
-        Panel.CALIBRATION, commands=On.MAKING, check=val.check_quantizer, parse=val.parse_quantizer,
-        partial=True, metavar="NAME")
+        Panel.CALIBRATION, commands=On.MAKING, check=val.check_quantizer,
+        parse=lambda text: None if text == val.AUTO else text, partial=True, metavar="NAME")
     method: str | None = option(
         None, "calib-method",
         "minmax, entropy, percentile (onnxruntime); max, entropy (modelopt); mixed, "

@@ -1,4 +1,7 @@
-"""Checks and parsers of option values that are text; they import what they need when called."""
+"""Checks and parsers of option values that are text; they import what they need when called.
+
+All raise a UsageError for a text that is not of their form, or for an unknown name.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ..core.errors import Hint, Option, UsageError, unknown_name_error
-from ..core.kinds import Capture
+from ..core.kinds import Capture, Precision
 
 AUTO = "auto"
 CAPTURES = (AUTO, *(one.value for one in Capture))
@@ -15,22 +18,22 @@ _BRANCH_PLACE = re.compile(r".+:[1-9]\d*")
 
 
 def parse_capture(text: str) -> Capture | None:
-    """The capture of this name; None for `auto`.
-
-    Raises:
-        UsageError: there is no such capture.
-    """
+    """The capture of this name; None for `auto`."""
     if text not in CAPTURES:
         raise unknown_name_error("capture", text, CAPTURES)
     return None if text == AUTO else Capture(text)
 
 
-def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
-    """`depth=50`, as a mapping.
+def parse_precision(text: str) -> Precision:
+    """The precision of this name."""
+    known = [one.value for one in Precision]
+    if text not in known:
+        raise unknown_name_error("precision", text, known)
+    return Precision(text)
 
-    Raises:
-        UsageError: a text is not of this form.
-    """
+
+def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
+    """`depth=50`, as a mapping."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -45,11 +48,7 @@ def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_custom_ops(texts: Sequence[str]) -> dict[str, str]:
-    """`ns::op=package.module:fn`, as a mapping.
-
-    Raises:
-        UsageError: a text is not of this form, or an operator is given twice.
-    """
+    """`ns::op=package.module:fn`, as a mapping; no operator twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, sign, function = text.partition("=")
@@ -67,17 +66,8 @@ def parse_custom_ops(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def parse_quantizer(text: str) -> str | None:
-    """The name of a quantizer; None for `auto`."""
-    return None if text == AUTO else text
-
-
 def check_spec(text: str) -> None:
-    """`package.module:name`.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """`package.module:name`."""
     if not _SPEC_FORM.fullmatch(text):
         raise UsageError(
             f"{text!r} is not of the form PKG.MOD:NAME", hint="for example nets.resnet:build"
@@ -85,52 +75,22 @@ def check_spec(text: str) -> None:
 
 
 def check_target(text: str) -> None:
-    """`onnx`, `openvino:fp16`.
-
-    Raises:
-        UsageError: there is no such format or precision.
-    """
+    """`onnx`, `openvino:fp16`."""
     from ..converters.registry import target_named
     from .order import Wanted
 
     target_named(Wanted.parse(text).target)
 
 
-def check_custom_op(text: str) -> None:
-    """`ns::op=package.module:fn`.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    parse_custom_ops([text])
-
-
-def check_model_arg(text: str) -> None:
-    """`key=value`.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    parse_model_args([text])
-
-
 def check_input_spec(text: str) -> None:
-    """The `--input` language.
-
-    Raises:
-        UsageError: the text does not follow it.
-    """
+    """The `--input` language."""
     from ..core.grammar import parse_input
 
     parse_input(text)
 
 
 def check_branch(text: str) -> None:
-    """`FILE:LINE`.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """`FILE:LINE`."""
     if not _BRANCH_PLACE.fullmatch(text):
         raise UsageError(
             f"--accept-branch {text!r} is not FILE:LINE",
@@ -140,33 +100,21 @@ def check_branch(text: str) -> None:
 
 
 def check_drop(text: str) -> None:
-    """`0.5%`, `0.005`.
-
-    Raises:
-        UsageError: it is not a share, or too large to be meant.
-    """
+    """`0.5%`, `0.005`."""
     from .limit_text import parse_drop
 
     parse_drop(text)
 
 
 def check_preprocess(text: str) -> None:
-    """As `--preprocess`.
-
-    Raises:
-        UsageError: an unknown preset or key, or a value that does not fit.
-    """
+    """As `--preprocess`."""
     from ..calibration.preprocess import Preprocess
 
     Preprocess.parse(text)
 
 
 def check_quantizer(text: str) -> None:
-    """The name of a quantizer, or `auto`.
-
-    Raises:
-        UsageError: there is no such quantizer.
-    """
+    """The name of a quantizer, or `auto`."""
     from ..converters.quantizers.quantizer_registry import find_quantizer
 
     if text != AUTO:
@@ -174,11 +122,7 @@ def check_quantizer(text: str) -> None:
 
 
 def check_report(text: str) -> None:
-    """The name of a report.
-
-    Raises:
-        UsageError: there is no such report.
-    """
+    """The name of a report."""
     from ..reports.report_formats import parse_formats
 
     parse_formats([text])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions
@@ -26,7 +26,7 @@ from .option_table import (
     LoweringOptions,
     SourceOptions,
 )
-from .option_values import check_branch
+from .option_values import check_branch, parse_precision
 
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
@@ -40,12 +40,9 @@ class Wanted:
 
     @classmethod
     def parse(cls, text: str, precision: Precision = Precision.FP32) -> Wanted:
-        """Read `NAME` or `NAME:PRECISION`, as `openvino:fp16`; `precision` where none is said."""
-        name, _, said = text.partition(":")
-        known = [p.value for p in Precision]
-        if (said or text.endswith(":")) and said not in known:
-            raise unknown_name_error("precision", said, known)
-        return cls(target=name, precision=Precision(said) if said else precision)
+        """Read `NAME` or `NAME:PRECISION`, as `openvino:fp16`; `precision` is the default."""
+        name, colon, said = text.partition(":")
+        return cls(target=name, precision=parse_precision(said) if colon else precision)
 
     @property
     def name(self) -> str:
@@ -66,8 +63,13 @@ class Source(SourceOptions):
     recorded: str = ""
 
 
-def _plain_text(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"
+def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:
+    return UsageError(
+        f"--{option} must be {allowed}, not {given:g}",
+        hint=Hint("for example ", Option(option, f"{example:g}")),
+        option=option,
+        code=ErrorCode.INVALID_VALUE,
+    )
 
 
 def _format_limits(output: str, limits: Limits) -> str:
@@ -102,57 +104,33 @@ class Judging(JudgingOptions):
     def summary(self) -> dict[str, str]:
         """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""
         names = ("atol", "rtol", "min_sqnr", "search", "sensitivity")
-        found = {name: _plain_text(getattr(self, name)) for name in names}
-        mine = Limits(floor_factor=self.floor_factor, min_cosine=self.min_cosine,
-                      min_agreement=self.min_agreement)  # fmt: skip
-        named = {"": mine, **self.by_output}
+        values = {name: getattr(self, name) for name in names}
+        others = replace(self.limits, atol=None, rtol=None, min_sqnr=None)
+        named = {"": others, **self.by_output}
         tolerances = (_format_limits(name, limits) for name, limits in named.items())
-        found["tolerance"] = " ".join(filter(None, tolerances))
-        return {**found, "accept_branch": " ".join(self.accept)}
+        return {
+            **{name: "" if value is None else f"{value:g}" for name, value in values.items()},
+            "tolerance": " ".join(filter(None, tolerances)),
+            "accept_branch": " ".join(self.accept),
+        }
 
     def __post_init__(self) -> None:
         if self.search is not None and not 0 < self.search <= MAX_SECONDS:
-            raise UsageError(
-                f"--search {self.search:g} is no time to search for",
-                hint=f"give seconds, 1 to {MAX_SECONDS:.0f}",
-                option="search",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("search", f"above 0 and at most {MAX_SECONDS:.0f}", self.search, 60)
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
-            raise UsageError(
-                f"--feeds {self.feeds} is too few to judge by",
-                hint=f"use {LEAST_FEEDS} or more",
-                option="feeds",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("feeds", f"at least {LEAST_FEEDS}", self.feeds, LEAST_FEEDS)
         if self.sensitivity is not None and not 0 <= self.sensitivity <= MAX_FAULTS:
-            raise UsageError(
-                f"--sensitivity must be 0 to {MAX_FAULTS}, not {self.sensitivity}",
-                hint=Hint(
-                    "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
-                ),
-                option="sensitivity",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("sensitivity", f"0 to {MAX_FAULTS}", self.sensitivity, 8)
         if self.device not in (None, "cpu", "cuda"):
             raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
-        override_limits(
-            TOLERANCES[Precision.FP32], self.limits, self.by_output
-        )  # refuses what is no limit
+        override_limits(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # it checks them
         for place in self.accept:
             check_branch(place)
 
     @property
     def limits(self) -> Limits:
         """The limits for all outputs that were asked for."""
-        return Limits(
-            atol=self.atol,
-            rtol=self.rtol,
-            min_sqnr=self.min_sqnr,
-            floor_factor=self.floor_factor,
-            min_cosine=self.min_cosine,
-            min_agreement=self.min_agreement,
-        )
+        return Limits(**{one.name: getattr(self, one.name) for one in fields(Limits)})
 
     def tolerance_for(self, precision: Precision) -> Tolerance:
         """What is asked for, in place of what is recorded, in place of the precision's own.
@@ -183,12 +161,7 @@ class Lowering(LoweringOptions):
 
     def __post_init__(self) -> None:
         if self.max_trials is not None and self.max_trials < 1:
-            raise UsageError(
-                f"--max-trials must be at least 1, not {self.max_trials}",
-                hint=Hint("the default is ", Option("max-trials", f"{MAX_TRIALS}")),
-                option="max-trials",
-                code=ErrorCode.INVALID_VALUE,
-            )
+            raise _range_error("max-trials", "at least 1", self.max_trials, MAX_TRIALS)
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
@@ -212,12 +185,11 @@ def _samples_summary(options: CalibrationOptions) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeState:
-    """Where a run takes up what others began in the same folder.
+    """What a run reuses of earlier runs in the same folder.
 
-    `keys` are those of the steps, by artifact name, and become part of the record; `inputs` is what
-    the file system said of the files that they were made of. The artifacts named in `kept` stand in
-    the folder with these keys, judged, and are not made again; `failures` are of steps that ended
-    so and are not tried again.
+    `keys` are the cache keys of the steps by artifact name, which the manifest records; `inputs`
+    has the stat data of the files in them. The artifacts in `kept` are in the folder with these
+    keys, judged, and are not built again; the steps in `failures` are not tried again.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -227,7 +199,7 @@ class ResumeState:
 
     @property
     def done(self) -> frozenset[str]:
-        """The steps that are not to be carried out."""
+        """The steps that are not executed again."""
         return self.kept | {failure.step for failure in self.failures}
 
 
@@ -272,14 +244,10 @@ class Order(ConversionOptions):
 
     def __post_init__(self) -> None:
         if not 0 < self.capture_timeout < math.inf:
-            raise UsageError(
-                f"--capture-timeout must be positive, not {self.capture_timeout:g}",
-                hint=f"give seconds; the default is {CAPTURE_TIMEOUT:g}",
-                option="capture-timeout",
-            )
+            raise _range_error("capture-timeout", "positive", self.capture_timeout, CAPTURE_TIMEOUT)
         if not self.wanted:
             raise UsageError(
-                "nothing to make",
+                "no target is given",
                 hint=Hint("name a target: ", Option("to", "onnx")),
                 option="to",
                 code=ErrorCode.NOTHING_TO_DO,
@@ -287,8 +255,9 @@ class Order(ConversionOptions):
         for one in self.wanted:
             if not isinstance(one, Wanted):
                 raise UsageError(
-                    f"wanted has {one!r}, which is no Wanted",
+                    f"wanted must contain Wanted records, not {one!r}",
                     hint=f"write Wanted.parse({str(one)!r})",
+                    code=ErrorCode.INVALID_VALUE,
                 )
 
     @property

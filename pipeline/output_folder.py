@@ -29,13 +29,14 @@ REPLACED_FOLDER = "replaced"
 LOGS_FOLDER = "logs"
 WORST_FOLDER = "worst"
 FOLDER_LOCK = ".modelc.lock"
+_OWN_FOLDERS = (LOGS_FOLDER, REJECTED_FOLDER, REPLACED_FOLDER, WORST_FOLDER)
 _WORK_PREFIX = ".work-"
 _STAGED_FOLDER = "staged"
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[OutputFolder]:
-    """Make the folder, check that it can be written, and clear the work away at the end.
+    """Make the folder, check that it can be written, and remove temporary files at the end.
 
     Raises:
         UsageError: it cannot be made or written.
@@ -55,7 +56,11 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                     yield OutputFolder(path, work)
                 except Exception as error:
                     made = made or not work.is_dir()
-                    _raise_if_gone(path, work, error)
+                    # The folder may exist again: whoever writes into it creates it first.
+                    if not work.is_dir() and not (
+                        isinstance(error, OSError) and is_user_error(error)
+                    ):
+                        raise _removed_folder_error(path) from error
                     raise
                 finally:
                     with defer_signals():
@@ -66,28 +71,17 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                 _remove_empty(path)
 
 
-def _raise_if_gone(path: Path, work: Path, error: Exception) -> None:
-    """Tell in one line that the folder was removed, where that is what an error comes of.
-
-    It may be there again: whoever writes into a folder of ours makes that first.
-
-    Raises:
-        UsageError: the work in the folder is gone, and the error says nothing better.
-    """
-    if not work.is_dir() and not (isinstance(error, OSError) and is_user_error(error)):
-        raise _folder_gone_error(path) from error
-
-
-def _folder_gone_error(path: Path) -> UsageError:
+def _removed_folder_error(path: Path) -> UsageError:
     return UsageError(
-        f"the output folder {path} is gone: it was removed while modelc worked in it",
-        hint="run it again, and leave the folder there",
+        f"the output folder {path} was removed during the run",
+        hint="run it again, and keep the folder",
+        code=ErrorCode.NOT_FOUND,
     )
 
 
 @contextmanager
 def translate_write_errors(path: Path) -> Iterator[None]:
-    """Tell a full disk or a folder that may not be written in one line."""
+    """Raise a UsageError for a full disk or a folder that cannot be written."""
     try:
         yield
     except OSError as error:
@@ -100,7 +94,7 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             ) from error
         if path.is_dir():
             raise
-        raise _folder_gone_error(path) from error
+        raise _removed_folder_error(path) from error
 
 
 def check_output_path(path: Path) -> None:
@@ -112,8 +106,10 @@ def check_output_path(path: Path) -> None:
     long = next((part for part in path.parts if not is_file_name(part)), None)
     if long is not None:
         raise UsageError(
-            f"no folder can have the name {long[:40]}…: it is longer than the system allows",
+            f"the name {long[:40]}… is longer than the system allows",
             hint="give a shorter -o",
+            option="out",
+            code=ErrorCode.NOT_WRITABLE,
         )
     for place in (path, *path.parents):
         if place.is_dir():
@@ -151,32 +147,24 @@ def _lock_folder(path: Path) -> Iterator[None]:
 
 
 def _check_links(path: Path) -> None:
-    """That nothing of ours is a link: what is written to it would be written elsewhere."""
-    for name in (
-        LOGS_FOLDER,
-        REJECTED_FOLDER,
-        REPLACED_FOLDER,
-        WORST_FOLDER,
-        MANIFEST_FILE,
-        FOLDER_LOCK,
-        COMMIT_FOLDER,
-    ):
+    """Check that no file or folder of modelc is a link, which would be written through."""
+    for name in (*_OWN_FOLDERS, MANIFEST_FILE, FOLDER_LOCK, COMMIT_FOLDER):
         refuse_links(path, name)
 
 
 def _check_form(path: Path) -> None:
-    """That our folders' names are not taken by files."""
-    for name in (LOGS_FOLDER, REJECTED_FOLDER, REPLACED_FOLDER, WORST_FOLDER):
+    """Check that no file has the name of a folder of modelc."""
+    for name in _OWN_FOLDERS:
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
-                f"{path / name} is a file, and modelc keeps a folder of that name",
+                f"{path / name} is a file, and modelc needs a folder of that name",
                 hint="move it away, or use another folder",
                 code=ErrorCode.FILE_EXISTS,
             )
 
 
 def refuse_links(folder: Path, name: str) -> None:
-    """That neither a file nor a folder above it, below the output folder, is a link.
+    """Check that neither a file nor a folder above it, below the output folder, is a link.
 
     Raises:
         UsageError: one is.
@@ -187,7 +175,7 @@ def refuse_links(folder: Path, name: str) -> None:
             return
         if one.is_symlink():
             raise UsageError(
-                f"{one} is a link, and modelc writes through none",
+                f"{one} is a link, and modelc does not write through links",
                 hint="remove it, or use another folder",
                 code=ErrorCode.UNSAFE_PATH,
             )
@@ -206,7 +194,7 @@ def settle_commit(path: Path) -> None:
 
 
 def clear_leftovers(path: Path, *, made: bool = False) -> None:
-    """As `settle_commit`, with all that a killed run left; the run is known to be dead.
+    """Remove everything that a killed run left; the run must have ended.
 
     Raises:
         UsageError: another run is in the folder, or it cannot be written.
@@ -215,21 +203,21 @@ def clear_leftovers(path: Path, *, made: bool = False) -> None:
         with defer_signals():
             with open_folder(path):
                 pass
-            if made:  # by the run that is dead
+            if made:  # by the killed run
                 _remove_empty(path)
 
 
 def _sweep_leftovers(path: Path) -> None:
-    """Remove what runs that are no more left: the lock says that no other is at work here."""
+    """Remove temporary files of killed runs; the lock excludes other runs."""
     for left in path.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
-    for draft, owner in find_drafts(path):  # a report may just be written, outside of the lock
+    for draft, owner in find_drafts(path):  # reports are written without the lock
         if not is_running(owner):
             draft.unlink(missing_ok=True)
 
 
 def _remove_empty(path: Path) -> None:
-    """Take back a folder that this run made and left without a result."""
+    """Remove a folder that this run made and left without a result."""
     if {entry.name for entry in path.iterdir()} <= {LOGS_FOLDER, FOLDER_LOCK, WORST_FOLDER}:
         shutil.rmtree(path)
 
@@ -250,18 +238,18 @@ class OutputFolder:
         self._read: frozenset[Path] = frozenset()
 
     def own(self, names: Iterable[str]) -> None:
-        """Say which files the record names."""
+        """Register the files that the manifest names."""
         self._owned.update(names)
 
     def reads(self, paths: Iterable[Path]) -> None:
-        """Say which files the run reads: checkpoint, samples, parent."""
+        """Register the files that the run reads: checkpoint, samples, parent."""
         self._read = frozenset(path.resolve() for path in paths)
 
     def claim(self, names: Iterable[str]) -> None:
-        """Make sure that the files may be written.
+        """Check that the files may be written.
 
         Raises:
-            UsageError: one is read by this run, is there and not ours, or lies behind a link.
+            UsageError: one is read by this run, is not modelc's, or lies behind a link.
         """
         for name in names:
             path = self.path / name
@@ -274,7 +262,7 @@ class OutputFolder:
             refuse_links(self.path, name)
             if path.exists() and name not in self._owned:
                 raise UsageError(
-                    f"{path} is there, and no manifest in {self.path} knows it",
+                    f"{path} exists and is not in the manifest of {self.path}",
                     hint="move it away, or give another -o",
                     code=ErrorCode.FILE_EXISTS,
                 )
@@ -289,7 +277,7 @@ class OutputFolder:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._work))
 
     def accept(self, files: Iterable[FileRecord], workplace: Path) -> None:
-        """Have proven files take their names with the next commit, the model last."""
+        """Move passed files to their names with the next commit, the model last."""
         files = tuple(files)
         self.claim(file.name for file in files)
         for file in reversed(files):
@@ -298,7 +286,7 @@ class OutputFolder:
                 self.remove(f"{REJECTED_FOLDER}/{file.name}")
 
     def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
-        """Have refused files go to `rejected/`: nothing wrong stands under a target name."""
+        """Move rejected files to `rejected/` with the next commit."""
         moved = [
             (file.name, replace(file, name=f"{REJECTED_FOLDER}/{Path(file.name).name}"))
             for file in files
@@ -309,17 +297,19 @@ class OutputFolder:
         return tuple(file for _, file in moved)
 
     def set_aside(self, files: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
-        """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
+        """Move files of another model to `replaced/`, or `replaced-2/`, with the next commit.
 
         Returns:
-            What was moved, by the new names: the files as they are, whatever their record says.
+            The moved files as they are now, with their new names.
 
         Raises:
             UsageError: this run reads one of them.
         """
         here = [file for file in files if (self.path / file.name).is_file()]
         self.claim(file.name for file in here)
-        place = self._fresh(REPLACED_FOLDER)
+        numbered = (f"{REPLACED_FOLDER}-{number}" for number in itertools.count(2))
+        places = itertools.chain([REPLACED_FOLDER], numbered)
+        place = next(one for one in places if not (self.path / one).exists())
         moved = []
         for file in here:
             source, name = self.path / file.name, f"{place}/{file.name}"
@@ -327,13 +317,8 @@ class OutputFolder:
             self.put(source, name)
         return tuple(moved)
 
-    def _fresh(self, name: str) -> str:
-        """The name of a folder that is not there yet."""
-        names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
-        return next(one for one in names if not (self.path / one).exists())
-
     def put(self, source: Path, name: str) -> None:
-        """Have a file of the folder or of a workplace take a name with the next commit.
+        """Give a file of the folder or of a workplace a name with the next commit.
 
         Raises:
             UsageError: the name lies behind a link.
@@ -350,27 +335,27 @@ class OutputFolder:
             self._moves.append(FileMove(source=inside, name=name))
 
     def remove(self, name: str) -> None:
-        """Have a file go with the next commit, unless another takes its name."""
+        """Remove a file with the next commit, unless another takes its name."""
         self._removals.append(name)
 
     def forget(self) -> None:
-        """Take back what was put and removed since the last commit."""
+        """Discard the changes since the last commit."""
         for move in self._moves:
             (self._work / _STAGED_FOLDER / Path(move.source).name).unlink(missing_ok=True)
         self._moves.clear()
         self._removals.clear()
 
     def commit(self, manifest: Manifest, no_longer: Iterable[FileRecord] = ()) -> None:
-        """Do at once what was put and removed, and write the record that holds then.
+        """Apply all changes and write the manifest, atomically.
 
         Raises:
-            OSError: the disk does not take it; the folder is as it was.
+            OSError: the disk cannot be written; the folder is unchanged.
         """
-        taken = {move.name for move in self._moves}
-        gone = dict.fromkeys((*self._removals, *(file.name for file in no_longer)))
+        written = {move.name for move in self._moves}
+        removed = dict.fromkeys((*self._removals, *(file.name for file in no_longer)))
         changes = FolderCommit(
             moves=tuple(self._moves),
-            removals=tuple(name for name in gone if name not in taken),
+            removals=tuple(name for name in removed if name not in written),
         )
         self.own(file.name for file in manifest.files)
         self._staged.mkdir(exist_ok=True)

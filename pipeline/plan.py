@@ -108,17 +108,20 @@ def plan_pending(
     pending: Iterable[Pending], targets: tuple[Target, ...] = TARGETS
 ) -> tuple[Step, ...]:
     """Return the steps for the pending entries of a manifest; errors as of `make_plan`."""
-    return tuple(_make_pending_step(one, target_named(one.target, targets)) for one in pending)
-
-
-def _make_pending_step(pending: Pending, target: Target) -> Step:
-    return Step(
-        target=target,
-        wanted=Wanted(target=target.NAME, precision=pending.precision),
-        captures=(),
-        parent=pending.made_from,
-        pending=why_pending(target),
-    )
+    steps = []
+    for one in pending:
+        target = target_named(one.target, targets)
+        wanted = Wanted(target=target.NAME, precision=one.precision)
+        steps.append(
+            Step(
+                target=target,
+                wanted=wanted,
+                captures=(),
+                parent=one.made_from,
+                pending=why_pending(target),
+            )
+        )
+    return tuple(steps)
 
 
 class _Planner:
@@ -138,21 +141,22 @@ class _Planner:
         target = target_named(wanted.target, self.targets)
         _check_wanted(target, wanted, self.order)
         origin = target.MADE_FROM[wanted.precision]
+        forced = self.order.capture
+        captures = () if origin != EAGER else target.CAPTURES if forced is None else (forced,)
         ready_made = self._is_ready_made(origin, wanted)
         parent = None if ready_made else self._parent(target, wanted)
         step = Step(
             target=target,
             wanted=wanted,
-            captures=_choose_captures(target, wanted, self.order),
+            captures=captures,
             parent=parent,
             quantizers=() if ready_made else self._quantizers(target, wanted),
             pending=why_pending(target),
-            origin=None if parent is None else self._origin(origin),
+            origin=None
+            if parent is None
+            else target_named(Wanted.parse(origin).target, self.targets),
         )
         self.steps.setdefault(wanted.name, step)
-
-    def _origin(self, origin: str) -> Target:
-        return target_named(Wanted.parse(origin).target, self.targets)
 
     def _is_ready_made(self, origin: str, wanted: Wanted) -> bool:
         """Return whether the order's parent already is the artifact or its quantized origin."""
@@ -160,10 +164,8 @@ class _Planner:
             return False
         if self.given == wanted.name:
             return True
-        return (
-            wanted.precision is Precision.INT8
-            and self.given == _same_precision(origin, wanted).name
-        )
+        quantized = replace(Wanted.parse(origin), precision=wanted.precision)
+        return wanted.precision is Precision.INT8 and self.given == quantized.name
 
     def _parent(self, target: Target, wanted: Wanted) -> str | None:
         """Return the name of the parent step; None for eager or the order's parent."""
@@ -180,19 +182,17 @@ class _Planner:
                 code=ErrorCode.UNSUPPORTED,
             )
         needed = Wanted.parse(origin)
-        if needed.name == self.given and not self._to_take_in(target):
-            return None
+        outside = (
+            self.order.parent is not None
+            and self.order.parent.resolve().parent != self.order.out.resolve()
+        )
+        if needed.name == self.given and not (outside and as_deferred(target) is not None):
+            return None  # else the order's parent is copied for the build on another host
         if needed.name not in self.steps:
             self.add(needed)
             if needed not in self.order.wanted:
                 self.steps[needed.name] = replace(self.steps[needed.name], asked=False)
         return needed.name
-
-    def _to_take_in(self, target: Target) -> bool:
-        """Return whether to copy the order's parent to the output for a build on another host."""
-        parent = self.order.parent
-        elsewhere = parent is not None and parent.resolve().parent != self.order.out.resolve()
-        return elsewhere and as_deferred(target) is not None
 
     def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
         """Return the quantizers for this step; empty unless it is INT8."""
@@ -203,14 +203,8 @@ class _Planner:
             return ()
         if self.order.lowering.calibration is None:
             raise UsageError(
-                f"{wanted.name} needs calibration data, and none was given",
-                hint=Hint(
-                    "give real samples with ",
-                    Option("calib", "DIR"),
-                    " (or ",
-                    Option("calib", "random"),
-                    ", which is marked)",
-                ),
+                f"{wanted.name} requires calibration data",
+                hint=Hint("give real samples with ", Option("calib", "DIR")),
                 option="calib",
                 code=ErrorCode.NO_SAMPLES,
             )
@@ -225,23 +219,23 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     searches = quantizes and order.has_accuracy_budget
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
-    no_ends = "nothing becomes half: add --fp16 or --bf16"
+    no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
     asked = {
-        "--calib": (lowering.calibration, quantizes, "nothing is quantized by it: add --int8"),
-        "--quantizer": (lowering.quantizer, quantizes, "nothing is quantized: add --int8"),
-        "--calib-method": (lowering.method, quantizes, "nothing is quantized: add --int8"),
+        "--calib": (lowering.calibration, quantizes, "no artifact is quantized: add --int8"),
+        "--quantizer": (lowering.quantizer, quantizes, "no artifact is quantized: add --int8"),
+        "--calib-method": (lowering.method, quantizes, "no artifact is quantized: add --int8"),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
-        "--keep-fp": (lowering.keep, quantizes or halves, "nothing leaves fp32: add --fp16"),
+        "--keep-fp": (lowering.keep, quantizes or halves, "all artifacts are fp32: add --fp16"),
     }
-    for option, (given, of_use, why) in asked.items():
-        if given and not of_use:
-            what, _, mend = why.partition(": ")
+    for option, (given, has_effect, why) in asked.items():
+        if given and not has_effect:
+            what, _, fix = why.partition(": ")
             raise UsageError(
                 f"{option} has no effect: {what}",
-                hint=f"{mend}, or leave it out",
+                hint=f"{fix}, or leave it out",
                 code=ErrorCode.NO_EFFECT,
                 option=option.removeprefix("--"),
             )
@@ -251,7 +245,7 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if `--patch` or `--custom-op` has no effect."""
     if order.patches and not any(step.captures for step in steps):
         raise UsageError(
-            f"--patch {' '.join(order.patches)} has no effect: no model is captured here",
+            f"--patch {' '.join(order.patches)} has no effect: no target is captured",
             hint="give the checkpoint, or leave it out",
             option="patch",
             code=ErrorCode.NO_EFFECT,
@@ -259,7 +253,7 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
     captured = any(isinstance(step.target, Lowered) and step.captures for step in steps)
     if order.custom_ops and not captured:
         raise UsageError(
-            f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing here is made ONNX",
+            f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing is exported to ONNX",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
             option="custom-op",
             code=ErrorCode.NO_EFFECT,
@@ -275,7 +269,7 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     }
     if order.runtimes and not planned:
         raise UsageError(
-            f"--for {' '.join(order.runtimes)} has no effect: nothing here is ONNX",
+            f"--for {' '.join(order.runtimes)} has no effect: no target is ONNX",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
             option="for",
             code=ErrorCode.NO_EFFECT,
@@ -283,11 +277,6 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     if order.parent is not None:  # its opset is unknown until the conversion reads it
         return tuple(steps)
     return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
-
-
-def _same_precision(origin: str, wanted: Wanted) -> Wanted:
-    """Return the target of `origin` at the precision of `wanted`."""
-    return replace(Wanted.parse(origin), precision=wanted.precision)
 
 
 def _choose_quantizers(
@@ -322,17 +311,11 @@ def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
     raise unknown_name_error("calibration method", order.lowering.method, list(methods))
 
 
-def _choose_captures(target: Target, wanted: Wanted, order: Order) -> tuple[Capture, ...]:
-    if target.MADE_FROM[wanted.precision] != EAGER:
-        return ()
-    return target.CAPTURES if order.capture is None else (order.capture,)
-
-
 def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
     if wanted.precision not in target.MADE_FROM:
         raise UsageError(
             f"{target.NAME} has no {wanted.precision}",
-            hint=f"it has {_join_words(target.MADE_FROM)}",
+            hint=f"it has {', '.join(target.MADE_FROM)}",
             code=ErrorCode.UNSUPPORTED,
         )
     forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER
@@ -349,13 +332,17 @@ def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
     if device is not None and wanted in order.wanted and device not in target.DEVICES:
         raise UsageError(
             f"{target.NAME} does not run on {device}",
-            hint=f"it runs on {_join_words(target.DEVICES)}",
+            hint=f"it runs on {', '.join(target.DEVICES)}",
             code=ErrorCode.UNSUPPORTED,
         )
 
 
 def why_pending(target: Target) -> Readiness | None:
-    """Return why the target is pending on another host; None if this host can build it."""
+    """Return why the target is pending on another host; None if this host can build it.
+
+    Raises:
+        MissingError: it cannot be prepared here either.
+    """
     readiness = target.readiness()
     if readiness.ready:
         return None
@@ -366,10 +353,6 @@ def why_pending(target: Target) -> Readiness | None:
     return readiness
 
 
-def _join_words(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))
-
-
 def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
     """Return the failure record of a step whose parent is missing, with its parent's exit code."""
     codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
@@ -377,7 +360,7 @@ def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
     code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
     return Failure(
         step=step.name,
-        message=f"not made: its parent {step.parent} was refused",
+        message=f"skipped: its parent {step.parent} failed or was rejected",
         hint=f"see the verdict of {step.parent}",
         exit_code=code,
         orphan_of=step.parent or "",

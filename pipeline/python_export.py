@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..core.children.limits import ProcessLimits
 from ..core.contract import CAPTURE_TIMEOUT
-from ..core.errors import UsageError, unknown_name_error
+from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
-from ..core.kinds import Capture, Precision
+from ..core.kinds import Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.verdict import Verdict
 from .limit_text import Measuring
 from .make_order import build_order
+from .option_values import parse_capture
 from .order import Judging, Lowering, Order, Source, Wanted
 from .run_order import run as run_here
 from .user_samples import Example, keep_with_record, store_module, store_samples
@@ -99,17 +100,20 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         tell: listens to progress.
 
     Returns:
-        The artifacts with their verdicts; `result.passed` says whether all are right.
+        The artifacts with their verdicts; `result.passed` is whether all passed.
 
     Raises:
         ModelcError: something stopped the work.
     """
     folder, bounds = Path(out), _process_limits(timeout, memory, isolate=isolate)
     wanted = tuple(Wanted.parse(text) for text in ([to] if isinstance(to, str) else to))
-    taken = _parse_capture(capture)
+    capture_method = parse_capture(capture)
     specs, example = _split_inputs(inputs, samples)
     with keep_with_record(folder) as stored:
-        place = _checkpoint_path(source, folder, stored, isolate=bounds is not None)
+        if not isinstance(source, str | Path):
+            source = store_module(source, folder, isolate=bounds is not None)
+            stored.append(source)
+        place = Path(source)
         if example is not None:
             stored.append(store_samples(example, folder))
             samples = stored[-1]
@@ -131,7 +135,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             wanted=wanted,
             out=folder,
             judging=judging or Judging(),
-            capture=taken,
+            capture=capture_method,
             opset=opset,
             external_data=external_data,
             narrow=narrow,
@@ -145,16 +149,6 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             runtimes=tuple(runtimes),
         )
         return make_result(_execute(order, tell, bounds), folder)
-
-
-def _checkpoint_path(
-    source: PathLike | torch.nn.Module, folder: Path, stored: list[Path], *, isolate: bool
-) -> Path:
-    """Where the checkpoint is: a path as it is given, a module in a file of `folder`."""
-    if isinstance(source, str | Path):
-        return Path(source)
-    stored.append(store_module(source, folder, isolate=isolate))
-    return stored[-1]
 
 
 def _split_inputs(
@@ -172,8 +166,10 @@ def _split_inputs(
         return tuple(texts), given
     if samples is not None:
         raise UsageError(
-            "inputs and samples are both example inputs",
+            "both inputs and samples are example inputs",
             hint="give example inputs once; with samples, inputs are texts as 'x[batch=1..8,_]'",
+            option="samples",
+            code=ErrorCode.DUPLICATE_INPUT,
         )
     return (), inputs
 
@@ -217,14 +213,6 @@ def run(
     """
     bounds = _process_limits(timeout, memory, isolate=isolate)
     return make_result(_execute(order, tell, bounds), order.out)
-
-
-def _parse_capture(text: str) -> Capture | None:
-    """The capture of that name; None for auto."""
-    known = [capture.value for capture in Capture]
-    if text != "auto" and text not in known:
-        raise unknown_name_error("capture", text, ["auto", *known])
-    return None if text == "auto" else Capture(text)
 
 
 def build(  # noqa: PLR0913 - the options of the build commands, all but three optional
@@ -290,7 +278,7 @@ class ExportedArtifact:
 
     @property
     def passed(self) -> bool:
-        """Whether it was judged right."""
+        """Whether its verdict is passed."""
         return self.verdict.passed
 
 
@@ -308,7 +296,7 @@ class ExportResult:
 
     @property
     def passed(self) -> bool:
-        """Whether everything asked for was made, judged and right."""
+        """Whether everything requested was built and passed."""
         return self.manifest.passed
 
     @property
@@ -330,14 +318,14 @@ class ExportResult:
         """The artifact of that name.
 
         Raises:
-            UsageError: it failed, is pending, or nobody asked for it.
+            UsageError: it failed, is pending, or was not requested.
         """
         for one in self.artifacts:
             if one.name == name:
                 return one
         for failure in self.failures:
             if failure.step == name:
-                raise UsageError(f"{name} was not made: {failure.message}", hint=failure.hint)
+                raise UsageError(f"{name} failed: {failure.message}", hint=failure.hint)
         raise unknown_name_error("artifact", name, [one.name for one in self.artifacts])
 
     def __iter__(self) -> Iterator[ExportedArtifact]:

@@ -67,7 +67,7 @@ def prepare_calibration(
     usual = (one.feed for one in eager.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
     hooks = LoaderHooks(
-        load=_load_samples,
+        load=lambda spec: import_object(spec, "--calib"),
         draw=_sample_drawer(eager.signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
         own=SAMPLE in feeds,
@@ -108,7 +108,7 @@ def preview_calibration(
     """
     signature, own = _describe_inputs(inputs, samples)
     hooks = LoaderHooks(
-        load=_load_samples,
+        load=lambda spec: import_object(spec, "--calib"),
         draw=_sample_drawer(signature, options.seed, own),
         validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
         own=own is not None,
@@ -127,10 +127,6 @@ def preview_calibration(
     return report
 
 
-def _load_samples(spec: str) -> object:
-    return import_object(spec, "--calib")
-
-
 def _describe_inputs(
     inputs: tuple[str, ...], samples: Path | None
 ) -> tuple[Signature, dict[str, Array] | None]:
@@ -138,13 +134,8 @@ def _describe_inputs(
     patterns = [parse_input(text) for text in inputs]
     if samples is None and not patterns:
         raise UsageError(
-            "nothing says what goes into the model",
-            hint=Hint(
-                "give ",
-                Option("input", '"x:float32[batch=1..8,3,224,224]"'),
-                " or ",
-                Option("samples", "SAMPLE"),
-            ),
+            "the inputs of the model are unknown",
+            hint=Hint("give ", Option("input", '"x:float32[batch=1..8,3,224,224]"')),
             option="input",
             code=ErrorCode.INPUTS_UNKNOWN,
         )
@@ -241,19 +232,14 @@ def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
         return
     if coverage is None:
         raise ConversionError(
-            f"what the layers of {step.name} compute in cannot be read, so it cannot pass as int8",
+            f"cannot read which dtype the layers of {step.name} compute in, as int8 requires",
             hint="see the log of this step",
         )
     if not coverage.layers.get("int8"):
         found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
         raise ConversionError(
-            f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
-            hint=Hint(
-                "keep fewer layers with ",
-                Option("keep-fp"),
-                ", or give another ",
-                Option("quantizer"),
-            ),
+            f"no layer of {step.name} computes in int8 ({found or 'none'})",
+            hint=Hint("keep fewer layers with ", Option("keep-fp")),
             option="keep-fp",
         )
 

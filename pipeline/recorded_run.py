@@ -35,55 +35,49 @@ def load_manifest(folder: Path) -> Manifest:
     if not folder.exists():
         raise UsageError(
             f"no such folder: {folder}",
-            hint="give what modelc export -o wrote",
+            hint="give an output folder of modelc export",
             code=ErrorCode.NOT_FOUND,
         )
     settle_commit(folder)
     manifest = read_manifest(folder)
     if manifest is None:
+        models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
+        hint = "give an output folder of modelc export, or a model file"
+        if models:
+            hint = f"it contains the folders of several models: give {' or '.join(models)}"
         raise UsageError(
             f"{folder} has no {MANIFEST_FILE}",
-            hint=_folder_hint(folder),
+            hint=hint,
             code=ErrorCode.NO_MANIFEST,
         )
     return manifest
 
 
-def _folder_hint(folder: Path) -> str:
-    """What to give in place of a folder without a manifest; of a project one of its models."""
-    models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
-    if models:
-        return f"it holds those of several models: give {' or '.join(models)}"
-    return "give what modelc export -o wrote, or a model file"
-
-
 def drop_keys(manifest: Manifest) -> Manifest:
-    """The manifest without keys of steps: who judges anew may judge otherwise than was ordered."""
+    """The manifest without cache keys, as artifacts are judged again in another way."""
     return replace(manifest, artifacts=tuple(replace(a, key="") for a in manifest.artifacts))
 
 
 def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
-    """The manifest in the file's folder and its record of this very file, if there is one."""
-    manifest = read_manifest(path.parent)
-    if manifest is None:
-        return None
-    named = [a for a in manifest.artifacts if a.files[0].name == path.name and not a.rejected]
-    if not named or describe_changed_file(named[0], path.parent):
-        return None
-    return manifest, named[0]
+    """The manifest in the file's folder and its record of this file; None if it was changed."""
+    return _find_record(path.parent, path.name, rejected=False)
 
 
 def record_of_rejected(path: Path) -> tuple[Manifest, Artifact] | None:
     """As `record_beside`, of a file in `rejected/` by the manifest above it."""
-    folder = path.parent.parent
-    manifest = read_manifest(folder) if path.parent.name == REJECTED_FOLDER else None
+    if path.parent.name != REJECTED_FOLDER:
+        return None
+    return _find_record(path.parent.parent, f"{REJECTED_FOLDER}/{path.name}", rejected=True)
+
+
+def _find_record(folder: Path, name: str, *, rejected: bool) -> tuple[Manifest, Artifact] | None:
+    manifest = read_manifest(folder)
     if manifest is None:
         return None
-    name = f"{REJECTED_FOLDER}/{path.name}"
-    named = [a for a in manifest.artifacts if a.files[0].name == name and a.rejected]
-    if not named or describe_changed_file(named[0], folder):
-        return None
-    return manifest, named[0]
+    for artifact in manifest.artifacts:
+        if artifact.files[0].name == name and artifact.rejected is rejected:
+            return None if describe_changed_file(artifact, folder) else (manifest, artifact)
+    return None
 
 
 def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
@@ -100,9 +94,9 @@ def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
 
 
 def describe_changed_file(artifact: Artifact, folder: Path) -> str:
-    """What is wrong with the artifact's files on disk; empty when they are as recorded.
+    """Describe a missing or changed file of the artifact; empty if there is none.
 
-    The debug sidecar may stay behind.
+    The debug sidecar may be missing.
     """
     for file in artifact.files:
         path = folder / file.name
@@ -111,15 +105,15 @@ def describe_changed_file(artifact: Artifact, folder: Path) -> str:
                 continue
             return f"{file.name} is missing"
         if sha256_of(path) != file.sha256:
-            return f"{file.name} was changed after it was proven: its digest is another"
+            return f"{file.name} changed since it was judged"
     return ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Where the files of an earlier run are now; pickles must be allowed anew.
+    """The locations of the files of an earlier run; pickles must be allowed again.
 
-    `trust` allows programs that no manifest records as they are.
+    `trust` allows programs that no manifest records.
     """
 
     checkpoint: Path | None = None
@@ -139,9 +133,9 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
     path = moved.checkpoint or folder / recorded.path
     if not path.exists():
         raise CheckpointError(
-            f"the checkpoint {path} is not there",
+            f"no such checkpoint: {path}",
             hint=Hint(
-                "say where it is now: ",
+                "give its location: ",
                 Option("checkpoint", "PATH"),
                 " (validate), --against PATH (debug)",
             ),
@@ -151,11 +145,15 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
     if recorded.allow_pickle and not moved.allow_pickle:
         raise ConsentError(
             f"{folder} was made from a full pickle, which can run code when it is read",
-            hint=Hint("add ", Option("allow-pickle"), " if you trust its maker"),
+            hint=Hint("add ", Option("allow-pickle"), " if you trust its author"),
             option="allow-pickle",
             code=ErrorCode.CONSENT_REQUIRED,
         )
-    then = manifest.feeds.samples
+    samples, then = moved.samples, manifest.feeds.samples
+    if then is None:
+        samples = None
+    elif samples is None:
+        samples = Path(then) if is_loader_spec(then) else folder / then
     return Source(
         checkpoint=path,
         model=recorded.factory,
@@ -167,13 +165,8 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
         weights_key=recorded.weights_key,
         trust=moved.trust,
         recorded=recorded.digest,
-        samples=None if then is None else moved.samples or _find_samples(then, folder),
+        samples=samples,
     )
-
-
-def _find_samples(then: str, folder: Path) -> Path:
-    """Where the recorded samples are: a loader is no file, and nowhere but in the user's code."""
-    return Path(then) if is_loader_spec(then) else folder / then
 
 
 def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
@@ -186,7 +179,7 @@ def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
 
 
 def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
-    """That the checkpoint and the samples are byte for byte the recorded ones.
+    """Check that the checkpoint and the samples are the recorded ones, byte for byte.
 
     Raises:
         CheckpointError: one of them is not.
@@ -197,7 +190,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
             f"{source.checkpoint} is not the recorded checkpoint: "
             f"sha256 {now.digest[:12]}… instead of {then[:12]}…",
             hint=Hint(
-                "give the right one (validate: ",
+                "give the recorded one (validate: ",
                 Option("checkpoint"),
                 ", debug: --against), or export again",
             ),
@@ -206,11 +199,11 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
         )
     samples = manifest.feeds.samples_digest
     if source.samples is None or samples is None or is_loader_spec(str(source.samples)):
-        return  # what a loader gives is looked at when it is fed
+        return  # the output of a loader is checked when it is fed
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(
-            f"the samples {source.samples} are gone or changed since the export",
-            hint=Hint("say where they are now: ", Option("samples", "FILE")),
+            f"the samples {source.samples} were removed or changed since the export",
+            hint=Hint("give their location: ", Option("samples", "FILE")),
             option="samples",
             code=ErrorCode.FILE_CHANGED,
         )
@@ -221,15 +214,15 @@ def apply_exported_tolerances(judging: Judging, then: Tolerance | None) -> Judgi
     return replace(judging, recorded=then if judging.trusts_record else None)
 
 
-TRUST_HINT = Hint("add ", Option("trust"), ", only if you trust its maker")
+TRUST_HINT = Hint("add ", Option("trust"), ", only if you trust its author")
 _PROGRAMS = {TORCHSCRIPT: "a TorchScript program", PT2: "an exported program"}
 
 
 def check_program_trust(path: Path, target: Target, *, trust: bool) -> None:
-    """Before a converted model is opened.
+    """Check that a converted model may be opened.
 
     Raises:
-        ConsentError: it is a program that no manifest records as it is, and nobody trusts it.
+        ConsentError: it is a program that is neither recorded in a manifest nor trusted.
     """
     if trust or not isinstance(target, Program):
         return
@@ -243,7 +236,7 @@ def is_foreign_program(kind: str) -> bool:
 
 
 def check_checkpoint_trust(checkpoint: Checkpoint, source: Source) -> None:
-    """Before a checkpoint is opened.
+    """Check that a checkpoint may be opened.
 
     Raises:
         ConsentError: it is a program, neither recorded by this digest nor trusted.
@@ -252,7 +245,7 @@ def check_checkpoint_trust(checkpoint: Checkpoint, source: Source) -> None:
 
 
 def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
-    """As `check_checkpoint_trust`, of what is not hashed yet where there is no digest.
+    """As `check_checkpoint_trust`, also for a checkpoint without a digest yet.
 
     Raises:
         ConsentError: it is a program, neither recorded nor trusted.
@@ -265,7 +258,7 @@ def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
 
 def _trust_error(path: Path, what: str) -> ConsentError:
     return ConsentError(
-        f"{path} is {what}, and opening it runs code of whoever made it",
+        f"{path} is {what}, and opening it runs code of its author",
         hint=TRUST_HINT,
         option="trust",
         code=ErrorCode.CONSENT_REQUIRED,
@@ -274,12 +267,12 @@ def _trust_error(path: Path, what: str) -> ConsentError:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishRequest:
-    """One run that carries out the pending steps of an output folder.
+    """One run that executes the pending steps of an output folder.
 
-    `moved` says where checkpoint and samples are now. What is not given in `judging` is as
-    recorded, `settings` of the target stand in place of those that were prepared with. `cache` is a
-    folder for what later runs may use again; None does without. `measuring` is what is measured on
-    labelled data. `resume` is what was carried out of it before.
+    `moved` has the locations of checkpoint and samples. What is not given in `judging` is as
+    recorded; `settings` of the target replace those of the preparation. `cache` is a folder of
+    results for later runs; None disables it. `measuring` is what is measured on labelled data.
+    `resume` has the results of earlier attempts.
     """
 
     out: Path

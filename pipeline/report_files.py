@@ -15,31 +15,31 @@ from ..reports.report_formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
 from .recorded_run import load_manifest
 
-_HEAD_BYTES = 4096  # bytes in which a document of ours says that it is one
+_HEAD_BYTES = 4096  # bytes that contain the mark of a document
 
 
 class DocumentKind(Protocol):
-    """A kind of document. `mark` stands near the beginning of each of ours."""
+    """A kind of document."""
 
     @property
     def mark(self) -> str:
-        """A few characters that nobody else's document has."""
+        """Characters near the beginning of each document that only modelc writes."""
         ...
 
 
 def write_reports(
     manifest: Manifest, folder: Path, formats: Iterable[ReportFormat]
 ) -> tuple[Path, ...]:
-    """Each document under its own name in the folder, whole or not at all.
+    """Write each document to its own file in the folder, atomically.
 
     Raises:
-        UsageError: a file of somebody else has such a name, or it cannot be written.
+        UsageError: a file that modelc did not write has its name, or it cannot be written.
     """
     return tuple(write_document(one.render(manifest), folder / one.file, one) for one in formats)
 
 
 def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> Path:
-    """Write a document, whole or not at all.
+    """Write a document atomically.
 
     Raises:
         UsageError: `path` is a file that is no document of this kind, or cannot be written.
@@ -49,22 +49,21 @@ def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> P
         path.parent.mkdir(parents=True, exist_ok=True)
         return atomic_write(path, text.encode())
     except OSError as error:
-        raise _unwritable(f"{path} cannot be written", error) from error
+        raise _unwritable(f"cannot write {path}", error) from error
 
 
 def check_own(path: Path, kind: DocumentKind | None) -> None:
-    """That nothing is at `path`, or a document of this kind that modelc wrote.
+    """Check that `path` does not exist, or is a document of this kind that modelc wrote.
 
     Raises:
-        UsageError: something else is.
+        UsageError: it is another file.
     """
-    if kind is None or not path.exists() or _is_own(path, kind):
-        return
-    raise UsageError(
-        f"{path} is there and no report of modelc",
-        hint=f"move it away: modelc writes its own {path.name} there",
-        code=ErrorCode.FILE_EXISTS,
-    )
+    if kind is not None and path.exists() and not _is_own(path, kind):
+        raise UsageError(
+            f"{path} exists and is not a report of modelc",
+            hint=f"move it away: modelc writes its own {path.name} there",
+            code=ErrorCode.FILE_EXISTS,
+        )
 
 
 def _is_own(path: Path, kind: DocumentKind) -> bool:
@@ -77,17 +76,22 @@ def _is_own(path: Path, kind: DocumentKind) -> bool:
 
 @contextmanager
 def remove_stale_reports(folder: Path, formats: Collection[ReportFormat]) -> Iterator[None]:
-    """While a run goes on: no success that an earlier run reported outlives it.
+    """Remove the reports of earlier runs, so that none reports a success after a failed run.
 
-    The documents that this run writes are removed first, as it may break. The others are
-    removed once it has changed the record that they were made from.
+    The documents that this run writes are removed before it, the others after it if it changed
+    the manifest that they were made from.
 
     Raises:
-        UsageError: a file of somebody else has the name of a document to write, or it cannot be
-            removed.
+        UsageError: a file that modelc did not write has the name of a document to write, or it
+            cannot be removed.
     """
     for one in formats:
-        _remove_document(folder / one.file, one)
+        path = folder / one.file
+        check_own(path, one)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(f"cannot remove {path}", error) from error
     before = _read_raw_manifest(folder)
     try:
         yield
@@ -98,21 +102,10 @@ def remove_stale_reports(folder: Path, formats: Collection[ReportFormat]) -> Ite
                     (folder / one.file).unlink()
 
 
-def _remove_document(path: Path, kind: DocumentKind) -> None:
-    check_own(path, kind)
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(f"{path} cannot be removed", error) from error
-
-
 def _unwritable(what: str, error: OSError) -> UsageError:
-    """Not every command that writes reports has an `-o`: the hint works in all of them."""
     reason = error.strerror or type(error).__name__
-    hint = (
-        system_error_hint(error) if is_user_error(error) else "make the folder anew, or use another"
-    )
-    return UsageError(f"{what}: {reason}", hint=hint)
+    hint = system_error_hint(error) if is_user_error(error) else "use another folder"
+    return UsageError(f"{what}: {reason}", hint=hint, code=ErrorCode.NOT_WRITABLE)
 
 
 def _read_raw_manifest(folder: Path) -> bytes | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.manifest import Failure, Manifest
-from ..core.records import Checkpoint, Dependencies, step_of
+from ..core.records import Checkpoint, Dependencies
 from .cache.dependencies import (
     ReadTracker,
     collect_imported_dependencies,
@@ -31,7 +31,7 @@ def drop_stale_keys(resume: ResumeState, progress: Progress) -> ResumeState:
     changed = first_changed(resume.inputs)
     if not changed or not resume.keys:
         return resume
-    text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
+    text = f"{changed} changed after the run began: its results are not cached"
     progress.note(text, warning=True)
     return ResumeState(failures=_new_failures(resume.failures))
 
@@ -70,12 +70,8 @@ def list_remaining_steps(
 
 
 def _list_kept_names(manifest: Manifest, resume: ResumeState) -> frozenset[str]:
-    here = {a.step for a in manifest.artifacts if _has_resumed_key(a.name, a.key, resume)}
+    here = {a.step for a in manifest.artifacts if a.key == resume.keys.get(a.step, "")}
     return resume.kept & here
-
-
-def _has_resumed_key(name: str, key: str, resume: ResumeState) -> bool:
-    return key == resume.keys.get(step_of(name), "")
 
 
 def open_tracker(
@@ -85,9 +81,8 @@ def open_tracker(
     if not order.resume.keys:
         return nullcontext()
     ours = [place for place in (order.out, order.cache) if place is not None]
-    return track_reads(
-        Path.cwd(), keyed=_iter_keyed_paths(order, checkpoint), ours=ours, declared=order.depends
-    )
+    keyed = _iter_keyed_paths(order, checkpoint)
+    return track_reads(ReadTracker(Path.cwd(), keyed=keyed, ours=ours, declared=order.depends))
 
 
 def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:

@@ -27,9 +27,7 @@ from ..core.records import (
 from ..core.verdict import Verdict
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import is_same_model
-from .cache.dependencies import (
-    ReadTracker,
-)
+from .cache.dependencies import ReadTracker
 from .cache.environment import describe_environment
 from .eager_reference import EagerReference
 from .labelled_accuracy import LabelledFeeds
@@ -194,7 +192,7 @@ def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
         return f"of another checkpoint ({known.path})"
     pairs = zip(_checkpoint_options(known), _checkpoint_options(now), strict=True)
     then, today = zip(*((one, other) for one, other in pairs if one != other), strict=True)
-    return f"of this checkpoint made with {' '.join(then)}; this run has {' '.join(today)}"
+    return f"of this checkpoint with {' '.join(then)}, not {' '.join(today)}"
 
 
 def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -280,10 +278,10 @@ def continue_manifest(
     folder.commit(fresh)
     if own:
         names = ", ".join(artifact.name for artifact in known.artifacts)
-        tell(Noted(text=f"removed {names} from {order.out}: {difference}", warning=True))
+        tell(Noted(text=f"removed {names} from {order.out}: artifacts {difference}", warning=True))
     if order.discards and aside:
         names = ", ".join(file.name for file in aside)
-        tell(Noted(text=f"moved aside, as not what was recorded: {names}", warning=True))
+        tell(Noted(text=f"changed since they were recorded, so kept as {names}", warning=True))
     return fresh
 
 
@@ -296,7 +294,7 @@ def _model_difference(known: Manifest, now: Manifest) -> str:
     if known.signature != now.signature:
         return f"with other outputs: {', '.join(known.signature.outputs)}"
     if known.fingerprint and not is_same_model(known.fingerprint, now.fingerprint):
-        return "of other model code: the same weights and inputs give other outputs now"
+        return "of other model code: its outputs on the same inputs differ"
     return ""
 
 
@@ -320,7 +318,7 @@ def record_result(manifest: Manifest, step: Step, made: StepResult) -> Manifest:
     if made.failure is not None:
         return replace(manifest, failures=(*manifest.failures, made.failure))
     if made.artifact is None or made.verdict is None:
-        raise RuntimeError(f"step {step.name} ended with nothing")
+        raise RuntimeError(f"step {step.name} has no result")
     return replace(
         manifest,
         artifacts=(*manifest.artifacts, made.artifact),

@@ -58,11 +58,11 @@ def run(
     tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
-    begun: Callable[[Manifest], object] | None = None,
+    on_start: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
     """Execute the order.
 
-    `begun` receives the initial manifest before the first step.
+    `on_start` receives the initial manifest before the first step.
 
     Raises:
         ModelcError: an error stopped the run; artifacts that passed before stay in the manifest.
@@ -83,26 +83,22 @@ def run(
             manifest, steps=tuple(step.name for step in plan), failures=order.resume.failures
         )
         manifest = resume_manifest(manifest, known, order.resume)
-        if begun is not None:
-            begun(manifest)
+        if on_start is not None:
+            on_start(manifest)
         left = list_remaining_steps(plan, manifest, order.resume)
         workspace = replace(make_workspace(order, folder, progress), tracker=tracker)
+        quantizes = any(step.wanted.precision is Precision.INT8 for step in left)
         context = RunContext(
             order=order,
             eager=eager,
             workspace=workspace,
-            samples=_open_samples(order, plan if _has_int8(left) else (), eager, workspace, held),
+            samples=_open_samples(order, plan if quantizes else (), eager, workspace, held),
         )
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)
             if not any(later.captures for later in left[done:]):
                 context.memory.programs.clear()  # no later step uses them
         return manifest
-
-
-def _has_int8(steps: Sequence[Step]) -> bool:
-    """Return whether a step is judged on held-out samples."""
-    return any(step.wanted.precision is Precision.INT8 for step in steps)
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:
@@ -154,7 +150,7 @@ def _samples_of_parent(
     same_model = manifest.checkpoint.digest == eager.checkpoint.digest
     if not same_model or manifest.signature.inputs != eager.signature.inputs:
         workspace.progress.note(
-            f"{parent.name} has held-out samples of another model or other inputs: not used",
+            f"the held-out samples of {parent.name} are of another model or other inputs: ignored",
             warning=True,
         )
         return RunSamples()
@@ -191,12 +187,17 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
         if pending.step not in {step.name, *left}:
-            text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
+            text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    return add_guilty_layer(
-        now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_scene(step, context)
+    rejection = RejectionScene(
+        eager=context.eager,
+        progress=context.workspace.progress,
+        folder=context.workspace.folder.path,
+        held_out=select_held_out(step.wanted.precision, context.samples),
+        written=context.order.custom_ops,
     )
+    return add_guilty_layer(now, f"{REJECTED_FOLDER}/{step.name}", step.target, rejection)
 
 
 def _has_passed(made: StepResult) -> bool:
@@ -213,17 +214,6 @@ def _add_key(made: StepResult, key: str) -> StepResult:
     return made
 
 
-def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
-    """Collect what the search in a rejected artifact of the step needs."""
-    return RejectionScene(
-        eager=context.eager,
-        progress=context.workspace.progress,
-        folder=context.workspace.folder.path,
-        held_out=select_held_out(step.wanted.precision, context.samples),
-        written=context.order.custom_ops,
-    )
-
-
 def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:
     """Build or prepare the step; skip it if its parent failed or was rejected."""
     parent = _find_parent(step, manifest, context)
@@ -233,7 +223,7 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
     if step.pending is not None:
         if context.samples.labelled is not None:
             context.workspace.progress.note(
-                f"{step.name} is only prepared: not measured on labelled data"
+                f"{step.name} is only prepared: its accuracy is not measured"
             )
         return prepare_pending(work, step.pending)
     return build_step(work)
@@ -241,44 +231,37 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
 
 def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent | None:
     """Return the parent of the step; None if it failed or was rejected."""
+    folder = context.workspace.folder.path
     if step.parent is None:
         path = context.order.parent
         if path is None:
             return Parent(name=EAGER, digest=context.eager.checkpoint.digest)
-        known = next((a for a in manifest.artifacts if _is_artifact_file(a, path, context)), None)
-        name = path.name if known is None else known.name
-        beside = record_beside(path)
-        frozen = None if beside is None else beside[1].frozen
-        traced = beside is not None and has_unknown_trace(beside[1], beside[0])
-        return Parent(
-            name=name,
-            digest=sha256_of(path),
-            path=path,
-            frozen=frozen,
-            traced=traced,
-            capture="" if beside is None else capture_method(beside[1], beside[0]),
-            domain=None if beside is None else beside[1].domain,
+        names = (
+            one.name
+            for one in manifest.artifacts
+            if (folder / one.files[0].name).resolve() == path.resolve()
         )
-    parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
-    broken = {failure.step for failure in manifest.failures}
-    refused = any(a.name == f"{REJECTED_FOLDER}/{step.parent}" for a in manifest.artifacts)
-    if parent is None or refused or step.parent in broken:
+        parent = Parent(name=next(names, path.name), digest=sha256_of(path), path=path, frozen=None)
+        beside = record_beside(path)
+        return parent if beside is None else _with_capture(parent, beside[1], beside[0])
+    found = next((a for a in manifest.artifacts if a.name == step.parent), None)
+    failed = {failure.step for failure in manifest.failures}
+    rejected = any(a.name == f"{REJECTED_FOLDER}/{step.parent}" for a in manifest.artifacts)
+    if found is None or rejected or step.parent in failed:
         return None
-    path = context.workspace.folder.path / parent.files[0].name
-    return Parent(
-        name=parent.name,
-        digest=parent.digest,
-        path=path,
-        frozen=parent.frozen,
-        traced=has_unknown_trace(parent, manifest),
-        capture=capture_method(parent, manifest),
-        domain=parent.domain,
+    parent = Parent(name=found.name, digest=found.digest, path=folder / found.files[0].name)
+    return _with_capture(parent, found, manifest)
+
+
+def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Parent:
+    """Return the parent with what its record says of its capture and domain."""
+    return replace(
+        parent,
+        frozen=artifact.frozen,
+        traced=has_unknown_trace(artifact, manifest),
+        capture=capture_method(artifact, manifest),
+        domain=artifact.domain,
     )
-
-
-def _is_artifact_file(artifact: Artifact, path: Path, context: RunContext) -> bool:
-    """Return whether the path is this artifact in the output folder."""
-    return (context.workspace.folder.path / artifact.files[0].name).resolve() == path.resolve()
 
 
 def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
@@ -300,9 +283,9 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
                 raise ConversionError(
                     f"{step.name} cannot be built: {found.blockers[0]}{more}",
                     hint=Hint(
-                        f"more is in {context.workspace.folder.logs / step.name}.log; ",
-                        Option("plugins"),
-                        " names libraries for operators that it lacks",
+                        f"see {context.workspace.folder.logs / step.name}.log; give libraries for "
+                        "missing operators with ",
+                        Option("plugins", "FILE"),
                     ),
                     option="plugins",
                 )

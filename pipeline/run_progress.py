@@ -35,11 +35,11 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run tells its progress and where frameworks' chatter goes."""
+    """The event listener of a run, and the folder for the output of frameworks."""
 
     tell: Tell
     logs: Path
-    begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
+    opened: set[Path] = field(default_factory=set)  # logs of this run
 
     @contextmanager
     def step(
@@ -52,9 +52,9 @@ class Progress:
         """
         self.logs.mkdir(exist_ok=True)  # the folder around it is there, unless it was removed
         place = self.logs / f"{log}.log"
-        if place not in self.begun:
+        if place not in self.opened:
             place.unlink(missing_ok=True)
-            self.begun.add(place)
+            self.opened.add(place)
         clock = Clock()
         ended = False
         self.tell(Started(step=title, runs_artifact=runs_artifact))
@@ -75,20 +75,20 @@ class Progress:
             )
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Tell one line."""
+        """Report one line."""
         self.tell(Noted(text=text, warning=warning))
 
     def advance(self, step: str, done: int, total: int) -> None:
-        """Tell how far a step is."""
+        """Report how far a step is."""
         self.tell(Advanced(step=step, done=done, total=total))
 
 
 @contextmanager
 def temporary_logs() -> Iterator[Path]:
-    """A folder for logs that goes at the end; what they say is kept with an error as a note.
+    """A temporary folder for logs, whose text is added to an error as a note.
 
     Raises:
-        RunnerError: as it came; where its hint is the log, with how to see it.
+        RunnerError: as raised within; a hint that names the log is replaced.
     """
     with tempfile.TemporaryDirectory(prefix="modelc-") as name:
         folder = Path(name)
@@ -97,10 +97,10 @@ def temporary_logs() -> Iterator[Path]:
         except RunnerError as error:
             if not error.advice.names_log:
                 raise
-            told = RunnerError(error.message, hint="see the whole text: add --debug")
+            other = RunnerError(error.message, hint="add --debug to see the whole log")
             for log in sorted(folder.glob("*.log")):
-                told.add_note(log.read_text(encoding="utf-8", errors="replace"))
-            raise told from error
+                other.add_note(log.read_text(encoding="utf-8", errors="replace"))
+            raise other from error
 
 
 @contextmanager
@@ -141,9 +141,10 @@ def redirect_output(log: Path) -> Iterator[None]:
 def _exit_error(error: BaseException) -> CheckpointError:
     """The error where the model's code raised what nothing but the end of a process may catch."""
     place = user_place(error)
-    told = f": {first_line(error)}" if text_of(error) else ""
+    where = f" at {place}" if place else ""
+    text = f": {first_line(error)}" if text_of(error) else ""
     return CheckpointError(
-        f"the model's code raised {type(error).__name__}{f' at {place}' if place else ''}{told}",
+        f"the model's code raised {type(error).__name__}{where}{text}",
         hint="raise an error of another class, as RuntimeError, or leave it out",
     )
 

@@ -10,7 +10,7 @@ from ..checkpoints.eager_model import Eager
 from ..checkpoints.module_state import ModuleSnapshot
 from ..checkpoints.weight_loading import NonFiniteWeight
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, Hint, Option
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, join_some
 from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.edge_case_feeds import NONFINITE
@@ -33,28 +33,24 @@ class ReferenceRun:
     @property
     def note(self) -> str:
         """The rejected edge-case feeds, in one line; empty if there are none."""
-        hard = [one for one in self.records if one.skipped and not one.gap]
-        many = "feeds are" if len(hard) > 1 else "feed is"
-        told = f"{len(hard)} {many} not judged on, as eager rejects them: {_describe_skipped(hard)}"
-        return told if hard else ""
+        skipped = [one for one in self.records if one.skipped and not one.gap]
+        many = "feeds are" if len(skipped) > 1 else "feed is"
+        text = f"{len(skipped)} {many} not judged on, as eager rejects them"
+        return f"{text}: {_describe_skipped(skipped)}" if skipped else ""
 
     @property
     def warning(self) -> str:
         """The rejected feeds with usual values, whose sizes are not judged; empty if none."""
         sized = [one for one in self.records if one.gap]
-        told = (
+        text = (
             f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
-            f" them, though it takes other values at these sizes: {_describe_skipped(sized)}"
+            f" them, though it takes other values at these sizes"
         )
-        return told if sized else ""
+        return f"{text}: {_describe_skipped(sized)}" if sized else ""
 
 
 def _describe_skipped(skipped: Sequence[FeedRecord]) -> str:
-    told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_MAX_SHOWN_FEEDS])
-    more = (
-        f"; and {len(skipped) - _MAX_SHOWN_FEEDS} more" if len(skipped) > _MAX_SHOWN_FEEDS else ""
-    )
-    return told + more
+    return join_some([f"{one.name}: {one.skipped}" for one in skipped], _MAX_SHOWN_FEEDS, "; ")
 
 
 def run_reference(
@@ -138,10 +134,8 @@ def _finite_part(
     found = finite_part(reference, allowed)
     if found is not None:
         return found, ""
-    told = ", ".join(
-        repr(name) for name in sorted(nonfinite_outputs(reference.outputs) - set(allowed))
-    )
-    return None, f"eager gives NaN or Inf in {told}"
+    wrong = sorted(nonfinite_outputs(reference.outputs) - set(allowed))
+    return None, f"eager gives NaN or Inf in {', '.join(map(repr, wrong))}"
 
 
 def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPlan:
@@ -150,12 +144,12 @@ def merge_feed_plan(then: FeedPlan, now: FeedPlan, progress: Progress) -> FeedPl
     If this run uses another number of feeds or another seed, the recorded plan is kept.
     """
     if then.samples_digest != now.samples_digest:
-        progress.note(f"{now.samples} gives other samples than those on record", warning=True)
+        progress.note(f"{now.samples} gives other samples than the recorded ones", warning=True)
     if (then.count, then.seed) != (now.count, now.seed):
         return then
     changes = _describe_changes(then.drawn, now.drawn)
     if changes:
-        progress.note(f"the feeds are not those on record: {changes}", warning=True)
+        progress.note(f"the feeds differ from the recorded ones: {changes}", warning=True)
     return replace(then, drawn=now.drawn)
 
 
@@ -165,7 +159,7 @@ def _describe_changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> 
         return ""
     before, after = ({record.name for record in records} for records in (then, now))
     parts = [f"{', '.join(sorted(after - before))} are new"] if after - before else []
-    parts += [f"{', '.join(sorted(before - after))} are gone"] if before - after else []
+    parts += [f"{', '.join(sorted(before - after))} are missing"] if before - after else []
     return "; ".join(parts) or "eager rejects others"
 
 
@@ -233,15 +227,11 @@ def _run_or_none(eager: Eager, feed: Feed) -> Outputs | None:
 
 
 def _stateful_error(changed: Sequence[str], where: str) -> CheckpointError:
-    more = (
-        f" and {len(changed) - _MAX_NAMED_BUFFERS} more"
-        if len(changed) > _MAX_NAMED_BUFFERS
-        else ""
-    )
-    named = ", ".join(changed[:_MAX_NAMED_BUFFERS]) or "what is no attribute of a module"
+    named = join_some(changed, _MAX_NAMED_BUFFERS) or "state outside of the module"
     return CheckpointError(
-        f"eager's outputs depend on what it ran before ({where}): forward changes {named}{more}",
+        f"eager's outputs depend on earlier runs ({where}): forward changes {named}",
         hint="load such state with the checkpoint, or compute it from the inputs in each forward",
+        code=ErrorCode.UNSTABLE_OUTPUTS,
     )
 
 
@@ -275,22 +265,23 @@ def check_finite(
         CheckpointError: eager's outputs have no finite number on any feed; names the first weight
             with NaN or Inf.
     """
+    import numpy as np
+
     arrays = [array for one in references for array in one.outputs.values() if array.size]
-    if not arrays or not all(map(_is_all_nonfinite, arrays)):
+    if (
+        any(array.dtype.kind not in "fc" or np.isfinite(array).any() for array in arrays)
+        or not arrays
+    ):
         return
     if weights:
         more = f" (and {len(weights) - 1} more weights)" if len(weights) > 1 else ""
         raise CheckpointError(
             f"{weights[0]}{more}: eager gives nothing but NaN or Inf",
-            hint="take a checkpoint from before the training diverged, or look at how it was made",
+            hint="use a checkpoint from before the training diverged",
         )
     raise CheckpointError(
         f"eager gives nothing but NaN or Inf on all {len(references)} feeds, and no weight has any",
-        hint=Hint(
-            "say which values the inputs have, as ",
-            Option("input", "'x:float32[batch]{0..1}'"),
-            ", or mend the model: PyTorch gives them too",
-        ),
+        hint=Hint("give the range of the inputs: ", Option("input", "'x:float32[batch]{0..1}'")),
         option="input",
     )
 
@@ -299,17 +290,4 @@ def note_nonfinite_weights(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...
     """Describe weights with NaN or Inf in a model whose outputs are finite."""
     if not weights:
         return ()
-    more = (
-        f" and {len(weights) - _MAX_SHOWN_WEIGHTS} more"
-        if len(weights) > _MAX_SHOWN_WEIGHTS
-        else ""
-    )
-    return (
-        f"{', '.join(map(str, weights[:_MAX_SHOWN_WEIGHTS]))}{more}: look at how it was trained",
-    )
-
-
-def _is_all_nonfinite(array: Array) -> bool:
-    import numpy as np
-
-    return array.dtype.kind in "fc" and not np.isfinite(array).any()
+    return (f"{join_some([*map(str, weights)], _MAX_SHOWN_WEIGHTS)}: check how it was trained",)

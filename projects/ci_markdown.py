@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..core.errors import ModelcError
+from ..core.records import size_text
 from ..reports.comparison import Change
 from ..reports.markdown import (
     MarkdownBlock,
@@ -16,7 +17,7 @@ from ..reports.markdown import (
     fold_lines,
     markdown_table,
 )
-from ..reports.text_format import count_text, figure_text, seconds_text, size_text
+from ..reports.text_format import count_text, figure_text, seconds_text
 from .project_faults import split_faults
 from .project_records import MeasureChange, Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord

@@ -12,11 +12,10 @@ from typing import TypeAlias
 from ..core.errors import ModelcError, Place
 from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.records import Artifact, artifact_names
+from ..core.records import Artifact, artifact_names, size_text
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.comparison import Change
-from ..reports.text_format import size_text
 from .setting_keys import RunSettings
 
 PROJECT_FILE = "modelc.toml"

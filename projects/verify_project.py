@@ -62,7 +62,7 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
     if not (folder / RUN_FILE).is_file() and folder not in places:
         raise UsageError(
             f"{folder} has neither {MANIFEST} nor {RUN_FILE}",
-            hint="give what modelc export or modelc run wrote",
+            hint="give an output folder of modelc export or modelc run",
             code=ErrorCode.NO_MANIFEST,
         )
     texts = {place: _read_regular_file(place / MANIFEST) for place in places}

@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..core.findings import Accuracy
 from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.records import Coverage, Latency
+from ..core.records import Coverage, Latency, size_text
 from ..core.verdict import Verdict
 from .result_rows import REJECTED_PREFIX, Outcome, ResultRow, make_rows
 from .text_format import (
@@ -20,7 +20,6 @@ from .text_format import (
     one_line,
     percent_text,
     ratio,
-    size_text,
 )
 
 GONE_TEXT = "gone"  # the state of an artifact that the later run lacks

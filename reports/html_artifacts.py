@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..core.findings import Histogram, Layer, Localisation, TradeOff
 from ..core.manifest import Manifest
+from ..core.records import size_text
 from .html_verdicts import pill
 from .markup import (
     Child,
@@ -28,7 +29,6 @@ from .text_format import (
     percent_text,
     ratio,
     seconds_text,
-    size_text,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.manifest import Manifest
+from ..core.records import size_text
 from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, card_table, code_tag, details_tag, join, scroll_box, table_tag, tag
 from .result_rows import (
@@ -29,7 +30,6 @@ from .text_format import (
     percent_text,
     ratio,
     seconds_text,
-    size_text,
 )
 
 SIGNS = {

@@ -9,7 +9,7 @@ from ..calibration.calibration_options import RANDOM
 from ..core.findings import Accuracy
 from ..core.kinds import Precision
 from ..core.manifest import Manifest
-from ..core.records import Artifact, CalibrationRecord, Coverage
+from ..core.records import Artifact, CalibrationRecord, Coverage, size_text
 from ..core.verdict import Tolerance, Verdict
 from ..validators.tolerance import TOLERANCES
 from .result_rows import REJECTED_PREFIX, Outcome, ResultRow, count_outcomes, sqnr_text
@@ -21,7 +21,6 @@ from .text_format import (
     one_line,
     percent_text,
     readable_sizes,
-    size_text,
 )
 
 WORST_FIRST = (Outcome.REJECTED, Outcome.FAILED, Outcome.PENDING, Outcome.PASSED)

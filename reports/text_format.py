@@ -14,7 +14,6 @@ _CONTROL_CHARACTERS = re.compile(
 )
 _LINE_BREAKS = re.compile("[\n\u2028\u2029]")
 NO_VALUE = "-"  # an undefined figure
-_KILO = 1000
 _MINUTE = 60.0
 _SMALL = 1e-3  # seconds
 
@@ -37,16 +36,6 @@ def one_line(text: str, limit: int = 400) -> str:
     """Return the text on one line, without control characters, of at most `limit` characters."""
     line = " ".join(escape_control(text).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def size_text(size: float) -> str:
-    """Format bytes in powers of 1000."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if abs(amount) < _KILO:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= _KILO
-    return f"{amount:.2f} GB"
 
 
 def figure_text(value: float | None, form: str = ".1e") -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ErrorCode, UsageError
+from ..records import size_text
 from .process_tree import is_stopped, memory_of
 
 MIB = 1 << 20
@@ -139,7 +140,7 @@ class ChildWatchdog:
         if sum(size - min(self._before.get(name, 0), size) for name, size in sizes) <= limit:
             return None
         return LimitExceeded(
-            told=f"it printed more than {limit / MIB:.0f} MiB",
+            told=f"it printed more than {size_text(limit)}",
             mend="stop what prints without end; its log has the first and the last lines",
         )
 
@@ -156,7 +157,7 @@ class ChildWatchdog:
         if used <= limit:
             return None
         return LimitExceeded(
-            told=f"it took {used / MIB:.0f} MiB of memory, and --memory is {limit / MIB:.0f} MiB",
+            told=f"it took {size_text(used)} of memory, and --memory is {size_text(limit)}",
             mend=f"give it more memory: --memory {-(-2 * limit // MIB)}MiB",
         )
 

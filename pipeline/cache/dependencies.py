@@ -19,10 +19,10 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from ...core.errors import UsageError
+from ...core.errors import ErrorCode, UsageError
 from ...core.records import Dependencies, sha256_of
 from .environment import describe_installed, is_installed_code, list_loaded_packages
-from .file_digests import FileDigests, is_own_code
+from .file_digests import FileDigests, file_stamp, is_own_code
 
 ABSENT = "absent"  # an opened file that did not exist
 _VARIABLE = "env:"
@@ -38,13 +38,13 @@ def find_unmet_dependency(needs: Dependencies, root: Path, digests: FileDigests)
         digests: the cache of file digests.
     """
     kinds = (_find_changed_file, _find_changed_package, _find_changed_declared)
-    return next((told for kind in kinds for told in kind(needs, root, digests)), "")
+    return next((change for kind in kinds for change in kind(needs, root, digests)), "")
 
 
 def _find_changed_file(needs: Dependencies, root: Path, digests: FileDigests) -> Iterator[str]:
     for name, then in needs.files.items():
         if then == UNSURE:
-            yield f"{name}: what was read of it cannot be known again"
+            yield f"{name} changed while it was read, or is not a plain file"
             continue
         now = digest_now(root / name, digests.of)
         if now != then:
@@ -62,16 +62,13 @@ def _find_changed_package(needs: Dependencies, _: Path, digests: FileDigests) ->
 def _find_changed_declared(needs: Dependencies, root: Path, digests: FileDigests) -> Iterator[str]:
     for entry, then in needs.declared.items():
         if digest_declared(entry, root, digests.of) != then:
-            yield f"what depends names with {entry!r} changed"
+            yield f"depends: {entry!r} changed"
 
 
 def merge_dependencies(one: Dependencies, other: Dependencies) -> Dependencies:
     """Merge two sets of dependencies; a file that they read with different content is `UNSURE`."""
-    files = dict(one.files)
-    for name, digest in other.files.items():
-        files[name] = merge_digests(files.get(name, digest), digest)
     return Dependencies(
-        files=files,
+        files=_merge_mappings(one.files, other.files),
         packages=_merge_mappings(one.packages, other.packages),
         declared=_merge_mappings(one.declared, other.declared),
     )
@@ -79,8 +76,7 @@ def merge_dependencies(one: Dependencies, other: Dependencies) -> Dependencies:
 
 def _merge_mappings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     """Merge two mappings; values that differ become `UNSURE`."""
-    shared = {name: told if one.get(name, told) == told else UNSURE for name, told in other.items()}
-    return {**one, **shared}
+    return {**one, **{name: merge_digests(one.get(name, now), now) for name, now in other.items()}}
 
 
 def merge_digests(one: str, other: str) -> str:
@@ -139,17 +135,15 @@ def check_declared_entries(entries: Sequence[str], root: Path) -> None:
             not entry.startswith(_VARIABLE) and not list_declared_files(entry, root)
         ):
             raise UsageError(
-                f"depends: {entry!r} names no file in {root}",
+                f"depends: {entry!r} matches no file in {root}",
                 hint="give files, globs such as configs/*.yaml, or env:NAME",
+                code=ErrorCode.NOT_FOUND,
             )
 
 
 def _describe_change(name: str, then: str, now: str) -> str:
-    if now == ABSENT:
-        return f"{name} is gone"
-    if then == ABSENT:
-        return f"{name} is new"
-    return f"{name} changed"
+    how = "was removed" if now == ABSENT else "is new" if then == ABSENT else "changed"
+    return f"{name} {how}"
 
 
 @dataclass
@@ -160,7 +154,7 @@ class ReadLog:
     """
 
     files: dict[str, str] = field(default_factory=dict)
-    stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    stamps: dict[str, str] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
 
@@ -220,7 +214,7 @@ class ReadTracker:
             return
         if flags & os.O_WRONLY or path in self.read.written or Path(path).is_dir():
             return
-        now = _stat_stamp(path)
+        now = file_stamp(Path(path))
         if path not in self.read.files or self.read.stamps.get(path) != now:
             self.read.stamps[path] = now
             self._note(path, digest_now(Path(path)))
@@ -244,7 +238,10 @@ class ReadTracker:
         try:
             self._track_workers()
             self._add_modules()
-            files = {self._relative(name): one for name, one in sorted(self.read.files.items())}
+            files = {
+                Path(name.removeprefix(f"{self._root}{os.sep}")).as_posix(): digest
+                for name, digest in sorted(self.read.files.items())
+            }
             return Dependencies(
                 files=files, packages=list_loaded_packages(), declared=self._declared
             )
@@ -269,11 +266,6 @@ class ReadTracker:
             if not known and Path(path).is_file():
                 self._note(path, digest_now(Path(path)))
 
-    def _relative(self, name: str) -> str:
-        path = Path(name)
-        near = path.relative_to(self._root) if path.is_relative_to(self._root) else path
-        return near.as_posix()
-
     def close(self) -> None:
         """Stop tracking."""
         self._of_workers.close()
@@ -285,19 +277,11 @@ _hooked: list[bool] = []
 
 
 @contextmanager
-def track_reads(
-    root: Path,
-    *,
-    keyed: Iterable[Path] = (),
-    ours: Iterable[Path] = (),
-    declared: Iterable[str] = (),
-    read: ReadLog | None = None,
-) -> Iterator[ReadTracker]:
-    """Track what this process reads within the block; see `ReadTracker` for the arguments."""
+def track_reads(tracker: ReadTracker) -> Iterator[ReadTracker]:
+    """Track what this process reads within the block."""
     if not _hooked:
         sys.addaudithook(_on_audit_event)  # audit hooks cannot be removed, so all runs share one
         _hooked.append(True)
-    tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
     _active.append(tracker)
     try:
         yield tracker
@@ -331,11 +315,3 @@ def _source_file(path: str) -> str:
     except ValueError:
         return path
     return source if Path(source).is_file() else path
-
-
-def _stat_stamp(path: str) -> tuple[int, ...]:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

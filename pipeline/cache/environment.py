@@ -130,21 +130,7 @@ _STANDARD_FOLDERS = tuple(
         for place in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
     }
 )
-_ZIPPED_LIBRARY = (
-    f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"  # rarely present
-)
-
-
-def is_standard_library(path: str) -> bool:
-    """Whether the path belongs to Python's standard library, or to a program beside it."""
-    return (path.startswith(_STANDARD_FOLDERS) and not is_installed_package(path)) or path.endswith(
-        _ZIPPED_LIBRARY
-    )
-
-
-def is_installed_package(path: str) -> bool:
-    """Whether the path belongs to an installed package."""
-    return any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGE_FOLDERS)
+_ZIPPED_LIBRARY = f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"
 
 
 def is_packages_folder(folder: Path) -> bool:
@@ -155,7 +141,9 @@ def is_packages_folder(folder: Path) -> bool:
 def is_installed_code(path: str) -> bool:
     """Whether the path belongs to Python, an installed package or the system, judged by name."""
     return (
-        path.startswith(_SYSTEM_FOLDERS) or is_standard_library(path) or is_installed_package(path)
+        path.startswith((*_SYSTEM_FOLDERS, *_STANDARD_FOLDERS))
+        or path.endswith(_ZIPPED_LIBRARY)
+        or any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGE_FOLDERS)
     )
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ...core.records import sha256_of
@@ -43,12 +42,7 @@ class FileDigests:
     def __enter__(self) -> FileDigests:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def of(self, path: Path) -> str:
@@ -61,9 +55,9 @@ class FileDigests:
         began = self._now()
         before = path.stat()
         stamp = self._noted[name] = _encode_stamp(before)
-        known = self._known(name)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        recorded = self._find_recorded(name)
+        if recorded is not None and recorded[0] == stamp:
+            return recorded[1]
         digest = sha256_of(path)
         settled = max(before.st_mtime_ns, before.st_ctime_ns) < began - _CLOCK_TICK
         if settled and _encode_stamp(path.stat()) == stamp:
@@ -120,14 +114,14 @@ class FileDigests:
             return
         import sqlite3
 
-        rows = [(path, *known) for path, known in self._learned.items()]
+        rows = [(path, *recorded) for path, recorded in self._learned.items()]
         # On a full disk or a long lock, later runs compute the digests again.
         with suppress(sqlite3.Error), self._database:
             self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
         self._database.close()
         self._database = None
 
-    def _known(self, name: str) -> tuple[str, str] | None:
+    def _find_recorded(self, name: str) -> tuple[str, str] | None:
         if name in self._learned:
             return self._learned[name]
         if self._database is None:
@@ -156,10 +150,11 @@ class FileDigests:
 
 def first_changed(noted: Mapping[str, str]) -> str:
     """Return the first path whose stat data changed; empty if none did."""
-    return next((name for name, then in noted.items() if _current_stamp(Path(name)) != then), "")
+    return next((name for name, then in noted.items() if file_stamp(Path(name)) != then), "")
 
 
-def _current_stamp(path: Path) -> str:
+def file_stamp(path: Path) -> str:
+    """Return stat data that change with the content; empty if the file does not exist."""
     try:
         return _encode_stamp(path.stat())
     except OSError:
@@ -239,19 +234,15 @@ OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
 
 def digest_of_code(digests: FileDigests, root: Path = PACKAGE_ROOT) -> str:
     """Return one digest over the source files of the packages that build and judge artifacts."""
-    return digests.once(f"code in {root}", lambda: _digest_of_code(digests, root))
 
+    def digest_sources() -> str:
+        digest = hashlib.sha256()
+        found = (path for name in ARTIFACT_PACKAGES for path in (root / name).rglob("*.py"))
+        for path in sorted(found):
+            digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())
+        return digest.hexdigest()
 
-def _digest_of_code(digests: FileDigests, root: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(_source_files(root)):
-        digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _source_files(root: Path) -> Iterator[Path]:
-    for room in ARTIFACT_PACKAGES:
-        yield from (root / room).rglob("*.py")
+    return digests.once(f"code in {root}", digest_sources)
 
 
 def is_own_code(path: Path, root: Path = PACKAGE_ROOT) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ...core.events import ignore_events
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord, is_as_recorded
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, is_as_recorded
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
 from ..held_out import relocate_record
@@ -127,10 +127,11 @@ class CacheRestore:
         """Replace the earlier result of the step in the manifest with the cached one."""
         artifact, then = self._artifact(hit, folder), hit.manifest
         step = artifact.step
-        gone = {f"{REJECTED_FOLDER}/{step}", *(() if artifact.rejected else (step,))}
-        slim = without_artifacts(manifest, gone)
+        replaced = {f"{REJECTED_FOLDER}/{step}", *(() if artifact.rejected else (step,))}
+        slim = without_artifacts(manifest, replaced)
         files = [file for file in hit.stored.entry.files if file.role != WORST_ROLE]
-        folder.own(_find_identical_files(files, folder.path))
+        # A file of the user with identical content may be replaced: nothing is lost.
+        folder.own(one.name for one in files if is_as_recorded(folder.path / one.name, one))
         folder.accept(files, hit.place)
         return replace(
             slim,
@@ -184,10 +185,3 @@ def _relocate_verdict(hit: _CacheHit, artifact: Artifact, folder: OutputFolder) 
     return place_worst_feed(
         verdict, folder, artifact.files[0].name, artifact=verdict.artifact, was=was
     )
-
-
-def _find_identical_files(files: Sequence[FileRecord], folder: Path) -> Iterator[str]:
-    """Yield names of files that already exist with identical content, so nothing is lost."""
-    for file in files:
-        if is_as_recorded(folder / file.name, file):
-            yield file.name

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from shutil import copyfileobj
 from typing import BinaryIO
 
 from ...core.atomic_write import flush_folder
-from ...core.errors import UsageError, first_line
+from ...core.errors import ErrorCode, UsageError, first_line
 from ...core.events import Noted, Tell, ignore_events
 from ...core.records import FileRecord, sha256_of
 from .store_layout import (
@@ -51,8 +50,7 @@ class ResultStore:
     ) -> None:
         self.layout = StoreLayout(folder=folder)
         self._limit = limit
-        self._tell = tell
-        self._said: set[str] = set()
+        self._warn = warn_once(tell)
 
     def entries(self, key: str) -> Iterator[StoredEntry]:
         """Yield the entries of a key, most recently used first; remove and report damaged ones."""
@@ -79,17 +77,19 @@ class ResultStore:
         """
         with ExitStack() as held:
             try:
-                opened = self._opened(stored, held)
+                streams = self._open_files(stored, held)
             except OSError as error:
                 self._drop(stored.path, f"incomplete ({_describe_os_error(error)})")
                 return False
-            for file, stream in opened:
+            for file, stream in streams:
                 if copy_hashed(stream, folder / file.name) != file.sha256:
                     self._drop(stored.path, f"changed ({file.name})", blob=file.sha256)
                     return False
         return True
 
-    def _opened(self, stored: StoredEntry, held: ExitStack) -> list[tuple[FileRecord, BinaryIO]]:
+    def _open_files(
+        self, stored: StoredEntry, held: ExitStack
+    ) -> list[tuple[FileRecord, BinaryIO]]:
         """Open the entry's files, and mark it as used now."""
         with self.layout.hold_lock():
             with suppress(OSError):  # a read-only folder works too
@@ -113,8 +113,8 @@ class ResultStore:
                     return False
                 self._settle(entry, drafts, draft)
         except OSError as error:
-            self._say(
-                f"nothing is kept in the cache {self.layout.folder}: {_describe_os_error(error)}"
+            self._warn(
+                f"cannot write to the cache {self.layout.folder}: {_describe_os_error(error)}"
             )
             return False
         return True
@@ -128,7 +128,7 @@ class ResultStore:
             copy = draft / file.sha256
             with sources[file.name].open("rb") as stream:
                 if copy_hashed(stream, copy) != file.sha256:
-                    self._say(f"{file.name} is not what was recorded of it: not kept")
+                    self._warn(f"{file.name} changed since it was recorded: not cached")
                     return None
             drafts[file.sha256] = copy
         return drafts
@@ -159,16 +159,23 @@ class ResultStore:
 
     def _drop(self, path: Path, fault: str, *, blob: str = "") -> None:
         """Remove a damaged result, so that it is built again."""
-        self._say(f"a result in the cache was {fault}: made anew")
+        self._warn(f"a cached result is {fault}: rebuilt")
         with suppress(OSError), self.layout.hold_lock():
             self.layout.remove(path)
             if blob:
                 self.layout.remove(self.layout.blob(blob))
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._tell(Noted(text=text, warning=True))
+
+def warn_once(tell: Tell) -> Callable[[str], None]:
+    """Return a function that reports a warning, each text once."""
+    reported: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in reported:
+            reported.add(text)
+            tell(Noted(text=text, warning=True))
+
+    return warn
 
 
 def _describe_os_error(error: OSError) -> str:
@@ -230,22 +237,20 @@ def verify_store(layout: StoreLayout) -> tuple[str, ...]:
     Raises:
         UsageError: the folder cannot be written.
     """
-    found: list[str] = []
     with _translate_os_errors(layout):
-        found += [
-            told for path in list(layout.blobs()) if (told := _remove_if_corrupt(layout, path))
-        ]
+        faults = (_remove_if_corrupt(layout, path) for path in list(layout.blobs()))
+        found = list(filter(None, faults))
     with _translate_os_errors(layout), layout.hold_lock():
         for path, _ in layout.entries():
             entry = read_entry_or_none(path)
             if entry is None:
                 layout.remove(path)
-                found.append(f"entry {path.stem[:12]}: damaged, or no entry of this modelc")
+                found.append(f"entry {path.stem[:12]}: damaged, or of another version of modelc")
                 continue
-            gone = [file.name for file in entry.files if not layout.blob(file.sha256).is_file()]
-            if gone:
+            lost = [file.name for file in entry.files if not layout.blob(file.sha256).is_file()]
+            if lost:
                 layout.remove(path)
-                found.append(f"{entry.artifact} of {entry.model}: {', '.join(gone)} is not there")
+                found.append(f"{entry.artifact} of {entry.model}: {', '.join(lost)} is missing")
     return tuple(found)
 
 
@@ -255,24 +260,21 @@ def _translate_os_errors(layout: StoreLayout) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"the cache {layout.folder} cannot be written: {error.strerror or first_line(error)}",
-            hint="give a folder of your own with --cache-dir",
+            f"cannot write to the cache {layout.folder}: {_describe_os_error(error)}",
+            hint="give a writable folder with --cache-dir",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
 
 
 def _remove_if_corrupt(layout: StoreLayout, blob: Path) -> str:
     """Remove a file whose digest does not match, and describe the fault."""
-    digest = hashlib.sha256()
     try:
-        with blob.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+        if sha256_of(blob) == blob.name:
+            return ""
     except FileNotFoundError:  # another run removed it
         return ""
-    if digest.hexdigest() == blob.name:
-        return ""
     layout.remove(blob)
-    return f"file {blob.name[:12]}: its digest is another"
+    return f"file {blob.name[:12]}: changed, its digest differs"
 
 
 _COPY_BLOCK = 1 << 24

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ... import __version__
+from ...core.errors import join_some
 from ...core.manifest import Failure, Manifest
-from ...core.records import REJECTED_FOLDER, Artifact
+from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord
 from ...core.verdict import State
 from ..manifest_file import read_manifest
-from ..order import Order, ResumeState
+from ..order import Order, ResumeState, Source
 from ..plan import Step, make_skipped_failure
 from ..provenance.seals import is_bound
 from .dependencies import find_unmet_dependency
@@ -65,8 +66,8 @@ def reuse_results(
             run uses it, or it cannot be written.
     """
     known = read_manifest(order.out)
-    standing = _find_standing(known, order, keys, caching)
-    done = walk_plan(plan, standing.artifacts, _fetch_nothing)
+    standing = UpToDate() if known is None else find_up_to_date(known, order.out, keys, caching)
+    done = walk_plan(plan, standing.artifacts, lambda _step, _origin: None)
     failures = _settle_failures(plan, done, standing, known)
     manifest = known
     restored: tuple[str, ...] = ()
@@ -81,22 +82,8 @@ def reuse_results(
     left = [step.name for step in plan if step.name not in resume.done]
     if manifest is not None and not left:
         manifest = _settle_manifest(manifest, order, plan, resume)
-    why = _rebuild_reason_or_none(known, left, order, resume, caching)
+    why = "" if known is None else _find_rebuild_reason(known, left, order, keys, caching)
     return ReuseResult(manifest=manifest, resume=resume, restored=restored, again=why)
-
-
-def _rebuild_reason_or_none(
-    known: Manifest | None,
-    left: Sequence[str],
-    order: Order,
-    resume: ResumeState,
-    caching: ReuseSources,
-) -> str:
-    if known is None or not left:
-        return ""
-
-    root, digests = caching.root, caching.digests
-    return find_rebuild_reason(known, left, order, resume.keys, root=root, digests=digests)
 
 
 def walk_plan(
@@ -117,18 +104,6 @@ def walk_plan(
     return done
 
 
-def _fetch_nothing(_step: Step, _origin: str | None) -> None:
-    return None
-
-
-def _find_standing(
-    known: Manifest | None, order: Order, keys: Mapping[str, str], caching: ReuseSources
-) -> UpToDate:
-    if known is None:
-        return UpToDate()
-    return find_up_to_date(known, order.out, keys, root=caching.root, digests=caching.digests)
-
-
 def _settle_failures(
     plan: Sequence[Step],
     done: Mapping[str, Artifact],
@@ -140,17 +115,17 @@ def _settle_failures(
     if manifest is None:
         return ()
     now = replace(manifest, failures=())
-    refused = {name for name, one in done.items() if one.rejected}
+    unusable = {name for name, one in done.items() if one.rejected}
     for step in plan:
         again = None if step.name in done else standing.failures.get(step.name)
         same = step.parent is None or (step.parent in done and step.parent not in restored)
-        if step.parent in refused:
+        if step.parent in unusable:
             end = make_skipped_failure(step, now)
         elif again is not None and same:
             end = again
         else:
             continue
-        refused.add(step.name)
+        unusable.add(step.name)
         now = replace(now, failures=(*now.failures, end))
     return now.failures
 
@@ -185,17 +160,9 @@ class UpToDate:
 
 
 def find_up_to_date(
-    manifest: Manifest, folder: Path, keys: Mapping[str, str], *, root: Path, digests: FileDigests
+    manifest: Manifest, folder: Path, keys: Mapping[str, str], caching: ReuseSources
 ) -> UpToDate:
-    """Return the results in a folder that are up to date.
-
-    Args:
-        manifest: the folder's manifest.
-        folder: an output folder.
-        keys: the current keys of the steps, by name.
-        root: the folder that the run starts in.
-        digests: the cache of file digests.
-    """
+    """Return the results in a folder that are up to date, by the current keys of the steps."""
     artifacts = {one.step: one for one in _iter_judged_artifacts(manifest, keys)}
     waiting = {one.step for one in manifest.pending}
     failures = {
@@ -203,10 +170,13 @@ def find_up_to_date(
         for one in manifest.failures
         if _has_current_key(one.key, one.step, keys) and one.step not in waiting
     }
-    if not (artifacts or failures) or find_unmet_dependency(manifest.needs, root, digests):
+    none = not (artifacts or failures)
+    if none or find_unmet_dependency(manifest.needs, caching.root, caching.digests):
         return UpToDate()
     whole = {
-        step: one for step, one in artifacts.items() if not _has_changed_file(one, folder, digests)
+        step: one
+        for step, one in artifacts.items()
+        if not any(_iter_changed_files(one, folder, caching.digests))
     }
     return UpToDate(artifacts=whole, failures=failures)
 
@@ -230,56 +200,43 @@ def _has_current_key(key: str, step: str, keys: Mapping[str, str]) -> bool:
     return bool(key) and key == keys.get(step)
 
 
-def _has_changed_file(artifact: Artifact, folder: Path, digests: FileDigests) -> bool:
-    """Whether a file is missing or changed; a debug sidecar may be missing."""
+def _iter_changed_files(artifact: Artifact, folder: Path, digests: FileDigests) -> Iterator[str]:
+    """Describe missing or changed files of an artifact; a debug sidecar may be missing."""
     for file in artifact.files:
-        path = folder / file.name
-        if not path.is_file() and file.role == "debug":
-            continue
-        try:
-            if digests.of(path) != file.sha256:
-                return True
-        except OSError:
-            return True
-    return False
+        if file.role != "debug" or (folder / file.name).is_file():
+            yield from _iter_changed_content(folder, file, digests)
 
 
 _MAX_REASONS = 3  # options to name; each of them may be the cause
 _TARGETS_OPTION = "to"  # adding a target does not change other targets
 
 
-def find_rebuild_reason(  # noqa: PLR0913 - earlier and current state, and how to compare
+def _find_rebuild_reason(
     known: Manifest,
     left: Collection[str],
     order: Order,
     keys: Mapping[str, str],
-    *,
-    root: Path,
-    digests: FileDigests,
+    caching: ReuseSources,
 ) -> str:
-    """Return what changed since the manifest was written; empty if it has none of the steps.
+    """Return why the steps that are left are built again; empty if the manifest has none of them.
 
-    Args:
-        known: the folder's manifest before the run.
-        left: the steps to build.
-        order: the current order.
-        keys: the current keys of the steps, by name.
-        root: the folder that the run starts in.
-        digests: the cache of file digests.
+    `known` is the folder's manifest before the run.
     """
     artifacts = [one for one in known.artifacts if one.step in left]
     failures = [one for one in known.failures if one.step in left]
     then = {one.step: one.key for one in artifacts} | {one.step: one.key for one in failures}
     if not then:
         return ""
-    passing = [one.step for one in failures if not one.key]
-    if len(passing) == len(then):
-        return f"{', '.join(passing)} failed: tried again"
+    transient = [one.step for one in failures if not one.key]
+    if len(transient) == len(then):
+        return f"retry: {', '.join(transient)} failed"
     another = any(key and key != keys.get(step) for step, key in then.items())
-    found = next(_iter_changed_inputs(known, order, root, digests), "") if another else ""
-    found = found or find_unmet_dependency(known.needs, root, digests)
-    found = found or next(_iter_lost_files(artifacts, order.out, digests), "")
-    return f"made again: {found or _fallback_reason(known, artifacts, then, another=another)}"
+    digests = caching.digests
+    found = next(_iter_changed_inputs(known, order, caching), "") if another else ""
+    found = found or find_unmet_dependency(known.needs, caching.root, digests)
+    lost = (text for one in artifacts for text in _iter_changed_files(one, order.out, digests))
+    found = found or next(lost, "")
+    return f"rebuild: {found or _fallback_reason(known, artifacts, then, another=another)}"
 
 
 def _fallback_reason(
@@ -287,85 +244,60 @@ def _fallback_reason(
 ) -> str:
     """Return the reason if no recorded input is found to differ."""
     if another:
-        return "some option, data, modelc or this machine is another than it was"
+        return "an option, the data, modelc or this machine changed"
     if not all(then.values()):
-        return "what stood there was not made to be taken up, or was judged since"
+        return "it has no cache key, or was judged again since"
     if not all(is_bound(one, known) for one in artifacts):
-        return "what is on record of it is not as it was sealed"
-    return "it was not judged to its end, or what it is made from is another file"
+        return "its manifest was edited"
+    return "its verdict is incomplete, or its parent changed"
 
 
-def _iter_changed_inputs(
-    known: Manifest, order: Order, root: Path, digests: FileDigests
-) -> Iterator[str]:
+def _iter_changed_inputs(known: Manifest, order: Order, caching: ReuseSources) -> Iterator[str]:
     """Describe recorded inputs of the key that changed: weights, versions, options."""
-    place, before = root / order.source.checkpoint, Path(known.checkpoint.path).name
+    place, before = caching.root / order.source.checkpoint, Path(known.checkpoint.path).name
     if before != place.name:
-        yield f"the checkpoint was {before} and is {place.name}"
+        yield f"checkpoint: {before} -> {place.name}"
     folder = place if place.is_dir() else place.parent
     for file in known.checkpoint.files:
-        yield from _iter_changed_content(folder / file.name, file.name, file.sha256, digests)
+        yield from _iter_changed_content(folder, file, caching.digests)
     now = {**packages(), "modelc": __version__}
     then = {name: at for name, at in known.environment.items() if name not in NOT_PACKAGES}
     yield from _differences({**then, "modelc": known.modelc}, now)
-    options = list(_differences(_read_recorded_options(known), _current_options(order)))
+    source, was = order.source, known.checkpoint
+    options = list(
+        _differences(
+            {**known.order, "seed": str(known.feeds.seed)}
+            | _model_options(was, was.factory, was.factory_args),
+            {**order.summary(), "seed": str(order.judging.seed or 0)}
+            | _model_options(source, source.model, source.model_args),
+        )
+    )
     if options:
-        more = f" and {len(options) - _MAX_REASONS} more" if len(options) > _MAX_REASONS else ""
-        yield f"{', '.join(options[:_MAX_REASONS])}{more}"
+        yield join_some(options, _MAX_REASONS)
 
 
-def _iter_lost_files(
-    artifacts: Collection[Artifact], out: Path, digests: FileDigests
-) -> Iterator[str]:
-    """Describe missing or changed files of artifacts."""
-    for artifact in artifacts:
-        for file in artifact.files:
-            if file.role != "debug" or (out / file.name).is_file():
-                yield from _iter_changed_content(out / file.name, file.name, file.sha256, digests)
-
-
-def _iter_changed_content(path: Path, name: str, then: str, digests: FileDigests) -> Iterator[str]:
+def _iter_changed_content(folder: Path, file: FileRecord, digests: FileDigests) -> Iterator[str]:
     try:
-        if digests.of(path) != then:
-            yield f"{name} changed"
+        if digests.of(folder / file.name) != file.sha256:
+            yield f"{file.name} changed"
     except OSError:
-        yield f"{name} is gone"
+        yield f"{file.name} was removed"
 
 
-def _read_recorded_options(known: Manifest) -> dict[str, str]:
-    checkpoint = known.checkpoint
-    return _without_targets(known.order) | {
-        "seed": str(known.feeds.seed),
-        "model": checkpoint.factory or "none",
-        "model-arg": _format_arguments(checkpoint.factory_args),
-        "method": checkpoint.method or "forward",
-        "weights-key": checkpoint.weights_key or "none",
-        "drop-output": " ".join(checkpoint.drop_outputs) or "none",
+def _model_options(
+    model: Checkpoint | Source, factory: str | None, arguments: Mapping[str, str]
+) -> dict[str, str]:
+    return {
+        "model": factory or "none",
+        "model-arg": " ".join(f"{key}={value}" for key, value in sorted(arguments.items())),
+        "method": model.method or "forward",
+        "weights-key": model.weights_key or "none",
+        "drop-output": " ".join(model.drop_outputs),
     }
-
-
-def _current_options(order: Order) -> dict[str, str]:
-    source = order.source
-    return _without_targets(order.summary()) | {
-        "seed": str(order.judging.seed or 0),
-        "model": source.model or "none",
-        "model-arg": _format_arguments(source.model_args),
-        "method": source.method or "forward",
-        "weights-key": source.weights_key or "none",
-        "drop-output": " ".join(source.drop_outputs) or "none",
-    }
-
-
-def _without_targets(summary: Mapping[str, str]) -> dict[str, str]:
-    return {name: said for name, said in summary.items() if name != _TARGETS_OPTION}
-
-
-def _format_arguments(given: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in sorted(given.items())) or "none"
 
 
 def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted(then.keys() | now.keys()):
-        before, after = then.get(name, "none"), now.get(name, "none")
+    for name in sorted((then.keys() | now.keys()) - {_TARGETS_OPTION}):
+        before, after = then.get(name) or "none", now.get(name) or "none"
         if before != after:
-            yield f"{name} was {before} and is {after}"
+            yield f"{name}: {before} -> {after}"

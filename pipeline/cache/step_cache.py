@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ErrorCode, MissingError, UsageError, first_line
-from ...core.events import Noted, Tell, ignore_events
+from ...core.events import Tell, ignore_events
 from ...core.installation import hint_for_extra
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord, record_of, sha256_of
 from ...core.verdict import State, Verdict
-from .result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore, StoredEntry
+from .result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore, StoredEntry, warn_once
 from .store_layout import CacheEntry, CorruptEntryError, decode_entry, encode_entry, entry_name
 
 if TYPE_CHECKING:
@@ -72,15 +72,13 @@ class StepCache:
             if self.store.put(entry, sources):
                 done += 1
                 if self._remote is not None:
-                    self._remote.bring(entry, self.store)
+                    self._remote.upload(entry, self.store)
         return done
 
     def _has(self, entry: CacheEntry) -> bool:
         """Whether an existing entry of the key serves whenever this one would."""
         return any(
-            _entry_dependencies(stored.entry) == _entry_dependencies(entry)
-            and _entry_parent(stored.entry) == _entry_parent(entry)
-            and self.store.touch(stored)
+            _needs_and_parent(stored.entry) == _needs_and_parent(entry) and self.store.touch(stored)
             for stored in self.store.entries(entry.key)
         )
 
@@ -89,12 +87,9 @@ def _is_suitable(entry: CacheEntry, suits: Callable[[Manifest], bool]) -> bool:
     return entry.manifest is not None and suits(entry.manifest)
 
 
-def _entry_dependencies(entry: CacheEntry) -> object:
-    return None if entry.manifest is None else entry.manifest.needs
-
-
-def _entry_parent(entry: CacheEntry) -> str:
-    return "" if entry.manifest is None else entry.manifest.artifacts[0].parent
+def _needs_and_parent(entry: CacheEntry) -> object:
+    manifest = entry.manifest
+    return None if manifest is None else (manifest.needs, manifest.artifacts[0].parent)
 
 
 def iter_entries(
@@ -150,22 +145,21 @@ class RemoteStore:
     def __init__(self, files: AbstractFileSystem, root: str, tell: Tell = ignore_events) -> None:
         self._files: Any = files  # fsspec has few annotations
         self._root = root.rstrip("/")
-        self._tell = tell
-        self._said: set[str] = set()
+        self._warn = warn_once(tell)
 
     def entries(self, key: str) -> Iterator[tuple[str, CacheEntry]]:
         """Yield the valid entries of a key, with their names."""
         folder = f"{self._root}/entries/{key}"
-        for path in self._tried("listed", partial(self._list_remote, folder)) or ():
+        for path in self._try("list", partial(self._list_remote, folder)) or ():
             name = path.rsplit("/", 1)[-1].removesuffix(".json")
-            raw = self._tried("read", partial(self._files.cat_file, path))
+            raw = self._try("read", partial(self._files.cat_file, path))
             if raw is None:
                 continue
             try:
                 yield name, decode_entry(bytes(raw), key, name)
             except CorruptEntryError as error:
-                self._say(f"an entry of the remote cache was {error}: not used")
-                self._tried("mended", partial(self._files.rm_file, path))
+                self._warn(f"an entry of the remote cache is {error}: ignored")
+                self._try("remove", partial(self._files.rm_file, path))
 
     def _list_remote(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
@@ -181,58 +175,47 @@ class RemoteStore:
             for file in entry.files:
                 here = store.layout.blob(file.sha256)
                 sources[file.name] = here if here.is_file() else Path(aside) / file.sha256
-                if not here.is_file() and not self._got(file, sources[file.name]):
+                if not here.is_file() and not self._fetch_file(file, sources[file.name]):
                     return False
             return store.put(entry, sources)
 
-    def _got(self, file: FileRecord, place: Path) -> bool:
+    def _fetch_file(self, file: FileRecord, place: Path) -> bool:
         path = self._blob(file.sha256)
-        self._tried("read", partial(self._files.get_file, path, str(place)))
+        self._try("read", partial(self._files.get_file, path, str(place)))
         if not place.is_file():
             return False
         if sha256_of(place) == file.sha256:
             return True
-        self._say(f"{file.name} in the remote cache was changed: not used")
-        self._tried("mended", partial(self._files.rm_file, path))
+        self._warn(f"{file.name} in the remote cache is changed: ignored")
+        self._try("remove", partial(self._files.rm_file, path))
         return False
 
-    def bring(self, entry: CacheEntry, store: ResultStore) -> bool:
-        """Upload an entry of the local store, files first; False on failure."""
-        done = self._tried("written", partial(self._all_put, entry, store))
-        return done is not None
+    def upload(self, entry: CacheEntry, store: ResultStore) -> None:
+        """Upload an entry of the local store, files first."""
+        self._try("write", partial(self._upload_all, entry, store))
 
-    def _all_put(self, entry: CacheEntry, store: ResultStore) -> bool:
+    def _upload_all(self, entry: CacheEntry, store: ResultStore) -> None:
         for file in entry.files:
-            self._put(store.layout.blob(file.sha256), file)
+            path = self._blob(file.sha256)
+            if not self._files.exists(path) or self._files.size(path) != file.size:
+                self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+                self._files.put_file(str(store.layout.blob(file.sha256)), path)
         raw = encode_entry(entry)
         path = f"{self._root}/entries/{entry.key}/{entry_name(raw)}.json"
         self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         self._files.pipe_file(path, raw)
-        return True
-
-    def _put(self, local: Path, file: FileRecord) -> None:
-        path = self._blob(file.sha256)
-        if self._files.exists(path) and self._files.size(path) == file.size:
-            return
-        self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        self._files.put_file(str(local), path)
 
     def _blob(self, digest: str) -> str:
         return f"{self._root}/blobs/{digest[:2]}/{digest}"
 
-    def _tried(self, what: str, work: Callable[[], Any]) -> Any:
+    def _try(self, what: str, work: Callable[[], Any]) -> Any:
         """Return the result of `work`; None if it failed, which is reported."""
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - each file system raises its own errors
             why = first_line(error) or type(error).__name__
-            self._say(f"the remote cache cannot be {what}: {why}")
+            self._warn(f"cannot {what} the remote cache: {why}")
             return None
-
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._tell(Noted(text=text, warning=True))
 
 
 def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
@@ -269,5 +252,6 @@ def open_remote(url: str, tell: Tell = ignore_events) -> RemoteStore:
             f"--remote-cache {url} cannot be opened: {first_line(error)}",
             hint="give an fsspec URL: s3://bucket/folder, gs://..., or a shared folder",
             option="remote-cache",
+            code=ErrorCode.UNSUPPORTED,
         ) from error
     return RemoteStore(files, str(root), tell)

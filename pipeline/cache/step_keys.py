@@ -28,13 +28,9 @@ from .dependencies import check_declared_entries
 from .environment import describe_gpus, describe_machine, packages
 from .file_digests import FileDigests, digest_of_code
 
-# Every field of an Order is in one of these, as a test checks; options come from the table.
-FIELDS_OF_EVERY_STEP = (
-    "source", "signature", "parent_precision", "settings", "measuring", "timed",
-    *(one.field for one in specs_of(ConversionOptions) if one.rebuilds),
-)  # fmt: skip
-FIELDS_OF_SOME_STEPS = ("wanted", "judging", "lowering")  # depending on the precision of the step
-FIELDS_OF_NO_STEP = (
+# All other fields of an Order are in the key of every step.
+_FIELDS_BY_STEP = ("wanted", "judging", "lowering")  # they depend on the precision of the step
+_IGNORED_FIELDS = (
     "out", "discards", "cache", "cache_limit", "resume",
     "parent",  # a request that starts from a converted model has no keys
     *(one.field for one in specs_of(ConversionOptions) if not one.rebuilds),
@@ -86,7 +82,8 @@ def _tool_parts(digests: FileDigests) -> Iterator[str]:
 
 def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str]:
     """Yield what all steps of the order share: its fields, and the contents that they name."""
-    parts = {name: getattr(order, name) for name in FIELDS_OF_EVERY_STEP}
+    names = {one.name for one in fields(order)}.difference(_FIELDS_BY_STEP, _IGNORED_FIELDS)
+    parts = {name: getattr(order, name) for name in names}
     source, measuring = order.source, order.measuring
     parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
     if measuring is not None:
@@ -99,10 +96,10 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str
     yield canonical_text(parts)
     yield _checkpoint_digest(order, root, digests)
     for name, value in sorted(order.settings.items()):
-        if name not in _ON_DISK_ONLY:
-            yield from (
-                f"{name} {digest}" for digest in _digest_setting_files(value, root, digests)
-            )
+        if name not in _ON_DISK_ONLY:  # it may name files: plugins, weights
+            for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
+                if part and (root / part).is_file():
+                    yield f"{name} {digests.of(root / part)}"
 
 
 def _base_name(path: Path | str) -> Path:
@@ -184,14 +181,6 @@ def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[
             yield digests.of(file)
         except OSError:  # the run reports the error
             yield ""
-
-
-def _digest_setting_files(value: str, root: Path, digests: FileDigests) -> Iterator[str]:
-    """Yield digests of files that a setting names: plugins, weights."""
-    for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
-        path = root / part
-        if part and path.is_file():
-            yield digests.of(path)
 
 
 def canonical_text(value: object) -> str:

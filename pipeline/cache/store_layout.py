@@ -20,7 +20,7 @@ from ..manifest_file import paths_in
 STORE_LOCK = ".lock"
 _ENTRIES, _BLOBS, _DRAFTS = "entries", "blobs", "drafts"
 _STORE_LOCK_TIMEOUT = 60.0  # seconds; the lock is normally held for moments
-_DIGITS = 64  # of a SHA-256
+_DIGITS = 64  # hexadecimal digits of a SHA-256
 _OWN_PATH = re.compile(
     r"entries/[0-9a-f]{64}(/[0-9a-f]{64}\.json)?"
     r"|blobs/([0-9a-f]{2})(/\2[0-9a-f]{62})?"
@@ -188,9 +188,6 @@ def _list_folder(place: Path) -> list[Path]:
         return []
 
 
-_DIGEST_LENGTH = 64  # hexadecimal digits of a SHA-256
-
-
 class CorruptEntryError(Exception):
     """An entry is damaged or not modelc's. The cache treats it as a miss and never raises it."""
 
@@ -279,7 +276,7 @@ def _is_consistent(entry: CacheEntry, manifest: Manifest) -> bool:
 
 def is_digest(text: str) -> bool:
     """Whether the text is a SHA-256 in hexadecimal digits, and so a valid file name."""
-    return len(text) == _DIGEST_LENGTH and set(text) <= set("0123456789abcdef")
+    return len(text) == _DIGITS and set(text) <= set("0123456789abcdef")
 
 
 def _entry_paths(entry: CacheEntry) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the user reads when a child process died: the message, the hint, the end of its log."""
+"""The error of a child process that died: message, hint, and the end of its log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...core.children.limits import MIB
 from ...core.children.processes import ProcessEnd
 from ...core.errors import CheckpointError, ConversionError, ModelcError, RunnerError
 from ...core.events import Started
 from ...core.manifest import Failure
+from ...core.records import size_text
 
 WORKER_LOG_FILE = "worker.log"
 _SIGNALS = {
@@ -20,8 +20,8 @@ _SIGNALS = {
     "SIGABRT": "an abort",
     "SIGILL": "an instruction that this processor does not have",
     "SIGFPE": "an arithmetic fault",
-    "SIGKILL": "killed from outside, most often by the system when memory runs out",
-    "SIGTERM": "told to end from outside",
+    "SIGKILL": "killed, most often by the system when memory runs out",
+    "SIGTERM": "terminated by another process",
 }
 _MAX_LAST_WORDS = 3  # lines of the log
 _MAX_LINE = 160  # characters of each
@@ -62,8 +62,8 @@ def crash_error(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -> M
 def error_before_first_step(
     end: ProcessEnd, open_steps: Sequence[Started], logs: Path
 ) -> CheckpointError:
-    """Return the error of a run that died over the eager model, before any step began."""
-    at = open_steps or (Started(step="the load of the model"),)
+    """Return the error of a run whose process died before any step began."""
+    at = open_steps or (Started(step="load model"),)
     return CheckpointError(_crash_message(end, at, logs), hint=_crash_hint(end, logs))
 
 
@@ -72,18 +72,15 @@ def _crash_message(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -
     where = f" during {open_steps[-1].step!r}" if open_steps else ""
     printed = f"; its log ends: {' | '.join(words)}" if words else "; it printed nothing"
     if _is_disk_full(logs):
-        printed = f"; no space is left on the disk of {logs.parent}{printed if words else ''}"
+        printed = f"; the disk of {logs.parent} is full{printed if words else ''}"
     if end.overrun is not None:
         return f"ended{where}: {end.overrun.told}{printed}"
     name = end.name
-    meaning = f" ({_SIGNALS[name]}{_peak_text(end)})" if name in _SIGNALS else ""
+    killed = end.code == -signal.SIGKILL and end.peak
+    peak = f"; it had {size_text(end.peak)}" if killed else ""
+    meaning = f" ({_SIGNALS[name]}{peak})" if name in _SIGNALS else ""
     how = f"died with {name}" if end.code >= 0 else f"died of {name}{meaning}"
     return f"its process {how}{where}{printed}"
-
-
-def _peak_text(end: ProcessEnd) -> str:
-    killed = end.code == -signal.SIGKILL and end.peak
-    return f"; it had {end.peak / MIB:.0f} MiB" if killed else ""
 
 
 def _crash_hint(end: ProcessEnd, logs: Path) -> str:
@@ -92,12 +89,12 @@ def _crash_hint(end: ProcessEnd, logs: Path) -> str:
     if end.name == "SIGKILL":
         return "free memory, or limit what it may use with --memory"
     if _is_disk_full(logs):
-        return "make room there, or give a folder on another disk with -o"
+        return "free space there, or give a folder on another disk with -o"
     if any(path.stat().st_size for path in logs.glob("*.log")):
         return f"the whole text is in {logs}"
     if end.code >= 0:
-        return "look for os._exit in the model's code and in what it imports: it gives no reason"
-    return "run it again with PYTHONFAULTHANDLER=1; a library's own code ended the process"
+        return "look for os._exit in the model's code and in the modules that it imports"
+    return "run it again with PYTHONFAULTHANDLER=1: native code of a library ended the process"
 
 
 def _is_disk_full(logs: Path) -> bool:

@@ -38,13 +38,13 @@ class _Listener:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self.begun: Manifest | None = None
+        self.initial: Manifest | None = None
         self.entered = ""
         self._open: list[tuple[Started, float]] = []  # with the time when it began
 
     def __call__(self, message: _Message) -> None:
         if isinstance(message, InitialManifest):
-            self.begun = message.manifest
+            self.initial = message.manifest
             return
         if isinstance(message, Entered):
             self.entered = message.artifact
@@ -133,7 +133,10 @@ def run_isolated(
     limits = bounds or ProcessLimits()
     check_output_path(order.out)
     is_new = not order.out.exists()
-    plan = _plan_of(order)
+    if isinstance(order, FinishRequest):
+        plan = plan_pending(load_manifest(order.out).pending)
+    else:
+        plan = make_plan(order)
     while True:
         listener = _Listener(tell)
         try:
@@ -149,13 +152,7 @@ def run_isolated(
         manifest, order = _recover(end, listener, plan, order)
         if {step.name for step in plan} <= order.resume.done:
             return manifest
-        tell(Noted(text="going on with the rest in a new process"))
-
-
-def _plan_of(order: AnyRequest) -> tuple[Step, ...]:
-    if isinstance(order, FinishRequest):
-        return plan_pending(load_manifest(order.out).pending)
-    return make_plan(order)
+        tell(Noted(text="continuing in a new process"))
 
 
 def _recover(
@@ -169,32 +166,32 @@ def _recover(
     listener.close(end.name if end.overrun is None else end.overrun.told)
     logs = order.out / LOGS_FOLDER
     clear_leftovers(order.out)
-    begun = listener.begun
-    if begun is None or not listener.entered:
+    initial = listener.initial
+    if initial is None or not listener.entered:
         raise error_before_first_step(end, listener.open, logs)
-    now = _read_run_manifest(order.out, begun)
+    now = _read_run_manifest(order.out, initial)
     step = next(one for one in plan if one.name == listener.entered)
-    if _step_records(step.name, now) == _step_records(step.name, begun):
+    if _step_records(step.name, now) == _step_records(step.name, initial):
         failure = crash_failure(step.name, end, listener.open, logs)
         now = _add_failure(now, step, failure, order.out)
     else:
-        text = f"{step.name} was judged; then its process died ({end.name}): no more is looked at"
+        text = f"{step.name} was judged, then its process died ({end.name}): its layers are unknown"
         listener(Noted(text=text, warning=True))
     names = [one.name for one in plan]
-    ended = {name for name in names if _step_records(name, now) != _step_records(name, begun)}
+    ended = {name for name in names if _step_records(name, now) != _step_records(name, initial)}
     failed = {failure.step for failure in now.failures}
     kept = order.resume.kept | (ended - failed)
     resume = replace(order.resume, kept=kept, failures=now.failures)
     return now, replace(order, resume=resume)
 
 
-def _read_run_manifest(out: Path, begun: Manifest) -> Manifest:
+def _read_run_manifest(out: Path, initial: Manifest) -> Manifest:
     """Return the manifest on the disk if this run wrote it, else the one that it began with."""
     found = read_manifest(out)
-    run_of = (begun.created, begun.steps, begun.environment)
+    run_of = (initial.created, initial.steps, initial.environment)
     if found is not None and (found.created, found.steps, found.environment) == run_of:
         return found
-    return begun
+    return initial
 
 
 def _step_records(step: str, manifest: Manifest) -> tuple[object, ...]:

@@ -65,7 +65,7 @@ def perform_work(request: IsolatedWork, parent: ParentConnection) -> Manifest | 
     """Carry out the work in this process."""
     register_folders(request.code_folders)
 
-    def begun(manifest: Manifest) -> None:
+    def on_start(manifest: Manifest) -> None:
         parent.send(InitialManifest(manifest=manifest))
 
     match request.work:
@@ -74,8 +74,8 @@ def perform_work(request: IsolatedWork, parent: ParentConnection) -> Manifest | 
         case FinishRequest() as asked:
             from ..finish_pending import finish_pending
 
-            return finish_pending(asked, parent.send, begun=begun)
+            return finish_pending(asked, parent.send, on_start=on_start)
         case order:
             from ..run_order import run
 
-            return run(order, parent.send, begun=begun)
+            return run(order, parent.send, on_start=on_start)

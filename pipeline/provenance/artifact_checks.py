@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...converters.registry import target_named
 from ...core.contract import Target
@@ -92,8 +92,8 @@ def make_verification(
     models: Sequence[FolderVerification], run: Sequence[ProvenanceCheck] = ()
 ) -> Verification:
     """Combine all checks; without a model, the verification fails."""
-    well = bool(models) and all(model.passed for model in models) and not list_failed_checks(run)
-    return Verification(models=tuple(models), run=tuple(run), passed=well)
+    passed = bool(models) and all(model.passed for model in models) and not list_failed_checks(run)
+    return Verification(models=tuple(models), run=tuple(run), passed=passed)
 
 
 HOLDS, FAILED, LACKING, UNCHECKED = CheckOutcome
@@ -110,22 +110,28 @@ class VerifiedRecord:
     targets: tuple[Target, ...]
 
 
+Finding: TypeAlias = tuple[CheckOutcome, str]
+"""The outcome of a check, and its detail."""
+
+
 def check_artifact(artifact: Artifact, record: VerifiedRecord) -> Iterator[ProvenanceCheck]:
     """Check the files first; a changed file is not read any further."""
     wrong = tuple(filter(None, (describe_change(file, record.folder) for file in artifact.files)))
-    found = FAILED if wrong else HOLDS
-    names = f"{len(artifact.files)} as recorded"
-    yield ProvenanceCheck(
-        of=artifact.name, what="files", found=found, detail="; ".join(wrong) or names
-    )
     if wrong:
-        detail = "its files are not the recorded ones"
-        yield ProvenanceCheck(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
+        inside = UNCHECKED, "its files are not the recorded ones"
     else:
-        yield _check_metadata(artifact, record)
-    yield _check_lineage(artifact, record.manifest)
-    yield _check_verdict(artifact, record.manifest)
-    yield _check_seal(artifact, record)
+        inside = _check_metadata(artifact, record)
+    findings: dict[str, Finding] = {
+        "files": (FAILED, "; ".join(wrong))
+        if wrong
+        else (HOLDS, f"{len(artifact.files)} as recorded"),
+        "inside": inside,
+        "chain": _check_lineage(artifact, record.manifest),
+        "verdict": _check_verdict(artifact, record.manifest),
+        "seal": _check_seal(artifact, record),
+    }
+    for what, (found, detail) in findings.items():
+        yield ProvenanceCheck(of=artifact.name, what=what, found=found, detail=detail)
 
 
 def resolve_links(path: Path) -> Path:
@@ -145,36 +151,31 @@ def describe_change(file: FileRecord, folder: Path) -> str:
     return ""
 
 
-def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
+def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> Finding:
     """Compare the embedded metadata with the manifest."""
-    name = artifact.name
     try:
         target = target_named(artifact.target, record.targets)
     except UsageError as error:
-        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=error.message)
+        return UNCHECKED, error.message
     if not isinstance(target, Carrying):
-        detail = f"{target.NAME} carries nothing"
-        return ProvenanceCheck(of=name, what="inside", found=UNCHECKED, detail=detail)
+        return UNCHECKED, f"{target.NAME} files contain no metadata"
     try:
         stated = target.read_metadata(record.folder / artifact.files[0].name)
     except RunnerError as error:
-        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail=error.message)
+        return FAILED, error.message
     expected = _make_expected_metadata(artifact, record.manifest)
     wrong = [
-        f"it says {key} {stated[key][:_MAX_SHOWN]}, the manifest {value[:_MAX_SHOWN]}"
+        f"its {key} is {stated[key][:_MAX_SHOWN]}, {value[:_MAX_SHOWN]} in the manifest"
         for key, value in expected.items()
         if key in stated and stated[key] != value
     ]
     if wrong:
-        return ProvenanceCheck(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
+        return FAILED, "; ".join(wrong)
     unknown = {CAPTURE_KEY} - set(expected)  # unknown if the lineage leaves the folder
     lacking = [key for key in STATED_KEYS if key not in stated and key not in unknown]
     if lacking:
-        detail = f"it does not say {', '.join(lacking)}"
-        return ProvenanceCheck(of=name, what="inside", found=LACKING, detail=detail)
-    return ProvenanceCheck(
-        of=name, what="inside", found=HOLDS, detail=_describe_stated(stated, artifact, record)
-    )
+        return LACKING, f"its metadata lacks {', '.join(lacking)}"
+    return HOLDS, _describe_stated(stated, artifact, record)
 
 
 def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
@@ -198,19 +199,17 @@ def _describe_stated(stated: Mapping[str, str], artifact: Artifact, record: Veri
     terms = digest_terms(record.raw.get("feeds", {}), raw.get("tolerance") or {})
     if artifact.judged_as is not None or terms == stated[JUDGING_KEY]:
         return by
-    return f"{by}; judged since on other feeds or within other limits than when it was made"
+    return f"{by}; judged again since on other feeds or within other limits"
 
 
-def _check_lineage(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
+def _check_lineage(artifact: Artifact, manifest: Manifest) -> Finding:
     """Check the lineage from the artifact to the checkpoint, by digest."""
     end = _first_unknown_digest(artifact, manifest)
     if end == manifest.checkpoint.digest:
-        return ProvenanceCheck(of=artifact.name, what="chain", found=HOLDS)
+        return HOLDS, ""
     if not end:
-        detail = "its parents go in a circle"
-        return ProvenanceCheck(of=artifact.name, what="chain", found=FAILED, detail=detail)
-    detail = f"what it was made from ({end[:_MAX_SHOWN]}…) is not in this folder"
-    return ProvenanceCheck(of=artifact.name, what="chain", found=UNCHECKED, detail=detail)
+        return FAILED, "its lineage is a cycle"
+    return UNCHECKED, f"its ancestor {end[:_MAX_SHOWN]}… is not in this folder"
 
 
 def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
@@ -226,43 +225,33 @@ def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
     return ""
 
 
-def _check_verdict(artifact: Artifact, manifest: Manifest) -> ProvenanceCheck:
+def _check_verdict(artifact: Artifact, manifest: Manifest) -> Finding:
     """Check that an artifact under a target's name passed, and that a rejected one did not."""
     verdict = manifest.verdict_of(artifact.name)
-    name = artifact.name
     if artifact.rejected:
-        well = verdict is None or not verdict.passed
-        detail = "refused: not claimed" if well else "refused, and its verdict says that it passed"
-        return ProvenanceCheck(
-            of=name, what="verdict", found=UNCHECKED if well else FAILED, detail=detail
-        )
+        if verdict is not None and verdict.passed:
+            return FAILED, "rejected, but its verdict is passed"
+        return UNCHECKED, "rejected: not claimed"
     if verdict is None:
-        return ProvenanceCheck(of=name, what="verdict", found=FAILED, detail="it was never judged")
+        return FAILED, "it was never judged"
     if not verdict.passed:
-        return ProvenanceCheck(
-            of=name, what="verdict", found=FAILED, detail=verdict.reason or verdict.state
-        )
-    return ProvenanceCheck(
-        of=name, what="verdict", found=HOLDS, detail=f"passed on {verdict.device}"
-    )
+        return FAILED, verdict.reason or verdict.state
+    return HOLDS, f"passed on {verdict.device}"
 
 
-def _check_seal(artifact: Artifact, record: VerifiedRecord) -> ProvenanceCheck:
+def _check_seal(artifact: Artifact, record: VerifiedRecord) -> Finding:
     """Check that files and verdict are those that the seal binds."""
-    verdict = _raw_record(record.raw, "verdicts", "artifact", artifact.name)
     if not artifact.seal:
-        detail = "nothing binds its verdict to its files"
-        return ProvenanceCheck(of=artifact.name, what="seal", found=LACKING, detail=detail)
+        return LACKING, "it has no seal"
     seal = bond_digest(
         (file.sha256 for file in artifact.files if file.role != "debug"),
-        verdict=verdict,
+        verdict=_raw_record(record.raw, "verdicts", "artifact", artifact.name),
         checkpoint=record.manifest.checkpoint.digest,
         signature=signature_digest(record.manifest.signature),
     )
     if seal == artifact.seal:
-        return ProvenanceCheck(of=artifact.name, what="seal", found=HOLDS)
-    detail = "its verdict, files or model are not those that were bound to each other"
-    return ProvenanceCheck(of=artifact.name, what="seal", found=FAILED, detail=detail)
+        return HOLDS, ""
+    return FAILED, "its verdict, files or model differ from those that were sealed"
 
 
 def _raw_record(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from uuid import NAMESPACE_URL, uuid5
 
 from ...core.atomic_write import atomic_write
 from ...core.contract import EAGER
-from ...core.errors import MissingError, UsageError
+from ...core.errors import ErrorCode, MissingError, UsageError
 from ...core.installation import DISTRIBUTION, hint_for_extra
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
+from ..cache.environment import NOT_PACKAGES
 from ..recorded_run import load_manifest
 from .artifact_checks import list_failed_checks
 from .seals import capture_method, signature_digest, verdict_digest
@@ -41,8 +42,9 @@ def make_bill(folder: Path) -> bytes:
     if wrong:
         first = wrong[0]
         raise UsageError(
-            f"{folder} is not as it was recorded: {first.of}, {first.what}: {first.detail}",
+            f"{folder} differs from its manifest: {first.of}, {first.what}: {first.detail}",
             hint=f"see modelc verify {folder}, and export again",
+            code=ErrorCode.FILE_CHANGED,
         )
     return make_sbom(manifest)
 
@@ -56,10 +58,16 @@ def write_bill(bill: bytes, path: Path) -> Path:
     hint = "give another -o"
     try:
         if path.exists() and not _is_bill(path):
-            raise UsageError(f"{path} is there and no bill of materials", hint=hint)
+            raise UsageError(
+                f"{path} exists and is not a bill of materials",
+                hint=hint,
+                code=ErrorCode.FILE_EXISTS,
+            )
         return atomic_write(path, bill)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", hint=hint, code=ErrorCode.NOT_WRITABLE
+        ) from error
 
 
 def _is_bill(path: Path) -> bool:
@@ -70,7 +78,6 @@ def _is_bill(path: Path) -> bool:
     return isinstance(document, dict) and document.get("bomFormat") == "CycloneDX"
 
 
-_NOT_PACKAGES = ("python", "platform")  # entries of the environment
 _SOURCE_REF = "checkpoint"
 
 
@@ -82,7 +89,9 @@ def make_sbom(manifest: Manifest) -> bytes:
     """
     if find_spec("cyclonedx") is None:
         raise MissingError(
-            "CycloneDX needs the package cyclonedx-python-lib", hint=hint_for_extra("sbom")
+            "a bill of materials requires the package cyclonedx-python-lib",
+            hint=hint_for_extra("sbom"),
+            code=ErrorCode.NOT_INSTALLED,
         )
     from cyclonedx.output.json import JsonV1Dot6
 
@@ -112,13 +121,14 @@ def _make_bom(manifest: Manifest) -> Bom:
 
     source, packages = _source_component(manifest), list(_package_components(manifest))
     artifacts = {a.name: _model_component(a, manifest, source) for a in _iter_shipped(manifest)}
+    identity = [manifest.created, *(one.digest for one in _iter_shipped(manifest))]
     bill = Bom(
         components=[source, *artifacts.values(), *packages],
         metadata=BomMetaData(
             timestamp=datetime.fromisoformat(manifest.created),
             tools=ToolRepository(components=[_package_component(DISTRIBUTION, manifest.modelc)]),
         ),
-        serial_number=uuid5(NAMESPACE_URL, f"modelc:{_bom_identity(manifest)}"),
+        serial_number=uuid5(NAMESPACE_URL, f"modelc:{' '.join(identity)}"),
     )
     by_name = {package.name: package for package in packages}
     for artifact in _iter_shipped(manifest):
@@ -126,11 +136,6 @@ def _make_bom(manifest: Manifest) -> Bom:
         used = (by_name[_normalize_name(name)] for name in sorted(artifact.versions))
         bill.register_dependency(artifacts[artifact.name], [parent or source, *used])
     return bill
-
-
-def _bom_identity(manifest: Manifest) -> str:
-    """Return the identity of this bill: the artifacts, and the creation time of the manifest."""
-    return " ".join([manifest.created, *(artifact.digest for artifact in _iter_shipped(manifest))])
 
 
 def _source_component(manifest: Manifest) -> Component:
@@ -158,12 +163,15 @@ def _model_component(artifact: Artifact, manifest: Manifest, source: Component) 
     from cyclonedx.model.component import Component, ComponentType, Pedigree
 
     verdict = manifest.verdict_of(artifact.name)
-    told = {
+    origin = "the checkpoint" if artifact.made_from == EAGER else artifact.made_from
+    how = f" by {artifact.capture}" if artifact.capture else ""
+    history = f"{artifact.target} in {artifact.precision}, made from {origin}{how}"
+    properties = {
         "format": artifact.target,
         "precision": str(artifact.precision),
         "capture": capture_method(artifact, manifest),
         "parent": artifact.parent,
-        "parent is": "the checkpoint" if artifact.made_from == EAGER else artifact.made_from,
+        "parent is": origin,
         "signature_digest": signature_digest(manifest.signature),
         "verdict": "" if verdict is None else str(verdict.state),
         "verdict_digest": "" if verdict is None else verdict_digest(verdict),
@@ -175,8 +183,8 @@ def _model_component(artifact: Artifact, manifest: Manifest, source: Component) 
         bom_ref=_artifact_ref(artifact),
         hashes=_hash_list(artifact.digest),
         components=_file_components(artifact.files[1:], _artifact_ref(artifact)),
-        pedigree=Pedigree(ancestors=[_ancestor_component(source)], notes=_history_text(artifact)),
-        properties=_make_properties(told),
+        pedigree=Pedigree(ancestors=[_ancestor_component(source)], notes=history),
+        properties=_make_properties(properties),
     )
 
 
@@ -190,12 +198,6 @@ def _ancestor_component(source: Component) -> Component:
         version=source.version,
         hashes=source.hashes,
     )
-
-
-def _history_text(artifact: Artifact) -> str:
-    how = f" by {artifact.capture}" if artifact.capture else ""
-    origin = "the checkpoint" if artifact.made_from == EAGER else artifact.made_from
-    return f"{artifact.target} in {artifact.precision}, made from {origin}{how}"
 
 
 def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]:
@@ -217,7 +219,7 @@ def _file_components(files: Iterable[FileRecord], owner: str) -> list[Component]
 def _package_components(manifest: Manifest) -> Iterator[Component]:
     """Yield the packages that took part, with their recorded versions."""
     found: dict[str, str] = {}
-    kept = {n: v for n, v in manifest.environment.items() if n not in _NOT_PACKAGES}
+    kept = {n: v for n, v in manifest.environment.items() if n not in NOT_PACKAGES}
     for one in (manifest.needs.packages, kept, *(a.versions for a in _iter_shipped(manifest))):
         found |= {_normalize_name(name): version.partition(" ")[0] for name, version in one.items()}
     yield from (_package_component(name, version) for name, version in sorted(found.items()))
@@ -247,10 +249,10 @@ def _hash_list(digest: str) -> list[Any]:
     return [HashType(alg=HashAlgorithm.SHA_256, content=digest)]
 
 
-def _make_properties(told: Mapping[str, str | None]) -> list[Property]:
+def _make_properties(values: Mapping[str, str | None]) -> list[Property]:
     from cyclonedx.model import Property
 
-    return [Property(name=f"modelc:{name}", value=value) for name, value in told.items() if value]
+    return [Property(name=f"modelc:{name}", value=value) for name, value in values.items() if value]
 
 
 def _model_card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
@@ -273,8 +275,9 @@ def _model_card_metrics(artifact: Artifact, manifest: Manifest) -> Iterator[dict
     verdict, accuracy = manifest.verdict_of(artifact.name), artifact.accuracy
     if verdict is not None:
         beside = f"{len(verdict.feeds)} feeds, beside eager"
-        told = {"verdict": str(verdict.state), "max_abs": verdict.max_abs, "sqnr_db": verdict.sqnr}
-        for name, value in told.items():
+        state = str(verdict.state)
+        figures = {"verdict": state, "max_abs": verdict.max_abs, "sqnr_db": verdict.sqnr}
+        for name, value in figures.items():
             if value is not None:
                 yield {"type": name, "value": str(value), "slice": beside}
     if accuracy is not None:

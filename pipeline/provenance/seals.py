@@ -21,15 +21,12 @@ _LOCATION_KEYS = ("artifact", "worst")  # fields of a verdict that change when f
 
 def bind_manifest(manifest: Manifest) -> Manifest:
     """Seal every judged artifact that has no seal yet."""
-    artifacts = (_bind_artifact(artifact, manifest) for artifact in manifest.artifacts)
+    artifacts = list(manifest.artifacts)
+    for place, artifact in enumerate(artifacts):
+        verdict = manifest.verdict_of(artifact.name)
+        if not artifact.seal and verdict is not None:
+            artifacts[place] = replace(artifact, seal=_seal_of(artifact, verdict, manifest))
     return replace(manifest, artifacts=tuple(artifacts))
-
-
-def _bind_artifact(artifact: Artifact, manifest: Manifest) -> Artifact:
-    verdict = manifest.verdict_of(artifact.name)
-    if artifact.seal or verdict is None:
-        return artifact
-    return replace(artifact, seal=_seal_of(artifact, verdict, manifest))
 
 
 def is_bound(artifact: Artifact, manifest: Manifest) -> bool:
@@ -71,16 +68,16 @@ def bond_digest(
 
 def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
     """Return the SHA-256 of a verdict, as a record or as JSON, without its file locations."""
-    told = plain_json(verdict) if isinstance(verdict, Verdict) else verdict
+    record = plain_json(verdict) if isinstance(verdict, Verdict) else verdict
     return canonical_digest(
-        {key: value for key, value in told.items() if key not in _LOCATION_KEYS}
+        {key: value for key, value in record.items() if key not in _LOCATION_KEYS}
     )
 
 
 def seal_document(text: bytes) -> bytes:
     """Set the empty `seal` at the end of a JSON document to the document's own SHA-256."""
     if not text.endswith(_EMPTY_SEAL + b"\n}\n"):
-        raise RuntimeError("what is to be sealed has no place for it")
+        raise RuntimeError("the document does not end with an empty seal")
     seal = hashlib.sha256(text).hexdigest().encode()
     return text[: -len(_EMPTY_SEAL) - 3] + b'"seal": "' + seal + b'"\n}\n'
 
@@ -94,27 +91,13 @@ def seal_holds(text: bytes) -> bool | None:
     return hashlib.sha256(blank).hexdigest().encode() == found.group(1)
 
 
-CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, JUDGING_KEY = (
-    "checkpoint",
-    "signature_digest",
-    "parent",
-    "judging",
-)
+CHECKPOINT_KEY, SIGNATURE_KEY = "checkpoint", "signature_digest"
+PARENT_KEY, JUDGING_KEY, MODELC_KEY = "parent", "judging", "modelc"
+PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = "precision", "capture", "quantizer"
 DOMAIN_KEY = "domain"  # the inputs in the syntax of `--input`, with their bounds
-MODELC_KEY, PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = (
-    "modelc",
-    "precision",
-    "capture",
-    "quantizer",
-)
 STATED_KEYS = (
-    MODELC_KEY,
-    CHECKPOINT_KEY,
-    SIGNATURE_KEY,
-    PARENT_KEY,
-    CAPTURE_KEY,
-    PRECISION_KEY,
-    JUDGING_KEY,
+    *(MODELC_KEY, CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, CAPTURE_KEY),
+    *(PRECISION_KEY, JUDGING_KEY),
 )
 
 
@@ -177,7 +160,7 @@ def _without_empty(value: Any) -> Any:
     A warm run digests thousands of values per verdict, so this avoids slow abstract classes.
     """
     if isinstance(value, dict):
-        return {key: told for key, item in value.items() if (told := _without_empty(item))}
+        return {key: kept for key, item in value.items() if (kept := _without_empty(item))}
     if isinstance(value, list):
         return [_without_empty(item) for item in value]
     if isinstance(value, float) and value.is_integer():

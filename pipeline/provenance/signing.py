@@ -34,24 +34,13 @@ def read_private_key(path: Path) -> PrivateKey:
         MissingError: the cryptography package is not installed.
     """
     _require_cryptography()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    try:
-        key = load_pem_private_key(_read_bytes(path, KEY_HINT), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(
-            f"{path} is no private key that can be read: {error}",
-            hint=KEY_HINT,
-            code=ErrorCode.CORRUPT_FILE,
-        ) from error
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise UsageError(
-            f"{path} is a key of another kind than ed25519",
-            hint=KEY_HINT,
-            code=ErrorCode.UNSUPPORTED,
-        )
+    with _translate_key_errors(path, "private key", KEY_HINT):
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _key_type_error(path)
     return key
 
 
@@ -63,23 +52,35 @@ def read_public_key(path: Path) -> PublicKey:
         MissingError: the cryptography package is not installed.
     """
     _require_cryptography()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+    with _translate_key_errors(path, "public key", _PUBLIC_KEY_HINT):
+        key = load_pem_public_key(path.read_bytes())
+    if not isinstance(key, Ed25519PublicKey):
+        raise _key_type_error(path)
+    return key
+
+
+@contextmanager
+def _translate_key_errors(path: Path, what: str, hint: str) -> Iterator[None]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
-        key = load_pem_public_key(_read_bytes(path, _PUBLIC_KEY_HINT))
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the key {path}: {error.strerror}", hint=hint, code=ErrorCode.NOT_FOUND
+        ) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{path} is no public key: {error}", hint=_PUBLIC_KEY_HINT, code=ErrorCode.CORRUPT_FILE
+            f"{path} is not a readable {what}: {error}", hint=hint, code=ErrorCode.CORRUPT_FILE
         ) from error
-    if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise UsageError(
-            f"{path} is a key of another kind than ed25519",
-            hint=KEY_HINT,
-            code=ErrorCode.UNSUPPORTED,
-        )
-    return key
+
+
+def _key_type_error(path: Path) -> UsageError:
+    text = f"{path} is a key of another type than ed25519"
+    return UsageError(text, hint=KEY_HINT, code=ErrorCode.UNSUPPORTED)
 
 
 def sign_record(folder: Path, key: PrivateKey, file: str = MANIFEST_FILE) -> Path:
@@ -115,36 +116,27 @@ def check_signature(
     """
     signature = signature_path(path)
     there = signature.is_file()
+    found, detail = CheckOutcome.FAILED, f"{signature.name} is missing"
     if key is None:
-        detail = "there, and not checked: no --key" if there else "none, and none asked for"
-        return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.UNCHECKED, detail=detail)
-    if not there:
-        detail = f"{signature.name} is not there"
-    elif is_signature_of(text, signature.read_bytes(), key):
-        return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.HOLDS)
-    else:
+        found = CheckOutcome.UNCHECKED
+        detail = "not checked: no --key" if there else "none, and none required"
+    elif there and is_signature_of(text, signature.read_bytes(), key):
+        found, detail = CheckOutcome.HOLDS, ""
+    elif there:
         detail = f"not of this {of} by this key"
-    return ProvenanceCheck(of=of, what="signature", found=CheckOutcome.FAILED, detail=detail)
-
-
-def _read_bytes(path: Path, hint: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"the key {path} cannot be read: {error.strerror}", hint=hint) from error
+    return ProvenanceCheck(of=of, what="signature", found=found, detail=detail)
 
 
 def _require_cryptography() -> None:
-    """Check that the cryptography package is installed.
-
-    Raises:
-        MissingError: it is not.
-    """
     if find_spec("cryptography") is None:
-        raise MissingError("signatures need the package cryptography", hint=hint_for_extra("sign"))
+        raise MissingError(
+            "signatures require the package cryptography",
+            hint=hint_for_extra("sign"),
+            code=ErrorCode.NOT_INSTALLED,
+        )
 
 
-_UNUSED_NOTE = "the limits and accepted branches on record are not used (give them as options)"
+_UNUSED_NOTE = "its limits and accepted branches are ignored (give them as options)"
 
 
 @contextmanager
@@ -172,13 +164,15 @@ def keep_signature(
     check_output_path(folder)
     settle_commit(folder)
     was_signed = (folder / SIGNATURE_FILE).is_file()
-    ours = key is None or _is_vouched_for(folder, key)
+    fresh = not (folder / MANIFEST_FILE).is_file()
+    ours = key is None or fresh or is_signed_by(folder, key.public_key())
     if not ours and not judges_all:
         raise UsageError(
-            f"{folder / MANIFEST_FILE} is not signed by this key, which would vouch for all that it"
-            " holds",
-            hint=f"judge it anew and sign it: modelc validate {folder} --sign-key KEY; or give "
+            f"{folder / MANIFEST_FILE} is not signed by this key, so this run cannot sign it",
+            hint=f"judge it again and sign it: modelc validate {folder} --sign-key KEY; or give "
             "another -o",
+            option="sign-key",
+            code=ErrorCode.FOLDER_OCCUPIED,
         )
     if not ours:
         text = f"{folder / MANIFEST_FILE} is not signed by this key: {_UNUSED_NOTE}"
@@ -187,19 +181,16 @@ def keep_signature(
         yield ours
         ours = ours or _is_all_judged(folder)
     finally:
-        if key is not None and ours:
-            _sign_folder(folder, key)
+        present = (folder / MANIFEST_FILE).is_file()
+        if key is not None and ours and present and not is_signed_by(folder, key.public_key()):
+            with open_folder(folder):
+                sign_record(folder, key)
         if was_signed and not (folder / SIGNATURE_FILE).is_file():
-            text = f"{folder / SIGNATURE_FILE} is gone: it was of the manifest before this one"
+            text = f"{folder / SIGNATURE_FILE} was removed: it signed the previous manifest"
             tell(Noted(text=f"{text} (sign again with --sign-key)", warning=True))
         elif not ours:
-            text = f"{folder / MANIFEST_FILE} is not signed: not all that it holds was judged anew"
+            text = f"{folder / MANIFEST_FILE} is not signed: not every artifact was judged again"
             tell(Noted(text=text, warning=True))
-
-
-def _is_vouched_for(folder: Path, key: PrivateKey) -> bool:
-    """Whether the key signed the manifest, or there is none."""
-    return not (folder / MANIFEST_FILE).is_file() or is_signed_by(folder, key.public_key())
 
 
 def _is_all_judged(folder: Path) -> bool:
@@ -209,9 +200,3 @@ def _is_all_judged(folder: Path) -> bool:
         return False
     left = {failure.step for failure in manifest.failures}
     return not any(one.name in left for one in manifest.artifacts)
-
-
-def _sign_folder(folder: Path, key: PrivateKey) -> None:
-    if (folder / MANIFEST_FILE).is_file() and not is_signed_by(folder, key.public_key()):
-        with open_folder(folder):
-            sign_record(folder, key)

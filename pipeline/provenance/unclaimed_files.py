@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...converters.registry import BUILT_IN, TARGETS
+from ...core.errors import join_some
 from ...core.records import sha256_of
 from ..manifest_file import MANIFEST_FILE
 from ..plan import MODEL_STEM
@@ -18,16 +19,8 @@ from .artifact_checks import CheckOutcome, ProvenanceCheck, resolve_links
 
 # Node maps (`model.debug.json`), reports, and with `-o .` the user's own code.
 _NOT_MODEL_SUFFIXES = (
-    ".py",
-    ".pyi",
-    ".json",
-    ".toml",
-    ".yaml",
-    ".yml",
-    ".md",
-    ".txt",
-    ".log",
-    ".html",
+    *(".py", ".pyi", ".json", ".toml", ".yaml", ".yml"),
+    *(".md", ".txt", ".log", ".html"),
 )
 # Other files that modelc writes without recording them: feeds, reports, signatures, locks.
 _IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
@@ -45,9 +38,9 @@ _ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version` and the root of an IR
 _LATEST = 64
 _SIGNED, _SIGNATURE = ".sig", 128  # bytes; a signature may have any content
 
-_UNKNOWN_DETAIL = "no record names it, so nothing says that it was ever judged: remove it"
-_LINK_OUT_DETAIL = "a link out of the folder, behind which nothing was checked: remove it"
-_LINK_PART_DETAIL = "a link to what is no folder with a record of its own: remove it"
+_UNKNOWN_DETAIL = "it is in no manifest, so it may never have been judged: remove it"
+_LINK_OUT_DETAIL = "a link out of the folder, whose target was not checked: remove it"
+_LINK_PART_DETAIL = "a link to a folder without a manifest: remove it"
 _UNREAD_DETAIL = "the folder cannot be read, so nothing in it was checked"
 
 
@@ -107,7 +100,11 @@ def check_unclaimed(
         folders[:] = [one for one in folders if here / one not in claimed.apart]
         models = [here / one for one in folders if _has_model_suffix(one)]
         yield from (_check_renamed(one, root, signed) for one in models if not one.is_symlink())
-        files = [one for one in (here / name for name in names) if not _is_claimed(one, claimed)]
+        files = [
+            one
+            for one in (here / name for name in names)
+            if real_place(one) not in claimed.places and resolve_links(one) not in claimed.read
+        ]
         named = [one for one in files if _is_manifest_name(one)]
         yield from (
             _make_failed_check(one, root, CheckOutcome.FAILED, _UNKNOWN_DETAIL) for one in named
@@ -124,23 +121,17 @@ def check_unclaimed(
     yield from _check_uninspected(others, root)
 
 
-def _is_claimed(path: Path, claimed: ClaimedFiles) -> bool:
-    return real_place(path) in claimed.places or resolve_links(path) in claimed.read
-
-
 def _check_uninspected(paths: Iterable[Path], root: Path) -> Iterator[ProvenanceCheck]:
     """Yield one check for all files that are neither models nor of a kind that modelc writes."""
     usual = (*_NOT_MODEL_SUFFIXES, *_IGNORED_SUFFIXES)
-    strange = [
+    unknown = [
         path.relative_to(root).as_posix()
         for path in paths
         if not _normalize_text(path.name).endswith(usual)
     ]
-    if strange:
-        shown = ", ".join(strange[:_MAX_FILES_SHOWN]) + (
-            ", ..." if len(strange) > _MAX_FILES_SHOWN else ""
-        )
-        detail = f"{len(strange)} that no record names and that do not look like models: {shown}"
+    if unknown:
+        shown = join_some(unknown, _MAX_FILES_SHOWN)
+        detail = f"{len(unknown)} in no manifest, which do not look like models: {shown}"
         yield ProvenanceCheck(
             of="other files", what="files", found=CheckOutcome.UNCHECKED, detail=detail
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...converters.registry import TARGETS
 from ...core.contract import Target
-from ...core.errors import UsageError
+from ...core.errors import ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.nested_values import is_loader_spec
 from ...core.records import joint_digest, sha256_of
@@ -67,7 +67,9 @@ def verify_folder(
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise UsageError(
-            f"{folder} has no {MANIFEST_FILE}", hint="give what modelc export or modelc run wrote"
+            f"{folder} has no {MANIFEST_FILE}",
+            hint="give an output folder of modelc export or modelc run",
+            code=ErrorCode.NO_MANIFEST,
         )
     if read is None:
         read = ReadManifest(text=path.read_bytes(), apart=manifest_folders(folder))
@@ -92,12 +94,12 @@ def verify_folder(
 def _check_manifest(
     folder: Path, text: bytes, raw: dict[str, Any], key: PublicKey | None
 ) -> Iterator[ProvenanceCheck]:
-    strange = sorted(set(raw) - {one.name for one in fields(Manifest)})
-    if strange:
-        detail = f"it has {', '.join(map(repr, strange))}, which this modelc does not write"
+    unknown = sorted(set(raw) - {one.name for one in fields(Manifest)})
+    if unknown:
+        detail = f"it has the keys {', '.join(map(repr, unknown))}, which modelc does not write"
         yield ProvenanceCheck(of="manifest", what="form", found=FAILED, detail=detail)
     if (folder / COMMIT_FOLDER).exists():
-        detail = "a run was ended in the middle of a change: run modelc here again"
+        detail = "a run was killed during a commit: run modelc here again"
         yield ProvenanceCheck(of="manifest", what="form", found=FAILED, detail=detail)
     holds = seal_holds(text)
     if holds is None and raw.get("seal"):
@@ -124,7 +126,7 @@ def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]
     elif sha256_of(path) == digest:
         yield ProvenanceCheck(of="samples", what="files", found=HOLDS)
     else:
-        detail = f"{samples} is not what was fed"
+        detail = f"{samples} changed since the export"
         yield ProvenanceCheck(of="samples", what="files", found=FAILED, detail=detail)
 
 
@@ -133,7 +135,7 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
     path = folder / then.path
     root = path if path.is_dir() else path.parent
     if joint_digest(then.files) != then.digest:
-        detail = "the digest of the whole is not that of its files"
+        detail = "its digest is not that of its files"
     elif not path.exists():
         detail = f"{then.path} is not here"
         return ProvenanceCheck(of="checkpoint", what="files", found=UNCHECKED, detail=detail)
@@ -145,15 +147,15 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
         ]
         if not changed:
             return ProvenanceCheck(of="checkpoint", what="files", found=HOLDS, detail=then.digest)
-        detail = f"{', '.join(changed)}: not the recorded bytes"
+        detail = f"{', '.join(changed)} changed"
     return ProvenanceCheck(of="checkpoint", what="files", found=FAILED, detail=detail)
 
 
 def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Yield the steps without an artifact: failed, pending or not reached."""
+    """Yield the steps without an artifact: failed, pending or not executed."""
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
-    ended += [(step, "not come to") for step in manifest.unmade]
+    ended += [(step, "not executed") for step in manifest.unmade]
     for step, why in ended:
         yield ProvenanceCheck(
             of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}"

@@ -109,7 +109,7 @@ def test_fewer_samples_and_a_selection_may_be_asked_for(door: Door, images: Path
     ("arguments", "told"),
     [
         (("nowhere", *INPUT), "no such calibration data: nowhere"),
-        (("random",), "nothing says what goes into the model"),
+        (("random",), "inputs"),
         (("random", *INPUT, "--preprocess", "imagenot"), "unknown --preprocess preset 'imagenot'"),
         (("random", *INPUT, "--calib-select", "coreset"), "unknown calibration selection"),
         (("random", *INPUT, "--calib-samples", "0"), "calib-samples"),

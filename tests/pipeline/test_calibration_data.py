@@ -40,7 +40,7 @@ def digits(opened: Callable[[Source], EagerReference], digits_source: Source) ->
     return opened(digits_source)
 
 
-def test_real_digits_are_taken_and_the_labels_are_said(
+def test_labelled_samples_are_used_and_the_labels_are_reported(
     digits: EagerReference, tmp_path: Path
 ) -> None:
     told: list[Event] = []
@@ -55,17 +55,17 @@ def test_real_digits_are_taken_and_the_labels_are_said(
     assert any("position" in n.text or "y (1)" in n.text for n in told if isinstance(n, Noted))
 
 
-def test_digits_that_are_not_scaled_are_refused_beside_their_sample(
+def test_unscaled_samples_are_an_error_beside_a_sample(
     digits: EagerReference, tmp_path: Path
 ) -> None:
     raw = np.load(HELD_OUT)["x"] * 255
     np.save(tmp_path / "raw.npy", raw)
     options = CalibrationOptions(source=str(tmp_path / "raw.npy"))
-    with pytest.raises(UsageError, match=r"lie in 0\.\.255 .* in 0\.\.1"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLES_UNFIT, naming="0..255")):
         prepare_calibration(options, digits, Progress(tell=ignore_events, logs=tmp_path / "logs"))
 
 
-def test_without_a_sample_the_drawn_feeds_refuse_nothing(
+def test_unscaled_samples_are_a_warning_without_a_sample(
     opened: Callable[[Source], EagerReference], digits_source: Source, tmp_path: Path
 ) -> None:
     bare = replace(digits_source, samples=None, inputs=("x:float32[batch=1..8,1,8,8]",))
@@ -78,7 +78,7 @@ def test_without_a_sample_the_drawn_feeds_refuse_nothing(
     ):
         warned = [n.text for n in told if isinstance(n, Noted) and n.warning]
     assert len(warned) == 1
-    assert "a forgotten scale, mean or std?" in warned[0]
+    assert "scale" in warned[0]
 
 
 def test_a_loader_in_the_working_folder_is_imported(
@@ -95,13 +95,11 @@ def test_a_loader_in_the_working_folder_is_imported(
     options = CalibrationOptions(source="calib_digits_loader:loader", samples=32)
     with prepare_calibration(options, digits, stage) as found:
         assert (len(found), found.record.kind) == (32, "loader")
-    with pytest.raises(
-        UsageError, match=r"--calib calib_digits_loader:missing: .* has no 'missing'"
-    ):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND, naming="'missing'")):
         prepare_calibration(CalibrationOptions(source="calib_digits_loader:missing"), digits, stage)
 
 
-def test_drawn_samples_are_like_the_sample_and_repeat(
+def test_random_samples_are_like_the_sample_and_repeat(
     digits: EagerReference, tmp_path: Path
 ) -> None:
     stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
@@ -117,7 +115,7 @@ def test_drawn_samples_are_like_the_sample_and_repeat(
     assert any("synthetic" in text for text in records[0].findings)
 
 
-def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
+def test_random_ids_and_masks_have_their_ranges_at_the_opt_size() -> None:
     report = preview_calibration(
         CalibrationOptions(source="random", samples=64), BERT, None, ignore_events
     )
@@ -127,13 +125,13 @@ def test_drawn_ids_and_masks_keep_to_their_values_at_the_opt_size() -> None:
     assert (mask.total.low, mask.total.high) == (0, 1)
 
 
-def test_a_look_without_inputs_is_refused() -> None:
+def test_a_preview_without_inputs_is_an_error() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INPUTS_UNKNOWN)) as refusal:
         preview_calibration(CalibrationOptions(source=str(HELD_OUT)), (), None, ignore_events)
     assert "--input" in refusal.value.hint
 
 
-def test_a_thorough_look_reads_all_and_tells_what_would_be_used() -> None:
+def test_a_thorough_preview_reads_all_samples() -> None:
     samples = HELD_OUT.with_name("digits_samples.npz")
     inputs = ("x[batch=1..8,_,_,_]",)
     options = CalibrationOptions(source=str(HELD_OUT), samples=64)

@@ -1,4 +1,4 @@
-"""What users get who leave a runtime to its defaults is measured, where it computes in less."""
+"""A runtime whose default dtype is lower than the judged one is measured by default too."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Tuned(Fake):
         return OpenedByDefault(runner=runner, compute=self.compute, advice='open("PATH")')
 
     def judge_settings(self, device: str) -> dict[str, str]:
-        return {"precision": f"exact on {device}"}
+        assert device == "cpu"
+        return {"precision": "exact"}
 
 
 def by_default(target: Tuned, order: Callable[..., Order]) -> DefaultRun | None:
@@ -60,13 +61,13 @@ def by_default(target: Tuned, order: Callable[..., Order]) -> DefaultRun | None:
     (artifact,), (verdict,) = manifest.artifacts, manifest.verdicts
     assert verdict.passed
     assert artifact.domain is not None
-    assert artifact.domain.settings == {"device": "cpu", "precision": "exact on cpu"}
-    told = [note for note in verdict.notes if 'open("model.fake")' in note]
-    assert bool(told) is (verdict.by_default is not None)
+    assert artifact.domain.settings == {"device": "cpu", "precision": "exact"}
+    notes = [note for note in verdict.notes if 'open("model.fake")' in note]
+    assert bool(notes) is (verdict.by_default is not None)
     return verdict.by_default
 
 
-def test_the_figure_and_the_line_to_paste(order: Callable[..., Order]) -> None:
+def test_the_default_run_is_measured_with_a_line_to_paste(order: Callable[..., Order]) -> None:
     found = by_default(Tuned(), order)
     assert found is not None
     assert (found.compute, found.state) == ("bf16", State.PASSED)
@@ -75,19 +76,19 @@ def test_the_figure_and_the_line_to_paste(order: Callable[..., Order]) -> None:
     assert SQNR < found.sqnr < 90
 
 
-def test_a_default_that_is_wrong_does_not_reject_but_is_said(order: Callable[..., Order]) -> None:
+def test_a_wrong_default_run_is_recorded_and_does_not_reject(order: Callable[..., Order]) -> None:
     found = by_default(Tuned(share=0.5), order)
     assert found is not None
     assert found.state is State.FAILED
     assert found.reason
 
 
-def test_a_default_that_computes_as_it_is_judged(order: Callable[..., Order]) -> None:
+def test_a_default_with_the_judged_dtype_is_not_run(order: Callable[..., Order]) -> None:
     assert by_default(Tuned(compute=""), order) is None
 
 
 @pytest.mark.needs("openvino")
-def test_openvino_says_what_it_picks(exported_digits: Path) -> None:
+def test_openvino_reports_its_default_dtype(exported_digits: Path) -> None:
     import openvino
 
     assert isinstance(openvino_ir, SelfTuned)

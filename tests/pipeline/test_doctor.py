@@ -1,8 +1,9 @@
-"""The doctor, with each fault planted in the surroundings that it is given."""
+"""`modelc doctor` with planted faults."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,14 +84,90 @@ def check(given: Surroundings, name: str) -> Check:
     return only
 
 
-def test_a_host_on_which_all_is_well_is_told_so() -> None:
+def words(found: Check) -> set[str]:
+    """The words of a check's text."""
+    return set(re.sub(r"[:;()]|,(?= )", " ", found.told).split())
+
+
+OLD_GPU = CudaDriver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
+OLD_DRIVER = replace(DRIVER, version=12080)
+OLD_TENSORRT = trt_installation.TensorrtInstallation(importable=True, package="10.3.0")
+OF_OLD_TENSORRT = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
+PINS = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
+FAULTS: dict[str, tuple[Surroundings, str, CheckState, set[str]]] = {
+    "no fault": (around(), "GPU 0", CheckState.OK, {"H200", "9.0", "140"}),
+    "a GPU before Turing": (around(driver=OLD_GPU), "GPU 0", CheckState.WARN, {"Turing"}),
+    "TensorRT for a newer driver": (
+        around(packages(tensorrt_cu13="11.4.0"), OLD_DRIVER),
+        "CUDA driver", CheckState.BROKEN, {"r580"},
+    ),
+    "TensorRT crashes": (
+        around(answers={"tensorrt": LibraryReport(failure="SIGSEGV")}),
+        "tensorrt", CheckState.BROKEN, {"SIGSEGV"},
+    ),
+    "an old TensorRT": (
+        around(tensorrt=OLD_TENSORRT, answers={"tensorrt": OF_OLD_TENSORRT}),
+        "tensorrt", CheckState.WARN, {"10.3.0"},
+    ),
+    "a library for two CUDAs": (
+        around(packages(nvidia_cudnn_cu12="9.1", nvidia_cudnn_cu13="9.13")),
+        "nvidia-cudnn", CheckState.BROKEN, {"nvidia-cudnn-cu12", "nvidia-cudnn-cu13"},
+    ),
+    "TensorRT and torch of two CUDAs": (
+        around(packages(cuda={"torch": "13.0"}, tensorrt_cu12="11.4.0")),
+        "tensorrt and torch", CheckState.BROKEN, {"12", "13"},
+    ),
+    "ONNX Runtime and torch of two CUDAs": (
+        around(packages(cuda={"torch": "13.0", "onnxruntime": "12.8"})),
+        "onnxruntime and torch", CheckState.WARN, {"12", "13"},
+    ),
+    "a cuDNN that torch did not pin": (
+        around(packages(needs=PINS, nvidia_cudnn_cu13="9.20.0")),
+        "requirements of torch", CheckState.BROKEN, {"nvidia-cudnn-cu13", "9.20.0", "==9.13.0"},
+    ),
+    "an unmet requirement": (
+        around(packages(needs={"nncf": ("numpy<2.4",)})),
+        "requirements of nncf", CheckState.WARN, {"numpy"},
+    ),
+    "a package of another version than modelc requires": (
+        around(packages("onnx", onnx="1.20.0")),
+        "requirements of modelc", CheckState.BROKEN, {"onnx", "1.20.0", "<1.22,>=1.21"},
+    ),
+    "a missing package that modelc requires": (
+        around(packages("pillow")),
+        "requirements of modelc", CheckState.BROKEN, {"pillow", ">=11.0"},
+    ),
+    "an installed package of an extra": (
+        around(packages(tensorrt="10.3.0"), own=("tensorrt>=10.13; extra == 'tensorrt'",)),
+        "requirements of modelc", CheckState.BROKEN, {"tensorrt", "10.3.0"},
+    ),
+    "a package whose import hangs": (
+        around(packages(timm="1.0"), answers={"timm": LibraryReport(failure="within 30 s")}),
+        "timm", CheckState.BROKEN, {"30"},
+    ),
+    "a library that is not installed": (
+        around(packages("openvino"), answers={"openvino": LibraryReport(failure="no module")}),
+        "OpenVINO", CheckState.MISSING, set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_and_described(fault: str) -> None:
+    given, name, state, named = FAULTS[fault]
+    found = check(given, name)
+    assert found.state is state
+    assert named <= words(found)
+
+
+def test_a_host_without_faults() -> None:
     found = diagnose(around())
     named = {one.name: one.state for one in found.checks}
     assert {name for name, state in named.items() if state is not CheckState.OK} == {"trtexec"}
     assert found.exit_code == 0
 
 
-def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
+def test_on_a_host_without_gpu_nothing_is_broken() -> None:
     cpu_only = replace(SAID["onnxruntime"].said[0], works=False, told="no libcublasLt.so.12")
     given = around(
         driver=NONE,
@@ -103,18 +180,6 @@ def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
     assert found.exit_code == 0
 
 
-def test_the_gpu_is_told_with_its_capability_and_memory() -> None:
-    found = check(around(), "GPU 0")
-    assert found.told == "NVIDIA H200 (compute capability 9.0), 140 GiB"
-
-
-def test_a_gpu_before_turing_is_a_warning() -> None:
-    old = CudaDriver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
-    found = check(around(driver=old), "GPU 0")
-    assert found.state is CheckState.WARN
-    assert "Turing" in found.told
-
-
 @pytest.mark.parametrize(
     ("version", "cuda", "state", "branch"),
     [
@@ -124,7 +189,7 @@ def test_a_gpu_before_turing_is_a_warning() -> None:
         (12010, "12.8", CheckState.BROKEN, "r535"),
     ],
 )
-def test_a_driver_too_old_for_what_is_installed_is_broken(
+def test_a_driver_too_old_for_the_installed_packages_is_broken(
     version: int, cuda: str, state: CheckState, branch: str
 ) -> None:
     given = around(packages(cuda={"torch": cuda}), replace(DRIVER, version=version))
@@ -133,14 +198,9 @@ def test_a_driver_too_old_for_what_is_installed_is_broken(
     assert branch in found.told
 
 
-def test_the_tensorrt_wheels_say_which_driver_too() -> None:
-    given = around(packages(tensorrt_cu13="11.4.0"), replace(DRIVER, version=12080))
-    assert check(given, "CUDA driver").state is CheckState.BROKEN
-
-
-def test_a_driver_without_device_says_why() -> None:
-    blind = CudaDriver(version=13010, devices=(), reason="the CUDA driver sees no device")
-    assert check(around(driver=blind), "GPU").told == "the CUDA driver sees no device"
+def test_a_driver_without_device_gives_its_reason() -> None:
+    blind = CudaDriver(version=13010, devices=(), reason="no device")
+    assert check(around(driver=blind), "GPU").told == "no device"
 
 
 def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
@@ -153,22 +213,6 @@ def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
     assert found.exit_code == 4
 
 
-def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
-    found = check(
-        around(answers={"tensorrt": LibraryReport(failure="it crashed (SIGSEGV)")}), "tensorrt"
-    )
-    assert found.state is CheckState.BROKEN
-    assert "SIGSEGV" in found.told
-
-
-def test_an_old_tensorrt_is_a_warning() -> None:
-    old = trt_installation.TensorrtInstallation(importable=True, package="10.3.0")
-    said = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
-    assert (
-        check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is CheckState.WARN
-    )
-
-
 def test_two_onnx_runtimes_overwrite_one_another() -> None:
     found = diagnose(around(packages(onnxruntime="1.24.4")))
     (broken,) = found.failures
@@ -176,63 +220,16 @@ def test_two_onnx_runtimes_overwrite_one_another() -> None:
     assert broken.mend.startswith("pip uninstall -y ")
 
 
-def test_one_library_for_two_cudas_is_broken() -> None:
-    given = around(packages(nvidia_cudnn_cu12="9.1", nvidia_cudnn_cu13="9.13"))
-    found = check(given, "nvidia-cudnn")
-    assert found.state is CheckState.BROKEN
-    assert "nvidia-cudnn-cu12 and nvidia-cudnn-cu13" in found.told
-
-
-def test_libraries_of_one_cuda_are_no_clash() -> None:
-    given = around(packages(nvidia_cudnn_cu13="9.13", nvidia_cusparselt_cu13="0.8"))
-    assert check(given, "clashes").told == "none"
-
-
-def test_tensorrt_and_torch_of_two_cudas_clash() -> None:
-    given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu12="11.4.0"))
-    found = check(given, "tensorrt and torch")
-    assert found.state is CheckState.BROKEN
-    assert all(f"CUDA {n}" in found.told for n in (12, 13))
-
-
-def test_tensorrt_and_torch_of_one_cuda_do_not() -> None:
-    given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu13="11.4.0", tensorrt="11.4.0"))
-    assert diagnose(given).failures == ()
-
-
-def test_an_onnx_runtime_of_another_cuda_than_torchs_is_a_warning() -> None:
-    given = around(packages(cuda={"torch": "13.0", "onnxruntime": "12.8"}))
-    found = check(given, "onnxruntime and torch")
-    assert found.state is CheckState.WARN
-    assert "built for CUDA 12, torch for CUDA 13" in found.told
-
-
-def test_a_torch_for_the_cpu_clashes_with_no_cuda() -> None:
-    assert check(around(packages(cuda={"onnxruntime": "12.8"})), "clashes").state is CheckState.OK
-
-
-def test_a_cudnn_that_torch_did_not_pin_is_broken() -> None:
-    pins = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
-    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "requirements of torch")
-    assert found.state is CheckState.BROKEN
-    assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is required"
-
-
-def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
-    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "requirements of nncf")
-    assert found.state is CheckState.WARN
-
-
 @pytest.mark.parametrize(
-    ("given", "told"),
+    "found",
     [
-        (packages("onnx", onnx="1.20.0"), "onnx 1.20.0 is installed, <1.22,>=1.21 is required"),
-        (packages("pillow"), "pillow is not installed, >=11.0 is required"),
+        packages(nvidia_cudnn_cu13="9.13", nvidia_cusparselt_cu13="0.8"),
+        packages(cuda={"torch": "13.0"}, tensorrt_cu13="11.4.0", tensorrt="11.4.0"),
+        packages(cuda={"onnxruntime": "12.8"}),  # torch is for the CPU
     ],
 )
-def test_our_own_floors_are_held(given: InstalledPackages, told: str) -> None:
-    found = check(around(given), "requirements of modelc")
-    assert (found.state, found.told) == (CheckState.BROKEN, told)
+def test_packages_of_one_cuda_are_no_clash(found: InstalledPackages) -> None:
+    assert check(around(found), "clashes").told == "none"
 
 
 def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> None:
@@ -255,13 +252,6 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
     assert diagnose(given).exit_code == 4
 
 
-def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
-    hangs = {"timm": LibraryReport(failure="no answer within 30 s")}
-    found = check(around(packages(timm="1.0"), answers=hangs), "timm")
-    assert found.state is CheckState.BROKEN
-    assert found.told.endswith("30 s")
-
-
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -272,7 +262,7 @@ def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
         ("import sys; sys.exit('no')", "SystemExit: no"),
     ],
 )  # fmt: skip
-def test_the_innermost_cause_of_a_failed_import_is_told(
+def test_the_innermost_cause_of_a_failed_import_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
 ) -> None:
     (tmp_path / "torchvision").mkdir()
@@ -282,7 +272,7 @@ def test_the_innermost_cause_of_a_failed_import_is_told(
     assert (said.works, said.told) == (False, told)
 
 
-def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
+def test_the_other_project_called_modelc_is_a_clash() -> None:
     given = around(packages(modelc="0.1.0", modelc_toolchain="0.1.0"))
     (found,) = [one for one in diagnose(given).checks if one.state is CheckState.BROKEN]
     assert found.name == "modelc"
@@ -298,29 +288,22 @@ def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
         "torch>=2.13.0rc1",
     ],
 )
-def test_needs_that_do_not_apply_or_are_met_are_not_told(need: str) -> None:
+def test_requirements_that_are_met_or_do_not_apply_are_not_reported(need: str) -> None:
     assert check(around(own=(need,)), "requirements").state is CheckState.OK
 
 
-def test_an_extras_floor_holds_where_its_package_is_installed() -> None:
-    given = around(packages(tensorrt="10.3.0"), own=("tensorrt>=10.13; extra == 'tensorrt'",))
-    assert check(given, "requirements of modelc").told.startswith("tensorrt 10.3.0 ")
-
-
-def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> None:
-    lost = ProbeResult(
-        name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12: no such file"
-    )
+def test_a_provider_that_does_not_load_is_a_warning_with_a_gpu() -> None:
+    lost = ProbeResult(name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12")
     given = around(answers={"onnxruntime": LibraryReport(said=(lost, SAID["onnxruntime"].said[1]))})
     found = check(given, "CUDAExecutionProvider")
-    assert (found.state, found.told) == (CheckState.WARN, "libcublasLt.so.12: no such file")
+    assert (found.state, found.told) == (CheckState.WARN, "libcublasLt.so.12")
     assert check(given, "ONNX Runtime").told == "loads CPUExecutionProvider"
 
 
 @pytest.mark.parametrize(
     ("name", "label"), [("onnxruntime", "ONNX Runtime"), ("openvino", "OpenVINO")]
 )
-def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str) -> None:
+def test_an_installed_library_without_an_answer_is_broken(name: str, label: str) -> None:
     given = around(answers={name: LibraryReport(failure="it crashed (SIGILL)")})
     found = check(given, label)
     assert found.state is CheckState.BROKEN
@@ -328,13 +311,7 @@ def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str)
     assert "--force-reinstall" in found.mend
 
 
-def test_a_library_that_is_not_installed_is_missing() -> None:
-    silent = LibraryReport(failure="ModuleNotFoundError: No module named 'openvino'")
-    given = around(packages("openvino"), answers={"openvino": silent})
-    assert check(given, "OpenVINO").state is CheckState.MISSING
-
-
-def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
+def test_a_crash_keeps_earlier_answers() -> None:
     said = LibraryReport(said=SAID["onnxruntime"].said[:1], failure="it crashed (SIGSEGV)")
     states = [
         one.state
@@ -354,35 +331,35 @@ def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
             "Old; INT8 by none; BF16 by none",
         ),
         ("Features : fp asimd asimddp\n", CheckState.OK, "dot product"),
-        ("", CheckState.OK, "not told"),
-        ("processor : 0\n", CheckState.OK, "not told"),
+        ("", CheckState.OK, "unknown"),
+        ("processor : 0\n", CheckState.OK, "unknown"),
     ],
 )
-def test_the_cpus_features_are_told(text: str, state: CheckState, told: str) -> None:
+def test_the_features_of_the_cpu_are_described(text: str, state: CheckState, told: str) -> None:
     found = check(around(cpu=text), "CPU")
     assert found.state is state
     assert told in found.told
 
 
-def test_free_space_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
+def test_free_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
     given = replace(around(), folders={"cache": tmp_path / "not" / "yet"})
     assert str(tmp_path / "not" / "yet") in check(given, "cache space").told
 
 
-def test_every_target_is_told_ready_or_not() -> None:
+def test_every_target_is_ready_or_has_a_hint() -> None:
     found = examine(around(), quantizers=())
     assert [one.name for one in found.targets] == [target.NAME for target in TARGETS]
     assert all(one.told for one in found.targets)
     assert all(one.ready or one.mend for one in found.targets)
 
 
-def test_the_requirements_of_a_checkout_are_its_pyprojects(tmp_path: Path) -> None:
+def test_the_requirements_of_a_checkout_are_in_its_pyproject(tmp_path: Path) -> None:
     source = tmp_path / "pyproject.toml"
     source.write_text('[project]\ndependencies = ["torch>=2.11"]\n')
     assert own_requirements("no-such-distribution", source) == ("torch>=2.11",)
 
 
-def test_the_requirements_of_what_is_installed_are_its_metadatas() -> None:
+def test_the_requirements_of_an_installed_package_are_in_its_metadata() -> None:
     assert "packaging" in " ".join(own_requirements("pytest"))
 
 
@@ -421,23 +398,24 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("faulty_probes")
 
 
-def test_what_was_sent_before_a_crash_is_kept_and_the_signal_named(faulty: ModuleType) -> None:
+def test_answers_before_a_crash_are_kept_and_the_signal_is_named(faulty: ModuleType) -> None:
     found = probe_libraries(["any"], probe=faulty.crash)["any"]
     assert found == LibraryReport(
         said=(ProbeResult(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
     )
 
 
-def test_an_error_of_the_library_is_its_last_line(faulty: ModuleType) -> None:
+def test_an_error_of_the_library_is_the_failure(faulty: ModuleType) -> None:
     found = probe_libraries(["any"], probe=faulty.lack)["any"]
-    assert found.failure == "ModuleNotFoundError: No module named 'no_such_library'"
+    assert found.failure.startswith("ModuleNotFoundError")
+    assert "no_such_library" in found.failure
 
 
 def test_a_library_that_ends_the_process_is_a_failure(faulty: ModuleType) -> None:
     assert "3" in probe_libraries(["any"], probe=faulty.leave)["any"].failure
 
 
-def test_a_library_that_hangs_is_not_waited_for(faulty: ModuleType) -> None:
+def test_a_library_that_hangs_is_ended(faulty: ModuleType) -> None:
     start = time.perf_counter()
     found = probe_libraries(["any"], probe=faulty.hang, timeout=0.5)["any"]
     assert found.failure.endswith(" 0.5 s")
@@ -451,7 +429,7 @@ def with_fake(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.syspath_prepend(folder)
 
 
-def test_a_missing_shared_library_of_tensorrt_is_its_answer(
+def test_a_missing_shared_library_of_tensorrt_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')"
@@ -460,7 +438,7 @@ def test_a_missing_shared_library_of_tensorrt_is_its_answer(
     assert said == ProbeResult(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
 
 
-def test_the_version_of_a_tensorrt_that_loads_is_its_answer(
+def test_the_version_of_a_tensorrt_that_loads_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_fake(tmp_path, "__version__ = '11.4.0.106'", monkeypatch)

@@ -1,4 +1,4 @@
-"""What a runtime keeps of its first run: it runs the smallest feed first, also beside a sample."""
+"""A runtime that keeps state of its first run: the smallest feed runs first, also with a sample."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scores(nn.Sequential):
 
 
 @dataclass
-class Keeping:
+class StatefulRuntime:
     """A runtime that is wrong at other lengths once its first feed had so many steps."""
 
     steps: int
@@ -44,12 +44,12 @@ class Keeping:
         self.asked.append(x.shape[:2])
         with torch.no_grad():
             found: np.ndarray = Scores().eval()(torch.tensor(x)).numpy()
-        spoilt = self.asked[0][1] == self.steps and x.shape[1] != self.steps
-        return {"output": found + np.float32(spoilt)}
+        wrong = self.asked[0][1] == self.steps and x.shape[1] != self.steps
+        return {"output": found + np.float32(wrong)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering(Fake):
+class FunctionTarget(Fake):
     """A format whose runtime answers by a function."""
 
     reply: Callable[[Feed], Outputs]
@@ -60,7 +60,7 @@ class Answering(Fake):
         return FakeRunner(signature, self.reply)
 
 
-def exported(runtime: Keeping, folder: Path, samples: Path | None) -> Manifest:
+def exported(runtime: StatefulRuntime, folder: Path, samples: Path | None) -> Manifest:
     sys.modules["first_run"] = sys.modules[__name__]
     source = Source(
         checkpoint=saved("scores", Scores(), folder),
@@ -71,24 +71,26 @@ def exported(runtime: Keeping, folder: Path, samples: Path | None) -> Manifest:
     order = Order(
         source=source, wanted=(Wanted.parse("fake"),), out=folder / "out", judging=Judging()
     )
-    return run(order, targets=(cast("Target", Answering(reply=runtime.reply)),))
+    return run(order, targets=(cast("Target", FunctionTarget(reply=runtime.reply)),))
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_what_is_wrong_after_one_step_is_rejected(tmp_path: Path, *, sampled: bool) -> None:
+def test_a_runtime_that_is_wrong_after_its_first_run_is_rejected(
+    tmp_path: Path, *, sampled: bool
+) -> None:
     sample = tmp_path / "sample.npz"
     np.savez(sample, input=np.ones((2, 5, 6), np.float32))
-    runtime = Keeping(steps=1)
+    runtime = StatefulRuntime(steps=1)
     manifest = exported(runtime, tmp_path, sample if sampled else None)
     assert runtime.asked[0] == (1, 1)
     (verdict,) = manifest.verdicts
     assert not verdict.passed
 
 
-def test_answers_stay_with_their_feeds(tmp_path: Path) -> None:
+def test_outputs_belong_to_their_feeds(tmp_path: Path) -> None:
     sample = tmp_path / "sample.npz"
     np.savez(sample, input=np.ones((2, 5, 6), np.float32))
-    runtime = Keeping(steps=99)  # never wrong
+    runtime = StatefulRuntime(steps=99)  # never wrong
     manifest = exported(runtime, tmp_path, sample)
     assert manifest.passed
     assert len(set(runtime.asked)) > 3

@@ -54,7 +54,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.parametrize("case", PROMPTS)
-def test_the_loop_of_the_page_generates_what_transformers_does(
+def test_the_loop_of_the_page_generates_the_tokens_of_transformers(
     generating: tuple[Path, Any], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch

@@ -1,4 +1,4 @@
-"""Hugging Face folders of many families, converted with no input said."""
+"""Hugging Face folders of many families, converted without `--input`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def saved(folder: Path, kind: str, config: str, changes: Settings) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_folder_is_converted_with_no_input_said(order: Orders, tmp_path: Path, kind: str) -> None:
+def test_a_folder_is_converted_without_input_options(
+    order: Orders, tmp_path: Path, kind: str
+) -> None:
     config, changes = FAMILIES[kind]
     source = Source(checkpoint=saved(tmp_path / "hf", kind, config, changes))
     manifest = run(order("onnx", "openvino", source=source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from modelc.core.kinds import Precision
 from modelc.core.records import sha256_of
 from modelc.pipeline.api import build
 from modelc.pipeline.make_order import build_order
-from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import Judging, Order, Source, Wanted
 
 from ..reasons import has_code
 
@@ -26,41 +28,35 @@ def elsewhere(exported_digits: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(exported_digits / "model.onnx", tmp_path))
 
 
-def test_an_onnx_beside_its_manifest_gives_an_ir(exported_digits: Path, tmp_path: Path) -> None:
-    found = build(exported_digits / "model.onnx", to="openvino:fp16", out=tmp_path / "ir").manifest
-    (artifact,) = found.artifacts
-    assert found.exit_code == 0
-    assert (artifact.made_from, artifact.parent) == (
-        "model.onnx",
-        sha256_of(exported_digits / "model.onnx"),
-    )
-    assert (tmp_path / "ir" / "model.fp16.xml").exists()
-
-
-def test_the_ir_is_judged_against_eager_not_against_the_onnx(
+def test_an_onnx_beside_its_manifest_is_built_and_judged_against_eager(
     exported_digits: Path, tmp_path: Path
 ) -> None:
-    found = build(exported_digits / "model.onnx", to="openvino", out=tmp_path / "ir").manifest
+    onnx = exported_digits / "model.onnx"
+    found = build(onnx, to="openvino:fp16", out=tmp_path / "ir").manifest
+    (artifact,) = found.artifacts
+    assert found.exit_code == 0
+    assert (artifact.made_from, artifact.parent) == ("model.onnx", sha256_of(onnx))
+    assert (tmp_path / "ir" / "model.fp16.xml").exists()
     assert found.checkpoint.kind == "safetensors"
     assert found.signature.outputs == ("output",)
     assert "sample" in found.verdicts[0].feeds
 
 
-def test_an_ir_beside_its_onnx_joins_the_manifest(digits_copy: Path) -> None:
+def test_an_ir_beside_its_onnx_is_added_to_the_manifest(digits_copy: Path) -> None:
     shutil.rmtree(digits_copy / "rejected", ignore_errors=True)
     found = build(digits_copy / "model.onnx", to="openvino", out=digits_copy).manifest
     assert {artifact.name for artifact in found.artifacts} >= {"torchscript", "onnx", "openvino"}
     assert found.exit_code == 0
 
 
-def test_an_onnx_elsewhere_needs_an_eager_side(elsewhere: Path, tmp_path: Path) -> None:
+def test_an_onnx_without_a_manifest_requires_a_checkpoint(elsewhere: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_MANIFEST)) as caught:
         build(elsewhere, to="openvino", out=tmp_path / "ir")
     assert "--against" in caught.value.hint
     assert not (tmp_path / "ir").exists()
 
 
-def test_an_onnx_elsewhere_is_built_against_a_checkpoint(
+def test_an_onnx_without_a_manifest_is_built_against_a_checkpoint(
     elsewhere: Path, tmp_path: Path, digits_source: Source
 ) -> None:
     found = build(elsewhere, to="openvino", out=tmp_path / "ir", against=digits_source).manifest
@@ -85,13 +81,25 @@ def test_an_onnx_of_another_model_gives_a_rejected_ir(
     assert [artifact.name for artifact in found.artifacts] == ["rejected/openvino"]
 
 
+def test_a_build_has_the_recorded_feeds_and_seed(digits_copy: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(digits_copy)
+    assert manifest is not None
+    write_manifest(replace(manifest, feeds=replace(manifest.feeds, count=7, seed=3)), digits_copy)
+    path = digits_copy / "model.onnx"
+    asked = Order(source=Source(checkpoint=path), wanted=(HALF,), out=tmp_path / "ir")
+    recorded = build_order(path, asked).judging
+    assert (recorded.feeds, recorded.seed) == (7, 3)
+    given = build_order(path, replace(asked, judging=Judging(feeds=9))).judging
+    assert (given.feeds, given.seed) == (9, 3)
+
+
 def test_a_checkpoint_is_built_through_its_parents(digits_source: Source, tmp_path: Path) -> None:
     asked = Order(source=digits_source, wanted=(HALF,), out=tmp_path)
     order = build_order(digits_source.checkpoint, asked)
     assert (order.parent, order.source) == (None, digits_source)
 
 
-def test_what_is_made_from_eager_is_built_from_the_checkpoint(
+def test_a_target_made_from_eager_is_built_from_the_checkpoint(
     digits_source: Source, tmp_path: Path
 ) -> None:
     found = build(

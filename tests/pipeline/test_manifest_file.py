@@ -1,8 +1,9 @@
-"""manifest.json: written whole, read with its schema checked."""
+"""`manifest.json` is written atomically and checked when it is read."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,42 +28,27 @@ def document(exported_digits: Path) -> dict[str, Any]:
     return found
 
 
-def test_what_is_written_is_read_back_the_same(exported_digits: Path, tmp_path: Path) -> None:
+def test_a_written_manifest_is_read_back(exported_digits: Path, tmp_path: Path) -> None:
+    assert read_manifest(tmp_path) is None
     manifest = read_manifest(exported_digits)
     assert manifest is not None
     write_manifest(manifest, tmp_path)
     assert read_manifest(tmp_path) == manifest
     assert (tmp_path / MANIFEST_FILE).read_bytes() == (exported_digits / MANIFEST_FILE).read_bytes()
-
-
-def test_writing_leaves_no_draft(exported_digits: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(exported_digits)
-    assert manifest is not None
-    write_manifest(manifest, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_FILE]
 
 
-def test_no_manifest_is_none(tmp_path: Path) -> None:
-    assert read_manifest(tmp_path) is None
-
-
-def test_a_real_manifest_holds_to_the_schema(document: dict[str, Any]) -> None:
+def test_a_manifest_follows_the_schema(document: dict[str, Any]) -> None:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(document)
-
-
-def test_the_schema_refuses_a_manifest_with_a_part_missing(document: dict[str, Any]) -> None:
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(document)
     lacking = {key: value for key, value in document.items() if key != "checkpoint"}
-    with pytest.raises(jsonschema.ValidationError, match="'checkpoint' is a required property"):
-        jsonschema.Draft202012Validator(json_schema()).validate(lacking)
-
-
-def test_the_schema_refuses_an_unknown_state(document: dict[str, Any]) -> None:
+    (missing,) = validator.iter_errors(lacking)
+    assert missing.validator == "required"
     wrong = json.loads(json.dumps(document))
     wrong["verdicts"][0]["state"] = "fine"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(json_schema()).validate(wrong)
+    assert list(validator.iter_errors(wrong))
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
@@ -77,19 +63,11 @@ def test_another_schema_version_is_a_usage_error(
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"schema_version": 2}', b"text"]
 )
-def test_garbage_is_a_usage_error_with_a_hint(content: bytes, tmp_path: Path) -> None:
+def test_invalid_content_is_a_usage_error_with_a_hint(content: bytes, tmp_path: Path) -> None:
     (tmp_path / MANIFEST_FILE).write_bytes(content)
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)) as caught:
         read_manifest(tmp_path)
     assert caught.value.hint
-
-
-def test_a_verdict_of_another_type_is_a_usage_error(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / MANIFEST_FILE).write_text(json.dumps({**document, "verdicts": "fine"}))
-    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
-        read_manifest(tmp_path)
 
 
 def test_json_ends_with_a_newline_and_is_indented() -> None:
@@ -97,7 +75,7 @@ def test_json_ends_with_a_newline_and_is_indented() -> None:
 
 
 @pytest.mark.parametrize("name", ["../model.onnx", "/etc/model.onnx", "a/../../model.onnx"])
-def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
+def test_a_file_outside_of_the_folder_is_an_error(
     exported_digits: Path, tmp_path: Path, name: str
 ) -> None:
     text = (exported_digits / MANIFEST_FILE).read_text().replace('"model.onnx"', f'"{name}"')
@@ -107,7 +85,7 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
 
 
 @pytest.mark.parametrize("name", ["model\0.onnx", "n" * 300, "ä" * 150 + "/model.onnx"])
-def test_a_name_that_no_file_can_have_is_refused(
+def test_an_invalid_file_name_is_an_error(
     document: dict[str, Any], tmp_path: Path, name: str
 ) -> None:
     wrong = json.loads(json.dumps(document))
@@ -117,25 +95,22 @@ def test_a_name_that_no_file_can_have_is_refused(
         read_manifest(tmp_path)
 
 
-def test_an_artifact_of_no_file_is_refused(document: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "code"),
+    [
+        (lambda d: d.update(verdicts="fine"), ErrorCode.INVALID_MANIFEST),
+        (lambda d: d["artifacts"][0].update(files=[]), ErrorCode.INVALID_MANIFEST),
+        (lambda d: d["artifacts"][0].update(name="../../theirs"), ErrorCode.UNSAFE_PATH),
+        (lambda d: d["verdicts"][0].update(artifact="../../theirs"), ErrorCode.UNSAFE_PATH),
+        (lambda d: d["verdicts"][0]["worst"].update(file="/etc/a.npz"), ErrorCode.UNSAFE_PATH),
+    ],
+)
+def test_an_invalid_record_is_an_error(
+    document: dict[str, Any], tmp_path: Path, edit: Callable[[dict[str, Any]], object],
+    code: ErrorCode,
+) -> None:  # fmt: skip
     wrong = json.loads(json.dumps(document))
-    wrong["artifacts"][0]["files"] = []
+    edit(wrong)
     (tmp_path / MANIFEST_FILE).write_text(json.dumps(wrong))
-    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
-        read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize("part", ["artifact", "verdict", "worst"])
-def test_a_manifest_whose_names_lead_out_of_its_folder_is_refused(
-    document: dict[str, Any], tmp_path: Path, part: str
-) -> None:
-    wrong = json.loads(json.dumps(document))
-    if part == "artifact":
-        wrong["artifacts"][0]["name"] = "../../theirs"
-    elif part == "verdict":
-        wrong["verdicts"][0]["artifact"] = "../../theirs"
-    else:
-        wrong["verdicts"][0]["worst"]["file"] = "/etc/theirs.npz"
-    (tmp_path / MANIFEST_FILE).write_text(json.dumps(wrong))
-    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSAFE_PATH)):
+    with pytest.raises(UsageError, check=has_code(code)):
         read_manifest(tmp_path)

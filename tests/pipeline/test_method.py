@@ -1,4 +1,4 @@
-"""A run on another method than forward: on record, judged again by it, one to a folder."""
+"""A run on another method than forward: recorded, judged again, one per folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
 from modelc.pipeline.validate_folder import validate_folder
+
+from ..reasons import has_code
 
 Orders = Callable[..., Order]
 
@@ -46,7 +49,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     sys.path[:] = before
 
 
-def test_the_method_is_on_record_and_judged_again(order: Orders, source: Source) -> None:
+def test_the_method_is_recorded_and_judged_again(order: Orders, source: Source) -> None:
     manifest = run(order("torchscript", source=source))
     assert manifest.passed
     assert manifest.checkpoint.method == "encode"
@@ -55,17 +58,17 @@ def test_the_method_is_on_record_and_judged_again(order: Orders, source: Source)
     assert validate_folder(order("torchscript").out).passed
 
 
-def test_another_method_goes_into_another_folder(order: Orders, source: Source) -> None:
+def test_another_method_requires_another_folder(order: Orders, source: Source) -> None:
     run(order("torchscript", source=source))
     with pytest.raises(
-        UsageError, match=r"of this checkpoint made with --method encode; this run has no --method"
+        UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED, naming="--method encode")
     ):
         run(order("torchscript", source=replace(source, method=None)))
 
 
-def test_an_artifact_of_forward_is_refused_as_the_methods(order: Orders, source: Source) -> None:
-    from modelc.pipeline.validate_file import validate_file
-
+def test_an_artifact_of_forward_is_rejected_as_one_of_the_method(
+    order: Orders, source: Source
+) -> None:
     run(order("torchscript", source=replace(source, method=None)))
     file = order("torchscript").out / "model.torchscript.pt"
     copy = file.parent.parent / "alone" / file.name

@@ -243,7 +243,7 @@ def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
     stated = "x:float32[batch=1..3,seq=4..20,4]"
     (verdict,) = run(ordered("Clipped", "torchscript", inputs=stated)).verdicts
     assert not verdict.passed
-    assert not [note for note in verdict.notes if "right where" in note]
+    assert not [note for note in verdict.notes if "correct where" in note]
 
 
 def test_a_copy_that_lost_a_branch_is_judged_where_eager_turns(

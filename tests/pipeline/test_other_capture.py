@@ -1,4 +1,4 @@
-"""A format that is wrong when made from one capture is made from another that gives both."""
+"""A derived artifact that is wrong after one capture of its parent is built after another."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def wrongly(feed: Feed) -> Outputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mother(Fake):
+class Parent(Fake):
     """Writes the capture that it was made by; right whatever that is."""
 
-    NAME: str = "mother"
-    SUFFIX: str = ".mother"
+    NAME: str = "parent"
+    SUFFIX: str = ".parent"
     CAPTURES: tuple[Capture, ...] = (Capture.SCRIPT, Capture.EXPORT, Capture.TRACE)
-    refuses: tuple[Capture, ...] = ()
+    rejects: tuple[Capture, ...] = ()
 
     def convert(self, job: Job) -> Converted:
-        if job.capture in self.refuses:
-            raise RunnerError("not by this one", hint="try another")
+        if job.capture in self.rejects:
+            raise RunnerError("unsupported", hint="try another")
         path = job.folder / (job.stem + self.SUFFIX)
         path.write_text(str(job.capture))
         return Converted(files=((path.name, "model"),), versions={})
@@ -50,7 +50,7 @@ class Child(Fake):
 
     NAME: str = "child"
     SUFFIX: str = ".child"
-    MADE_FROM: Mapping[Precision, str] = field(default_factory=lambda: {Precision.FP32: "mother"})
+    MADE_FROM: Mapping[Precision, str] = field(default_factory=lambda: {Precision.FP32: "parent"})
     CAPTURES: tuple[Capture, ...] = ()
     right: Capture = Capture.EXPORT
 
@@ -73,50 +73,40 @@ def names(manifest: Manifest) -> list[str]:
     return [artifact.name for artifact in manifest.artifacts]
 
 
-def test_the_child_is_made_from_the_capture_that_gives_it(order: Orders) -> None:
-    asked = order("mother", "child")
-    manifest = made(asked, Mother(), Child())
+def test_the_child_is_built_from_the_capture_after_which_it_passes(order: Orders) -> None:
+    asked = order("parent", "child")
+    manifest = made(asked, Parent(), Child())
     assert manifest.passed
-    assert names(manifest) == ["mother", "mother-export", "child"]
+    assert names(manifest) == ["parent", "parent-export", "child"]
     child = manifest.artifacts[-1]
-    assert child.made_from == "mother-export"
+    assert child.made_from == "parent-export"
     assert child.parent == manifest.artifacts[1].digest
-    assert (asked.out / "model.export.mother").read_text() == "export"
+    assert (asked.out / "model.export.parent").read_text() == "export"
     assert (asked.out / "model.child").read_text() == "export"
-    assert manifest.steps == ("mother", "child", "mother-export")
-
-
-def test_nothing_of_the_rejected_one_is_left(order: Orders) -> None:
-    asked = order("mother", "child")
-    made(asked, Mother(), Child())
-    assert not (asked.out / "rejected").exists() or not any((asked.out / "rejected").iterdir())
-
-
-def test_a_child_that_no_capture_gives_is_rejected(order: Orders) -> None:
-    asked = order("mother", "child")
-    manifest = made(asked, Mother(), Child(right=Capture.MIXED))
-    assert manifest.exit_code == 1
-    assert names(manifest) == ["mother", "rejected/child"]
-
-
-def test_captures_that_fail_are_passed_over(order: Orders) -> None:
-    asked = order("mother", "child")
-    manifest = made(asked, Mother(refuses=(Capture.EXPORT,)), Child(right=Capture.TRACE))
-    assert manifest.passed
-    assert names(manifest) == ["mother", "mother-trace", "child"]
-
-
-def test_a_capture_that_was_asked_for_is_kept(order: Orders) -> None:
-    asked = replace(order("mother", "child"), capture=Capture.SCRIPT)
-    assert names(made(asked, Mother(), Child())) == ["mother", "rejected/child"]
-
-
-def test_a_second_run_makes_the_same(order: Orders) -> None:
-    asked = order("mother", "child")
-    first = made(asked, Mother(), Child())
-    again = made(asked, Mother(), Child())
+    assert manifest.steps == ("parent", "child", "parent-export")
+    assert not list(asked.out.glob("rejected/*"))
+    again = made(asked, Parent(), Child())
     assert again.passed
-    assert sorted(names(again)) == sorted(names(first))
+    assert sorted(names(again)) == sorted(names(manifest))
+
+
+def test_a_child_that_passes_after_no_capture_is_rejected(order: Orders) -> None:
+    asked = order("parent", "child")
+    manifest = made(asked, Parent(), Child(right=Capture.MIXED))
+    assert manifest.exit_code == 1
+    assert names(manifest) == ["parent", "rejected/child"]
+
+
+def test_captures_that_fail_are_skipped(order: Orders) -> None:
+    asked = order("parent", "child")
+    manifest = made(asked, Parent(rejects=(Capture.EXPORT,)), Child(right=Capture.TRACE))
+    assert manifest.passed
+    assert names(manifest) == ["parent", "parent-trace", "child"]
+
+
+def test_a_requested_capture_is_kept(order: Orders) -> None:
+    asked = replace(order("parent", "child"), capture=Capture.SCRIPT)
+    assert names(made(asked, Parent(), Child())) == ["parent", "rejected/child"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +115,13 @@ class HalfWeights(Child):
 
     FLOAT_ENDS: bool = True
     MADE_FROM: Mapping[Precision, str] = field(
-        default_factory=lambda: {Precision.FP32: "mother", Precision.FP16: "mother"}
+        default_factory=lambda: {Precision.FP32: "parent", Precision.FP16: "parent"}
     )
 
 
-def test_half_weights_are_made_from_another_capture(order: Orders) -> None:
-    manifest = made(order("mother", "child:fp16"), Mother(), HalfWeights())
+def test_a_second_parent_of_several_artifacts_is_built_once(order: Orders) -> None:
+    asked = order("parent", "child", "child:fp16")
+    manifest = made(asked, Parent(), HalfWeights())
     assert manifest.passed
-    assert names(manifest) == ["mother", "mother-export", "child-fp16"]
-
-
-def test_a_second_parent_is_made_once(order: Orders) -> None:
-    asked = order("mother", "child", "child:fp16")
-    manifest = made(asked, Mother(), HalfWeights())
-    assert manifest.passed
-    assert sorted(names(manifest)) == ["child", "child-fp16", "mother", "mother-export"]
-    assert {one.made_from for one in manifest.artifacts if "child" in one.name} == {"mother-export"}
+    assert sorted(names(manifest)) == ["child", "child-fp16", "parent", "parent-export"]
+    assert {one.made_from for one in manifest.artifacts if "child" in one.name} == {"parent-export"}

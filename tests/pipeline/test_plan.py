@@ -1,4 +1,4 @@
-"""Order and table of targets to steps: nothing is read, nothing is run."""
+"""The plan of an order: steps from the table of targets, without running anything."""
 
 from __future__ import annotations
 
@@ -33,29 +33,31 @@ def table(fake: Fakes) -> tuple[Target, ...]:
     )
 
 
-def names(order: Order, table: tuple[Target, ...]) -> list[str]:
-    return [step.name for step in make_plan(order, table)]
-
-
 @pytest.mark.parametrize("text", ["x:float32[", "x:floaty[2]", "x[3,32..224", ":[2]"])
-def test_an_input_that_cannot_be_read_stops_the_plan(
+def test_an_invalid_input_is_an_error(
     order: Orders, table: tuple[Target, ...], gate_source: Source, text: str
 ) -> None:
     with pytest.raises(UsageError):
         make_plan(order("seed", source=replace(gate_source, inputs=(text,))), table)
 
 
-def test_parents_come_first(order: Orders, table: tuple[Target, ...]) -> None:
-    assert names(order("leaf"), table) == ["seed", "sprout", "leaf"]
+@pytest.mark.parametrize(
+    ("wanted", "steps"),
+    [
+        (("leaf",), ["seed", "sprout", "leaf"]),
+        (("sprout:fp16", "other", "seed"), ["seed", "sprout-fp16", "other"]),
+        (("seed", "seed", "sprout", "sprout:fp32"), ["seed", "sprout"]),  # each once
+    ],
+)
+def test_parents_are_first(
+    order: Orders, table: tuple[Target, ...], wanted: tuple[str, ...], steps: list[str]
+) -> None:
+    assert [step.name for step in make_plan(order(*wanted), table)] == steps
 
 
-def test_a_parent_asked_for_later_still_comes_first(
+def test_parents_that_were_not_requested_are_marked(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
-    assert names(order("sprout:fp16", "other", "seed"), table) == ["seed", "sprout-fp16", "other"]
-
-
-def test_only_parents_nobody_asked_for_are_marked(order: Orders, table: tuple[Target, ...]) -> None:
     steps = make_plan(order("leaf", "seed"), table)
     assert {step.name: step.asked for step in steps} == {
         "seed": True,
@@ -64,14 +66,10 @@ def test_only_parents_nobody_asked_for_are_marked(order: Orders, table: tuple[Ta
     }
 
 
-def test_a_parent_is_made_in_full_precision(order: Orders, table: tuple[Target, ...]) -> None:
+def test_a_parent_has_full_precision(order: Orders, table: tuple[Target, ...]) -> None:
     steps = {step.name: step for step in make_plan(order("sprout:fp16"), table)}
     assert steps["sprout-fp16"].parent == "seed"
     assert steps["seed"].wanted.precision is Precision.FP32
-
-
-def test_the_same_artifact_twice_is_one_step(order: Orders, table: tuple[Target, ...]) -> None:
-    assert names(order("seed", "seed", "sprout", "sprout:fp32"), table) == ["seed", "sprout"]
 
 
 def test_two_precisions_are_two_files(order: Orders, table: tuple[Target, ...]) -> None:
@@ -79,12 +77,9 @@ def test_two_precisions_are_two_files(order: Orders, table: tuple[Target, ...]) 
     assert [step.file for step in steps] == ["model.seed", "model.sprout", "model.fp16.sprout"]
 
 
-def test_auto_tries_the_targets_captures_in_order(order: Orders, table: tuple[Target, ...]) -> None:
+def test_a_requested_capture_is_the_only_one(order: Orders, table: tuple[Target, ...]) -> None:
     (step,) = make_plan(order("seed"), table)
     assert step.captures == (Capture.EXPORT, Capture.TRACE)
-
-
-def test_a_forced_capture_is_the_only_one_tried(order: Orders, table: tuple[Target, ...]) -> None:
     steps = make_plan(order("sprout", capture=Capture.TRACE), table)
     assert [step.captures for step in steps] == [(Capture.TRACE,), ()]
 
@@ -95,81 +90,74 @@ def test_nothing_is_read_or_written(order: Orders, table: tuple[Target, ...]) ->
 
 
 def test_an_unknown_target_gives_the_nearest(order: Orders, table: tuple[Target, ...]) -> None:
-    with pytest.raises(UsageError, match="unknown target 'sprut'") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'sprut'")
+    ) as caught:
         make_plan(order("sprut"), table)
     assert "'sprout'" in caught.value.hint
 
 
-def test_an_unknown_precision_gives_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown precision 'half'") as caught:
-        Wanted.parse("onnx:half")
+@pytest.mark.parametrize("name", ["half", ""])
+def test_an_unknown_precision_gives_the_known_ones(name: str) -> None:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming=repr(name))
+    ) as caught:
+        Wanted.parse(f"onnx:{name}")
     assert "fp16" in caught.value.hint
 
 
-def test_a_precision_that_the_target_lacks_is_refused(
+def test_a_precision_that_the_target_lacks_is_an_error(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="fp16")):
         make_plan(order("seed:fp16"), table)
 
 
-def test_a_capture_that_the_target_lacks_is_refused(
-    order: Orders, table: tuple[Target, ...]
+@pytest.mark.parametrize("target", ["seed", "leaf"])
+def test_a_capture_that_the_target_or_its_parent_lacks_is_an_error(
+    order: Orders, table: tuple[Target, ...], target: str
 ) -> None:
     with pytest.raises(
         UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="capture")
     ) as caught:
-        make_plan(order("seed", capture=Capture.SCRIPT), table)
-    assert "export or trace" in caught.value.hint
+        make_plan(order(target, capture=Capture.SCRIPT), table)
+    assert "trace" in caught.value.hint
 
 
-def test_a_capture_that_a_parent_lacks_is_refused(order: Orders, table: tuple[Target, ...]) -> None:
-    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="capture")):
-        make_plan(order("leaf", capture=Capture.SCRIPT), table)
-
-
-def test_a_device_that_the_target_does_not_run_on_is_refused(
+def test_a_device_that_the_target_lacks_is_an_error(
     order: Orders, table: tuple[Target, ...]
 ) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="cuda")):
         make_plan(order("other", "seed", judging=Judging(device="cuda")), table)
 
 
-def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown device 'gpu'"):
+def test_an_unknown_device_is_an_error() -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'gpu'")):
         Judging(device="gpu")
 
 
-def test_an_order_for_nothing_is_refused(order: Orders) -> None:
+def test_an_order_without_targets_is_an_error(order: Orders) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.NOTHING_TO_DO)):
         order()
 
 
-def test_a_target_that_is_not_ready_is_missing_with_its_own_mend(
+def test_a_target_that_is_not_ready_is_an_error_with_its_own_hint(
     order: Orders, fake: Fakes
 ) -> None:
-    absent = Readiness(ready=False, reason="text is not installed", mend="pip install text")
+    absent = Readiness(ready=False, reason="text is not installed", mend="install text")
     with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED)) as caught:
         make_plan(order("fake"), (fake(ready=absent),))
-    assert caught.value.hint == "pip install text"
+    assert caught.value.hint == "install text"
 
 
-def test_a_parent_that_is_not_ready_is_missing_too(order: Orders, fake: Fakes) -> None:
+def test_a_parent_that_is_not_ready_is_an_error(order: Orders, fake: Fakes) -> None:
     absent = Readiness(ready=False, reason="no", mend="yes")
     child = fake(NAME="child", SUFFIX=".child", origin="fake", CAPTURES=())
-    with pytest.raises(MissingError, match="fake: no"):
+    with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="fake")):
         make_plan(order("child"), (fake(ready=absent), child))
 
 
-def test_a_converted_model_is_a_parent_that_is_not_made_again(
-    order: Orders, table: tuple[Target, ...], tmp_path: Path
-) -> None:
-    (tmp_path / "mine.seed").write_text("")
-    (step,) = make_plan(order("sprout", parent=tmp_path / "mine.seed"), table)
-    assert (step.name, step.parent) == ("sprout", None)
-
-
-def test_a_converted_model_is_an_ancestor_too(
+def test_a_converted_model_replaces_the_step_of_its_format(
     order: Orders, table: tuple[Target, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.seed").write_text("")
@@ -177,7 +165,7 @@ def test_a_converted_model_is_an_ancestor_too(
     assert [(step.name, step.parent) for step in steps] == [("sprout", None), ("leaf", "sprout")]
 
 
-def test_a_converted_model_of_another_format_is_no_parent(
+def test_a_converted_model_of_another_format_is_an_error(
     order: Orders, table: tuple[Target, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.seed").write_text("")
@@ -195,13 +183,8 @@ def test_a_converted_model_of_another_format_is_no_parent(
         (Lowering(keep=("head",)), "--keep-fp"),
     ],
 )
-def test_an_option_of_precision_without_effect_is_refused(
+def test_a_precision_option_without_effect_is_an_error(
     order: Orders, table: tuple[Target, ...], lowering: Lowering, option: str
 ) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option=option.lstrip("-"))):
         make_plan(order("leaf", lowering=lowering), table)
-
-
-def test_an_empty_precision_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown precision ''"):
-        Wanted.parse("onnx:")

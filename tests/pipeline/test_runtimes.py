@@ -1,4 +1,4 @@
-"""`--for`: what is asked of runtimes is answered before anything slow."""
+"""`--for`: the runtimes are checked in the plan."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ from ..reasons import has_code
 Orders = Callable[..., Order]
 
 
-def test_the_plan_says_what_each_onnx_loads_in(order: Orders) -> None:
+def test_the_plan_names_the_runtimes_of_each_onnx(order: Orders) -> None:
     asked = replace(order("onnx", "openvino"), runtimes=("onnxruntime==1.20",))
     rows = plan_rows(make_plan(asked), asked)
-    assert [row.loads_in for row in rows] == [
-        "opset 21: loads in onnxruntime 1.20 (opset <= 21, IR <= 10)",
-        "",
-    ]
+    first, second = [row.loads_in for row in rows]
+    assert {"21:", "1.20", "21,", "10)"} <= set(first.split())
+    assert second == ""
 
 
 @pytest.mark.parametrize(
-    ("runtimes", "opset", "wanted", "said"),
+    ("runtimes", "opset", "wanted", "named"),
     [
-        (("onnxruntime==1.17",), 21, "onnx", "--opset 21 is newer than --for allows"),
-        (("onxruntime==1.17",), None, "onnx", "unknown runtime"),
-        (("onnxruntime>=1.17",), None, "onnx", "is not RUNTIME==VERSION"),
-        (("onnxruntime==1.20",), None, "onnx:bf16", "bf16 requires opset 22"),
-        (("onnxruntime==1.20",), None, "torchscript", "has no effect: nothing here is ONNX"),
-        ((), 7, "onnx", "--opset 7 is not supported"),
+        (("onnxruntime==1.17",), 21, "onnx", "--opset 21"),
+        (("onxruntime==1.17",), None, "onnx", "onxruntime"),
+        (("onnxruntime>=1.17",), None, "onnx", "RUNTIME==VERSION"),
+        (("onnxruntime==1.20",), None, "onnx:bf16", "opset 22"),
+        (("onnxruntime==1.20",), None, "torchscript", "--for"),
+        ((), 7, "onnx", "--opset 7"),
     ],
 )
-def test_what_cannot_be_is_refused_in_the_plan(
-    order: Orders, runtimes: tuple[str, ...], opset: int | None, wanted: str, said: str
+def test_runtimes_and_opsets_are_checked_in_the_plan(
+    order: Orders, runtimes: tuple[str, ...], opset: int | None, wanted: str, named: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         make_plan(replace(order(wanted), runtimes=runtimes, opset=opset))
-    assert said in caught.value.message
+    assert named in caught.value.message
 
 
-def test_a_custom_operator_without_an_onnx_is_refused(order: Orders) -> None:
+def test_a_custom_operator_without_an_onnx_is_an_error(order: Orders) -> None:
     asked = replace(order("torchscript"), custom_ops={"my::op": "ops:op"})
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="custom-op")):
         make_plan(asked)
     assert make_plan(replace(order("openvino"), custom_ops=asked.custom_ops))
 
 
-def test_a_patch_without_a_capture_is_refused(order: Orders, tmp_path: Path) -> None:
+def test_a_patch_without_a_capture_is_an_error(order: Orders, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"\x08\x08")
     asked = replace(order("openvino"), parent=model, patches=("nets:fast",))

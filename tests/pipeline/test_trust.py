@@ -1,4 +1,4 @@
-"""Files that are programs are opened where their maker is trusted, or a record knows them."""
+"""Files that are programs are opened only if they are trusted, or recorded in a manifest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(source: Source, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_checkpoint_that_is_a_program_needs_trust(alone: Path, name: str) -> None:
+def test_a_checkpoint_that_is_a_program_requires_trust(alone: Path, name: str) -> None:
     source = Source(checkpoint=alone / name)
     with pytest.raises(CheckpointError, check=has_code(ErrorCode.CONSENT_REQUIRED)) as caught:
         read(source, alone)
@@ -49,13 +49,13 @@ def test_a_checkpoint_that_is_a_program_needs_trust(alone: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_checkpoint_that_a_manifest_records_as_it_is_needs_none(
+def test_a_recorded_checkpoint_requires_no_trust(
     exported_digits: Path, tmp_path: Path, name: str
 ) -> None:
     assert read(Source(checkpoint=exported_digits / name), tmp_path) in ("torchscript", "pt2")
 
 
-def test_a_changed_checkpoint_is_nobodys(exported_digits: Path, tmp_path: Path) -> None:
+def test_a_changed_checkpoint_requires_trust(exported_digits: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(exported_digits, folder)
     with zipfile.ZipFile(folder / "model.torchscript.pt", "a") as archive:
@@ -64,7 +64,7 @@ def test_a_changed_checkpoint_is_nobodys(exported_digits: Path, tmp_path: Path) 
         read(Source(checkpoint=folder / "model.torchscript.pt"), tmp_path)
 
 
-def test_a_digest_on_record_is_trusted_and_no_other(alone: Path) -> None:
+def test_only_the_recorded_digest_is_trusted(alone: Path) -> None:
     source = Source(checkpoint=alone / PROGRAMS[0], trust=True)
     checkpoint = read_checkpoint(source, Progress(tell=ignore_events, logs=alone / "logs"))
     assert read(replace(source, trust=False, recorded=checkpoint.digest), alone) == "torchscript"
@@ -74,7 +74,7 @@ def test_a_digest_on_record_is_trusted_and_no_other(alone: Path) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("look", [inspect, validate, localise])
-def test_no_command_opens_a_strangers_program(
+def test_no_command_opens_an_unknown_program(
     alone: Path, look: Callable[..., object], name: str, digits_source: Source
 ) -> None:
     more = {} if look is inspect else {"against": digits_source}
@@ -84,21 +84,19 @@ def test_no_command_opens_a_strangers_program(
         assert "trust" in caught.value.options
 
 
-def test_what_is_trusted_or_recorded_is_inspected(alone: Path, exported_digits: Path) -> None:
+def test_a_trusted_or_recorded_program_is_inspected(alone: Path, exported_digits: Path) -> None:
     trusted = inspect(alone / PROGRAMS[0], trust=True)
     recorded = inspect(exported_digits / PROGRAMS[0])
     assert trusted.inspection == recorded.inspection
 
 
-def test_an_engine_of_a_stranger_is_refused_before_it_is_loaded(
-    tmp_path: Path, digits_source: Source
-) -> None:
+def test_an_unknown_engine_is_not_loaded(tmp_path: Path, digits_source: Source) -> None:
     (tmp_path / "m.engine").write_bytes(b"ftrt" + bytes(40))
     with pytest.raises(CheckpointError, check=has_code(ErrorCode.CONSENT_REQUIRED)):
         validate(tmp_path / "m.engine", against=digits_source)
 
 
-def test_a_folder_made_from_a_trusted_program_is_judged_again_without_a_word(
+def test_a_folder_made_from_a_trusted_program_is_judged_again_without_trust(
     alone: Path, order: Orders
 ) -> None:
     source = Source(checkpoint=alone / PROGRAMS[0], trust=True)
@@ -108,14 +106,14 @@ def test_a_folder_made_from_a_trusted_program_is_judged_again_without_a_word(
     assert again.exit_code == 0
 
 
-def test_a_refusal_is_told_before_any_step_of_a_framework(alone: Path, order: Orders) -> None:
+def test_trust_is_checked_before_any_step_of_a_framework(alone: Path, order: Orders) -> None:
     told: list[object] = []
     with pytest.raises(CheckpointError, check=has_code(ErrorCode.CONSENT_REQUIRED)):
         run(order("onnx", source=Source(checkpoint=alone / PROGRAMS[1])), told.append)
     assert not [event for event in told if isinstance(event, Noted)]
 
 
-def test_the_users_factory_is_stated_with_its_file_and_digest(
+def test_the_factory_of_the_user_is_recorded_with_its_digest(
     tmp_path: Path, order: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch

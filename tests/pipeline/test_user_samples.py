@@ -79,7 +79,7 @@ def test_a_loader_that_gives_other_samples_later_is_told(
     told: list[Event] = []
     assert validate_folder(order("torchscript").out, told.append).passed
     warned = [one.text for one in told if isinstance(one, Noted) and one.warning]
-    assert f"{source.samples} gives other samples than those on record" in warned
+    assert any(line.startswith(str(source.samples)) for line in warned)
 
 
 def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:

@@ -231,6 +231,6 @@ def test_a_log_that_an_error_points_to_is_kept_with_the_error_and_no_folder_is_l
 
     with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         fail(folder)
-    assert caught.value.hint == "see the whole text: add --debug"
+    assert "--debug" in caught.value.hint
     assert caught.value.__notes__ == ["what the runtime said"]
     assert not folder.exists()

@@ -112,7 +112,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
     wanted = [
         "unknown key 'feds' | did you mean 'feeds'?",
         "--set seed=x: 'x' is not a whole number",
-        "onnx-int8 needs calibration data, and none was given",
+        "onnx-int8 requires calibration",
         f"checkpoint: there is no {tmp_path / 'weights.pt'} | did you mean {tmp_path}/weight.pt?",
         f"samples: there is no {tmp_path / 'none.npz'}",
         ":12 [models.third]: checkpoint is missing",

@@ -1,4 +1,4 @@
-"""Files of the project that a run opens, its modules and what is declared: what a result needs."""
+"""The dependencies of a result: files of the project that a run opens, modules, declared files."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.records import Dependencies, sha256_of
 from modelc.pipeline.cache.dependencies import (
     ABSENT,
     UNSURE,
     ReadLog,
+    ReadTracker,
     check_declared_entries,
     find_unmet_dependency,
     merge_dependencies,
-    merge_digests,
     track_reads,
 )
 from modelc.pipeline.cache.file_digests import FileDigests
 
+from ...reasons import has_code
+
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from modelc.pipeline.cache.dependencies import track_reads
+from modelc.pipeline.cache.dependencies import ReadTracker, track_reads
 root = Path.cwd()
-with track_reads(root, keyed=[root / "weights.bin"], ours=[root / "out"]) as tracker:
+with track_reads(ReadTracker(root, keyed=[root / "weights.bin"], ours=[root / "out"])) as tracker:
     sys.path.insert(0, str(root))
     {code}
     needs = tracker.needs()
@@ -59,6 +61,10 @@ def needs_of(project: Path, net: str, code: str = "import nets") -> Dependencies
     return Dependencies(files=files, packages=packages)
 
 
+def unmet(needs: Dependencies, project: Path) -> str:
+    return find_unmet_dependency(needs, project, FileDigests(None))
+
+
 @pytest.mark.parametrize(
     "net",
     [
@@ -69,7 +75,7 @@ def needs_of(project: Path, net: str, code: str = "import nets") -> Dependencies
         "import numpy; numpy.fromfile('cfg.json', dtype='uint8')",
     ],
 )
-def test_an_opened_file_of_the_project_is_a_need(project: Path, net: str) -> None:
+def test_an_opened_file_of_the_project_is_a_dependency(project: Path, net: str) -> None:
     files = needs_of(project, net).files
     assert files == {
         "cfg.json": sha256_of(project / "cfg.json"),
@@ -77,18 +83,18 @@ def test_an_opened_file_of_the_project_is_a_need(project: Path, net: str) -> Non
     }
 
 
-def test_a_file_that_a_forked_worker_reads_is_a_need(project: Path) -> None:
+def test_a_file_that_a_forked_worker_reads_is_a_dependency(project: Path) -> None:
     net = "import multiprocessing as m\ndef read(n): return Path(n).read_text()\n"
     code = "import nets\n    nets.m.get_context('fork').Pool(1).map(nets.read, ['cfg.json'])"
     assert "cfg.json" in needs_of(project, net, code).files
 
 
-def test_a_file_that_is_opened_in_vain_is_a_need(project: Path) -> None:
+def test_a_missing_file_that_is_opened_is_a_dependency(project: Path) -> None:
     needs = needs_of(project, "try: open('more.json')\nexcept FileNotFoundError: pass")
     assert needs.files["more.json"] == ABSENT
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    assert unmet(needs, project) == ""
     (project / "more.json").write_text("{}")
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == "more.json is new"
+    assert unmet(needs, project).startswith("more.json")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,7 @@ def test_a_file_that_is_opened_in_vain_is_a_need(project: Path) -> None:
         "open('/proc/self/status').read()",
     ],
 )
-def test_other_files_are_no_needs(project: Path, net: str) -> None:
+def test_other_files_are_no_dependencies(project: Path, net: str) -> None:
     assert set(needs_of(project, net).files) == {"nets.py"}
 
 
@@ -114,15 +120,15 @@ def test_other_files_are_no_needs(project: Path, net: str) -> None:
         "open('/etc/hostname').read() if os.path.exists('/etc/hostname') else None",
     ],
 )
-def test_what_libraries_run_and_read_outside_of_the_project_is_no_need(
+def test_reads_of_libraries_outside_of_the_project_are_no_dependencies(
     project: Path, net: str
 ) -> None:
     needs = needs_of(project, net)
     assert UNSURE not in needs.files.values()
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    assert unmet(needs, project) == ""
 
 
-def test_a_module_of_the_user_elsewhere_is_a_need_by_its_whole_path(
+def test_a_module_of_the_user_elsewhere_is_a_dependency_by_its_absolute_path(
     project: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()
@@ -132,68 +138,53 @@ def test_a_module_of_the_user_elsewhere_is_a_need_by_its_whole_path(
     assert needs_of(project, net).files[str(path)] == sha256_of(path)
 
 
-def test_a_file_that_changed_between_two_reads_is_in_doubt(project: Path) -> None:
+def test_a_file_that_changed_between_two_reads_is_unsure(project: Path) -> None:
     net = "open('cfg.json').read(); Path('other').write_text('1'); os.replace('other', 'cfg.json')"
     needs = needs_of(project, f"{net}; open('cfg.json').read()")
     assert needs.files["cfg.json"] == UNSURE
-    assert "cannot be known again" in find_unmet_dependency(needs, project, FileDigests(None))
+    assert unmet(needs, project).startswith("cfg.json")
 
 
-def test_what_was_read_before_in_this_process_is_still_a_need(project: Path) -> None:
-    read = ReadLog()
-    for opens in (True, False):
-        with track_reads(project, read=read) as tracker:
-            if opens:
-                (project / "cfg.json").read_text()
-            assert "cfg.json" in tracker.needs().files
-
-
-def test_by_default_a_later_run_of_the_process_needs_what_an_earlier_one_read(
-    project: Path,
-) -> None:
-    with track_reads(project):
+def test_a_later_run_of_the_process_depends_on_what_an_earlier_one_read(project: Path) -> None:
+    with track_reads(ReadTracker(project)):
         (project / "cfg.json").read_text()
-    with track_reads(project) as tracker:
+    with track_reads(ReadTracker(project)) as tracker:
         assert "cfg.json" in tracker.needs().files
 
 
 @pytest.mark.parametrize("entry", ["data/*.txt", "data", "**/*.txt"])
-def test_declared_files_are_needs_with_their_names(project: Path, entry: str) -> None:
-    with track_reads(project, declared=[entry], read=ReadLog()) as tracker:
+def test_declared_files_are_dependencies_with_their_names(project: Path, entry: str) -> None:
+    with track_reads(ReadTracker(project, declared=[entry], read=ReadLog())) as tracker:
         needs = Dependencies(declared=tracker.needs().declared)
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    assert unmet(needs, project) == ""
     (project / "data" / "2.txt").write_text("")
-    assert (
-        find_unmet_dependency(needs, project, FileDigests(None))
-        == f"what depends names with {entry!r} changed"
-    )
+    assert repr(entry) in unmet(needs, project)
     (project / "data" / "2.txt").unlink()
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    assert unmet(needs, project) == ""
     (project / "data" / "1.txt").write_text("other")
-    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+    assert unmet(needs, project) != ""
 
 
-def test_a_declared_variable_is_a_need(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declared_variable_is_a_dependency(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WIDTH", "3")
-    with track_reads(project, declared=["env:WIDTH"], read=ReadLog()) as tracker:
+    with track_reads(ReadTracker(project, declared=["env:WIDTH"], read=ReadLog())) as tracker:
         needs = Dependencies(declared=tracker.needs().declared)
-    assert find_unmet_dependency(needs, project, FileDigests(None)) == ""
+    assert unmet(needs, project) == ""
     monkeypatch.setenv("WIDTH", "4")
-    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+    assert unmet(needs, project) != ""
     monkeypatch.delenv("WIDTH")
-    assert find_unmet_dependency(needs, project, FileDigests(None)) != ""
+    assert unmet(needs, project) != ""
 
 
-def test_an_entry_that_names_nothing_is_refused(project: Path) -> None:
+@pytest.mark.parametrize("entry", ["configs/*.yaml", "env:"])
+def test_an_entry_that_matches_nothing_is_an_error(project: Path, entry: str) -> None:
     check_declared_entries(["cfg.json", "env:HOME", str(project / "cfg.json")], project)
-    for entry in ("configs/*.yaml", "env:"):
-        with pytest.raises(UsageError) as raised:
-            check_declared_entries([entry], project)
-        assert repr(entry) in raised.value.message
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND, naming=repr(entry))):
+        check_declared_entries([entry], project)
 
 
-def test_two_reads_agree_or_are_in_doubt() -> None:
-    assert merge_digests("a", "a") == "a"
-    assert merge_digests("a", "b") == merge_digests(ABSENT, "b") == UNSURE
+def test_two_reads_that_differ_are_unsure() -> None:
     one, other = Dependencies(files={"x": "1"}, packages={"p": "1"}), Dependencies(files={"x": "2"})
     assert merge_dependencies(one, other) == Dependencies(files={"x": UNSURE}, packages={"p": "1"})

@@ -1,4 +1,4 @@
-"""A digest is remembered by what the file system says, and only where that cannot lie."""
+"""A digest is cached by the file's stat data, unless those may be too coarse."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "w.bin"
 
 
-def lie(cache: Path) -> None:
-    """Make the database say another digest of everything, to see who believes it."""
+def falsify(cache: Path) -> None:
+    """Replace the digest in the database."""
     import sqlite3
 
     database = sqlite3.connect(cache / DIGEST_FILE)
@@ -37,10 +37,10 @@ def lie(cache: Path) -> None:
     database.close()
 
 
-def test_what_was_digested_is_not_read_again(tmp_path: Path, file: Path) -> None:
+def test_an_unchanged_file_is_not_read_again(tmp_path: Path, file: Path) -> None:
     with FileDigests(tmp_path / "cache", now=later) as digests:
         assert digests.of(file) == sha256_of(file)
-    lie(tmp_path / "cache")
+    falsify(tmp_path / "cache")
     with FileDigests(tmp_path / "cache", now=later) as digests:
         assert digests.of(file) == "remembered"
 
@@ -52,15 +52,8 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, file: Path) 
         file.write_bytes(b"WEIGHTS")
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert digests.of(file) == sha256_of(file)
-
-
-def test_the_digest_of_a_file_that_was_just_written_is_not_remembered(
-    tmp_path: Path, file: Path
-) -> None:
-    with FileDigests(tmp_path / "cache") as digests:
-        digests.of(file)
-    with pytest.raises(AssertionError):
-        lie(tmp_path / "cache")
+    with pytest.raises(AssertionError):  # no row in the database
+        falsify(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("how", ["written", "replaced"])
@@ -76,7 +69,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path, file: Path, how: str) -> N
         assert digests.of(file) == sha256_of(file)
 
 
-def test_what_is_asked_once_is_asked_again_in_the_next_run(tmp_path: Path) -> None:
+def test_once_asks_again_in_the_next_run(tmp_path: Path) -> None:
     answers = iter("abc")
     with FileDigests(tmp_path) as digests:
         found = [digests.once(name, lambda: next(answers)) for name in ("one", "one", "other")]
@@ -85,17 +78,17 @@ def test_what_is_asked_once_is_asked_again_in_the_next_run(tmp_path: Path) -> No
     assert found == ["a", "a", "b", "c"]
 
 
-def test_what_is_no_database_is_replaced(tmp_path: Path, file: Path) -> None:
+def test_a_file_that_is_not_a_database_is_replaced(tmp_path: Path, file: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / DIGEST_FILE).write_bytes(
         b"not a database, though long enough for a header" * 99
     )
     with FileDigests(tmp_path / "cache", now=later) as digests:
         assert digests.of(file) == sha256_of(file)
-    lie(tmp_path / "cache")
+    falsify(tmp_path / "cache")
 
 
-def test_a_folder_that_cannot_be_made_is_done_without(file: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_no_error(file: Path) -> None:
     with FileDigests(file / "cache") as digests:
         assert digests.of(file) == sha256_of(file)
 
@@ -134,7 +127,7 @@ def test_a_tree_has_another_digest_for_another_name_or_byte_or_file(tmp_path: Pa
     assert len(set(seen)) == 4
 
 
-def test_what_does_not_count_in_a_tree_changes_nothing(tmp_path: Path) -> None:
+def test_an_excluded_folder_does_not_change_the_digest_of_a_tree(tmp_path: Path) -> None:
     folder = tmp_path / "calib"
     (folder / "out").mkdir(parents=True)
     (folder / "1.png").write_bytes(b"1")
@@ -149,7 +142,7 @@ def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
     assert FileDigests(None).of_tree(tmp_path)
 
 
-def test_a_file_that_changes_after_it_was_digested_is_told(tmp_path: Path, file: Path) -> None:
+def test_a_file_that_changes_after_it_was_digested_is_found(tmp_path: Path, file: Path) -> None:
     (tmp_path / "other.bin").write_bytes(b"1")
     digests = FileDigests(None)
     digests.of(tmp_path / "other.bin")
@@ -163,7 +156,7 @@ def test_a_file_that_changes_after_it_was_digested_is_told(tmp_path: Path, file:
     assert first_changed(noted) == str(file)
 
 
-def test_a_file_that_comes_into_a_folder_after_it_was_digested_is_told(tmp_path: Path) -> None:
+def test_a_new_file_in_a_folder_that_was_digested_is_found(tmp_path: Path) -> None:
     (tmp_path / "data" / "out").mkdir(parents=True)
     (tmp_path / "data" / "more").mkdir()
     digests = FileDigests(None)
@@ -176,7 +169,7 @@ def test_a_file_that_comes_into_a_folder_after_it_was_digested_is_told(tmp_path:
     assert first_changed(noted) == str(tmp_path / "data" / "more")
 
 
-def test_what_is_asked_once_is_noted_by_whoever_asks(tmp_path: Path, file: Path) -> None:
+def test_once_notes_its_reads_for_every_caller(tmp_path: Path, file: Path) -> None:
     digests = FileDigests(None)
     noted = []
     for _ in range(2):

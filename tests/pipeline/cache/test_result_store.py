@@ -1,7 +1,8 @@
-"""The store gives back exactly what was put, or nothing; it stays small and can be shared."""
+"""The store returns exactly what was put or nothing, stays within its limit and can be shared."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -32,25 +34,16 @@ def only(store: ResultStore, key: str = KEY) -> StoredEntry:
     return stored
 
 
-def test_what_was_put_is_taken(store: ResultStore, entry: Make, place: Path) -> None:
+def test_an_entry_is_copied_out_of_the_store(store: ResultStore, entry: Make, place: Path) -> None:
     made, sources = entry(b"weights")
     assert store.put(made, sources)
+    assert not list(store.entries(OTHER))
     assert only(store).entry == made
     assert store.take(only(store), place)
     assert (place / "model.fake").read_bytes() == b"weights"
-
-
-def test_a_copy_shares_nothing_with_the_store(store: ResultStore, entry: Make, place: Path) -> None:
-    store.put(*entry(b"weights"))
-    store.take(only(store), place)
     (place / "model.fake").write_bytes(b"changed")
     assert store.take(only(store), place)
     assert (place / "model.fake").read_bytes() == b"weights"
-
-
-def test_another_key_has_nothing(store: ResultStore, entry: Make) -> None:
-    store.put(*entry())
-    assert not list(store.entries(OTHER))
 
 
 def test_files_that_are_the_same_are_kept_once(store: ResultStore, entry: Make) -> None:
@@ -66,7 +59,7 @@ def test_one_key_may_have_several_results(store: ResultStore, entry: Make) -> No
 
 
 @pytest.mark.parametrize("content", [b"weightX", b"wei", b""])
-def test_a_damaged_file_is_told_removed_and_a_miss(
+def test_a_damaged_file_is_reported_removed_and_a_miss(
     store: ResultStore, entry: Make, place: Path, told: Told, content: bytes
 ) -> None:
     store.put(*entry(b"weights"))
@@ -75,12 +68,11 @@ def test_a_damaged_file_is_told_removed_and_a_miss(
     assert not store.take(only(store), place)
     assert not list(store.entries(KEY))
     assert not blob.exists()
-    assert told == ["a result in the cache was changed (model.fake): made anew"]
+    (line,) = told
+    assert "(model.fake)" in line
 
 
-def test_a_file_that_is_gone_is_a_miss(
-    store: ResultStore, entry: Make, place: Path, told: Told
-) -> None:
+def test_a_missing_file_is_a_miss(store: ResultStore, entry: Make, place: Path, told: Told) -> None:
     store.put(*entry())
     (blob,) = store.layout.blobs()
     stored = only(store)
@@ -99,14 +91,14 @@ def test_a_file_that_is_gone_is_a_miss(
         lambda _: b"\xff\xfe",
     ],
 )
-def test_a_damaged_entry_is_told_removed_and_a_miss(
+def test_a_damaged_entry_is_reported_removed_and_a_miss(
     store: ResultStore, entry: Make, told: Told, spoil: Callable[[bytes], bytes]
 ) -> None:
     store.put(*entry())
     path = only(store).path
     path.write_bytes(spoil(path.read_bytes()))
     assert not list(store.entries(KEY))
-    assert told == ["a result in the cache was changed: made anew"]
+    assert len(told) == 1
     assert not path.exists()
 
 
@@ -129,7 +121,7 @@ def plant(store: ResultStore, raw: bytes, key: str = KEY) -> None:
         (b'"size":', b'"size":"', "unreadable"),
     ],
 )
-def test_a_foreign_entry_is_told_and_a_miss(
+def test_a_foreign_entry_is_reported_and_a_miss(
     store: ResultStore, entry: Make, told: Told, old: bytes, new: bytes, fault: str
 ) -> None:
     raw = encode_entry(entry()[0])
@@ -139,7 +131,7 @@ def test_a_foreign_entry_is_told_and_a_miss(
     assert fault in told[0]
 
 
-def test_an_entry_whose_record_names_other_bytes_is_no_entry(
+def test_an_entry_whose_manifest_has_other_digests_is_a_miss(
     store: ResultStore, entry: Make, told: Told
 ) -> None:
     good, bad = entry(b"good")[0], entry(b"evil")[0]
@@ -156,10 +148,10 @@ def test_a_file_that_changed_since_its_record_is_not_stored(
     sources["model.fake"].write_bytes(b"WEIGHTS")
     assert not store.put(made, sources)
     assert not list(store.entries(KEY))
-    assert "not kept" in told[0]
+    assert "model.fake changed" in told[0]
 
 
-def test_a_folder_that_cannot_be_used_is_told_once_and_done_without(
+def test_a_folder_that_cannot_be_written_is_reported_once(
     entry: Make, tmp_path: Path, told: Told
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -170,7 +162,9 @@ def test_a_folder_that_cannot_be_used_is_told_once_and_done_without(
     assert not list(store.entries(KEY))
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(entry: Make, tmp_path: Path, told: Told) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    entry: Make, tmp_path: Path, told: Told
+) -> None:
     if os.geteuid() != 0 or not Path("/dev/full").exists():
         pytest.skip("needs to mount a small file system")
     small = tmp_path / "small"
@@ -185,7 +179,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(entry: Make, tmp_path: Path, tol
     try:
         store = ResultStore(small / "store", tell=told)
         assert not store.put(*entry(b"w" * 200_000))
-        assert "No space left" in told[0]
+        assert os.strerror(errno.ENOSPC) in told[0]
         assert not list(store.entries(KEY))
         assert not [path for path in (small / "store" / "drafts").iterdir() if path.is_dir()]
     finally:
@@ -206,7 +200,7 @@ def there(store: ResultStore, keys: list[str]) -> list[bool]:
     return [bool(list(store.entries(key))) for key in keys]
 
 
-def test_beyond_the_limit_the_least_recently_used_goes(
+def test_beyond_the_limit_the_least_recently_used_entry_is_removed(
     entry: Make, tmp_path: Path, place: Path
 ) -> None:
     store = ResultStore(tmp_path / "store", limit=250_000)
@@ -217,31 +211,27 @@ def test_beyond_the_limit_the_least_recently_used_goes(
     assert len(list(store.layout.blobs())) == 2
 
 
-def test_one_that_is_larger_than_the_limit_stays_until_the_next(
-    entry: Make, tmp_path: Path
-) -> None:
+def test_an_entry_larger_than_the_limit_stays_until_the_next(entry: Make, tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "store", limit=1000)
     keys = fill(store, entry, 2)
     assert there(store, keys) == [False, True]
 
 
-def test_what_is_being_taken_can_be_evicted_and_is_taken_all_the_same(
+def test_an_entry_can_be_evicted_while_it_is_copied(
     entry: Make, tmp_path: Path, place: Path
 ) -> None:
     store = ResultStore(tmp_path / "store")
     store.put(*entry(b"weights"))
     stored = only(store)
-    from contextlib import ExitStack
-
     with ExitStack() as held:
-        ((_, stream),) = store._opened(stored, held)
+        ((_, stream),) = store._open_files(stored, held)
         collect_garbage(store.layout, limit=0)
         assert not list(store.layout.blobs())
         assert stream.read() == b"weights"
     assert not store.take(stored, place)
 
 
-def test_collecting_is_by_size_and_by_age(store: ResultStore, entry: Make) -> None:
+def test_garbage_is_collected_by_size_and_by_age(store: ResultStore, entry: Make) -> None:
     keys = fill(store, entry, 3)
     os.utime(only(store, keys[1]).path)
     assert collect_garbage(store.layout, limit=10**9, older_than=3600) > 100_000
@@ -250,9 +240,7 @@ def test_collecting_is_by_size_and_by_age(store: ResultStore, entry: Make) -> No
     assert store.layout.size() == 0
 
 
-def test_verifying_names_and_removes_what_is_wrong_and_nothing_else(
-    store: ResultStore, entry: Make
-) -> None:
+def test_verify_names_and_removes_damaged_files_only(store: ResultStore, entry: Make) -> None:
     keys = fill(store, entry, 3)
     assert verify_store(store.layout) == ()
     wrong = only(store, keys[0]).entry.files[0].sha256
@@ -264,7 +252,9 @@ def test_verifying_names_and_removes_what_is_wrong_and_nothing_else(
     assert verify_store(store.layout) == ()
 
 
-def test_what_a_killed_writer_left_goes_with_the_next(store: ResultStore, entry: Make) -> None:
+def test_the_draft_of_a_killed_writer_is_removed_by_the_next(
+    store: ResultStore, entry: Make
+) -> None:
     code = (
         "import os, sys; from pathlib import Path\n"
         "from modelc.pipeline.cache.store_layout import StoreLayout\n"
@@ -279,7 +269,7 @@ def test_what_a_killed_writer_left_goes_with_the_next(store: ResultStore, entry:
     assert not list(drafts.iterdir())
 
 
-def test_the_draft_of_a_writer_at_work_stays(store: ResultStore, entry: Make) -> None:
+def test_the_draft_of_an_active_writer_stays(store: ResultStore, entry: Make) -> None:
     with store.layout.draft() as draft:
         store.put(*entry())
         assert draft.is_dir()

@@ -1,4 +1,4 @@
-"""A run goes on from what stands in its folder and what the cache has, and from nothing else."""
+"""A run reuses valid results in its folder and in the cache, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.manifest import Failure
 from modelc.core.records import Dependencies
 from modelc.pipeline.cache.file_digests import FileDigests
@@ -19,24 +19,20 @@ from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, ResumeState
 from modelc.pipeline.run_order import run
 
+from ...reasons import has_code
 from .conftest import Told
 from .two_steps import KEYS, Project
 
 
-def test_what_was_made_stands(project: Project) -> None:
+def test_a_second_run_builds_and_writes_nothing(project: Project) -> None:
     project.run()
     assert project.made == ["model", "child"]
+    before = {p: p.stat().st_mtime_ns for p in project.order.out.rglob("*")}
     taken = project.run()
     assert taken.resume.kept == {"fake", "child"}
     assert (taken.restored, project.made) == ((), ["model", "child"])
     assert taken.manifest is not None
     assert taken.manifest.exit_code == 0
-
-
-def test_a_warm_run_writes_nothing(project: Project) -> None:
-    project.run()
-    before = {p: p.stat().st_mtime_ns for p in project.order.out.rglob("*")}
-    project.run()
     assert {p: p.stat().st_mtime_ns for p in project.order.out.rglob("*")} == before
 
 
@@ -46,8 +42,7 @@ def test_an_empty_folder_is_filled_from_the_cache(project: Project) -> None:
     taken = project.run()
     assert taken.restored == ("fake", "child")
     assert project.made == ["model", "child"]
-    again = read_manifest(project.order.out)
-    assert again is not None
+    again = project.manifest
     assert first is not None
     assert replace(again, created=first.created) == first
     assert (project.order.out / "model.fake").read_text() == "a model"
@@ -69,23 +64,17 @@ def test_another_folder_is_filled_with_paths_of_its_own(project: Project, tmp_pa
     assert str(other.out) in worst.replay
 
 
-def test_another_key_is_made_anew_with_what_follows_from_it(project: Project) -> None:
+def test_a_step_with_another_key_is_built_again_with_its_children(project: Project) -> None:
     project.run()
     project.run({**KEYS, "child": "c" * 64})
     assert project.made == ["model", "child", "child"]
     project.run({"fake": "d" * 64, "child": "e" * 64})
     assert project.made == ["model", "child", "child", "model", "child"]
+    assert project.run().restored == ("fake", "child")  # under the first keys again
+    assert len(project.made) == 5
 
 
-def test_what_was_once_made_is_found_again_after_a_change_and_back(project: Project) -> None:
-    project.run()
-    project.run({"fake": "d" * 64, "child": "e" * 64})
-    taken = project.run()
-    assert taken.restored == ("fake", "child")
-    assert len(project.made) == 4
-
-
-def test_a_changed_file_in_the_folder_is_put_right(project: Project) -> None:
+def test_a_changed_file_in_the_folder_is_restored(project: Project) -> None:
     project.run()
     (project.order.out / "model.child").write_text("a chilx")
     taken = project.run()
@@ -93,28 +82,27 @@ def test_a_changed_file_in_the_folder_is_put_right(project: Project) -> None:
     assert (project.order.out / "model.child").read_text() == "a child"
 
 
-def test_a_damaged_cache_and_folder_are_made_anew(project: Project, told: Told) -> None:
+def test_a_result_damaged_in_cache_and_folder_is_built_again(project: Project, told: Told) -> None:
     project.run()
     (project.order.out / "model.child").write_text("a chilx")
     for blob in project.cache.store.layout.blobs():
         blob.write_bytes(b"?" * blob.stat().st_size)
     project.run()
     assert project.made == ["model", "child", "child"]
-    assert "a result in the cache was changed (model.child): made anew" in told
+    assert any("(model.child)" in line for line in told)
     assert (project.order.out / "model.child").read_text() == "a child"
 
 
-def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
+def test_a_result_with_changed_dependencies_is_not_up_to_date(project: Project) -> None:
     project.run()
-    manifest = read_manifest(project.order.out)
-    assert manifest is not None
+    manifest = project.manifest
     assert any(name.endswith("gate.py") for name in manifest.needs.files)
     changed = dict.fromkeys(manifest.needs.files, "0" * 64)
     write_manifest(replace(manifest, needs=Dependencies(files=changed)), project.order.out)
     assert project.standing() == UpToDate()
 
 
-def test_an_artifact_whose_verdict_was_edited_in_the_record_does_not_stand(
+def test_an_artifact_with_an_edited_verdict_is_not_up_to_date(
     project: Project, tmp_path: Path
 ) -> None:
     project.run()
@@ -133,25 +121,20 @@ def test_an_artifact_whose_verdict_was_edited_in_the_record_does_not_stand(
         write_manifest(edited, project.order.out)  # as a command that reads it and writes it again
 
 
-def test_an_entry_whose_needs_are_not_met_is_a_miss(project: Project, tmp_path: Path) -> None:
+def test_an_entry_with_changed_dependencies_is_a_miss(project: Project, tmp_path: Path) -> None:
     manifest = project.run().manifest
     assert manifest is not None
-    shutil.rmtree(project.order.out)
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cfg.json").write_text("{}")
     other = replace(manifest, needs=Dependencies(files={"cfg.json": "0" * 64}))
-    again = project.run()  # fills the folder, for `keep` to read
-    assert again.manifest is not None
-    shutil.rmtree(tmp_path / "cache")
     project.cache.keep(other, project.order.out, "gate")
     shutil.rmtree(project.order.out)
     assert project.take_up().resume.kept == frozenset()
 
 
-def test_a_child_of_another_parents_bytes_does_not_stand(project: Project) -> None:
+def test_a_child_of_another_parent_file_is_not_up_to_date(project: Project) -> None:
     project.run()
-    manifest = read_manifest(project.order.out)
-    assert manifest is not None
+    manifest = project.manifest
     wrong = tuple(
         replace(one, parent="f" * 64) if one.name == "child" else one for one in manifest.artifacts
     )
@@ -160,7 +143,7 @@ def test_a_child_of_another_parents_bytes_does_not_stand(project: Project) -> No
     assert taken.restored == ("child",)
 
 
-def test_what_was_refused_is_found_again_and_refuses_its_children(project: Project) -> None:
+def test_a_rejected_artifact_is_reused_and_its_children_are_skipped(project: Project) -> None:
     wrong = replace(
         project.targets[0],
         answer=lambda _: {"output": __import__("numpy").zeros((2, 4), "float32")},
@@ -179,7 +162,7 @@ def test_what_was_refused_is_found_again_and_refuses_its_children(project: Proje
         shutil.rmtree(project.order.out)
 
 
-def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
+def test_an_artifact_that_was_judged_again_is_not_up_to_date(project: Project) -> None:
     from modelc.pipeline.validate_file import rejudge_folder
 
     project.run()
@@ -187,23 +170,22 @@ def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
     assert project.standing() == UpToDate()
 
 
-def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> None:
+def test_a_step_with_a_recorded_failure_is_not_up_to_date(project: Project) -> None:
     project.run()
-    manifest = read_manifest(project.order.out)
-    assert manifest is not None
+    manifest = project.manifest
     failure = Failure(step="child", message="later", hint="", exit_code=5)
     write_manifest(replace(manifest, failures=(failure,)), project.order.out)
     assert list(project.standing().artifacts) == ["fake"]
 
 
-def test_what_is_to_be_kept_and_is_not_there_is_made(project: Project) -> None:
+def test_a_kept_step_that_is_missing_is_built(project: Project) -> None:
     resume = ResumeState(keys=KEYS, kept=frozenset({"fake", "child"}))
     manifest = run(replace(project.order, resume=resume), targets=project.targets)  # type: ignore[arg-type]  # fakes
     assert manifest.passed
     assert project.made == ["model", "child"]
 
 
-def test_only_what_is_kept_has_a_key_afterwards(project: Project) -> None:
+def test_an_artifact_that_is_not_kept_loses_its_key(project: Project) -> None:
     """What a run did not keep may have needed what this run did not read."""
     project.run()
     resume = ResumeState(keys={"fake": "d" * 64})
@@ -212,7 +194,7 @@ def test_only_what_is_kept_has_a_key_afterwards(project: Project) -> None:
     assert {one.name: one.key for one in manifest.artifacts} == {"fake": "d" * 64, "child": ""}
 
 
-def test_inputs_that_change_while_a_run_waits_or_works_leave_no_key(
+def test_inputs_that_change_before_or_during_a_run_leave_no_key(
     project: Project, fake: Callable[..., object], tmp_path: Path
 ) -> None:
     """What was made of other bytes must not be found by the key of those before."""
@@ -232,7 +214,7 @@ def test_inputs_that_change_while_a_run_waits_or_works_leave_no_key(
     assert {one.name: one.key for one in manifest.artifacts} == {"fake": "", "child": ""}
 
 
-def test_what_stands_is_made_anew_where_inputs_changed_before_the_run(
+def test_kept_steps_are_built_again_after_inputs_changed_before_the_run(
     project: Project, tmp_path: Path
 ) -> None:
     project.run()
@@ -242,22 +224,22 @@ def test_what_stands_is_made_anew_where_inputs_changed_before_the_run(
     assert project.made == ["model", "child", "model", "child"]
 
 
-def test_another_models_folder_is_refused_as_a_run_refuses_it(project: Project) -> None:
+def test_the_folder_of_another_model_is_an_error(project: Project) -> None:
     manifest = project.run().manifest
     assert manifest is not None
     checkpoint = replace(manifest.checkpoint, digest="9" * 64)
     stale = tuple(replace(artifact, key="") for artifact in manifest.artifacts)
     write_manifest(replace(manifest, checkpoint=checkpoint, artifacts=stale), project.order.out)
-    with pytest.raises(UsageError, match="of another checkpoint"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED, option="overwrite")):
         project.take_up()
 
 
-def test_a_file_of_the_users_in_the_way_stays(project: Project) -> None:
+def test_a_file_of_the_user_is_not_overwritten(project: Project) -> None:
     project.run()
     shutil.rmtree(project.order.out)
     project.order.out.mkdir()
     (project.order.out / "model.fake").write_text("mine")
-    with pytest.raises(UsageError, match="no manifest"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FILE_EXISTS, naming="model.fake")):
         project.take_up()
     assert (project.order.out / "model.fake").read_text() == "mine"
     (project.order.out / "model.fake").write_text("a model")

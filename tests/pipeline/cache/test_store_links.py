@@ -1,4 +1,4 @@
-"""Housekeeping of the cache touches its own files alone, whatever else lies in the folder."""
+"""Maintenance of the cache touches only its own files in the folder."""
 
 from __future__ import annotations
 

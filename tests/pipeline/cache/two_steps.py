@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelc.core.errors import ConversionError
+from modelc.core.manifest import Manifest
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import (
     ReuseResult,
@@ -24,8 +25,8 @@ from modelc.pipeline.run_order import run
 KEYS = {"fake": "a" * 64, "child": "b" * 64}
 
 
-class OfTheModelError(ConversionError):
-    """A refusal that comes again."""
+class LastingError(ConversionError):
+    """A failure that would occur again."""
 
     lasting = True
 
@@ -40,17 +41,22 @@ class Project:
     root: Path
     made: list[str]
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest in the output folder."""
+        found = read_manifest(self.order.out)
+        assert found is not None
+        return found
+
     def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> ReuseResult:
         order = order or self.order
         caching = ReuseSources(root=self.root, digests=FileDigests(None), steps=self.cache)
         return reuse_results(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
 
     def standing(self) -> UpToDate:
-        """What stands in the output folder, by its record alone."""
-        out = self.order.out
-        manifest = read_manifest(out)
-        assert manifest is not None
-        return find_up_to_date(manifest, out, KEYS, root=self.root, digests=FileDigests(None))
+        """The results in the output folder that are up to date, without a cache."""
+        caching = ReuseSources(root=self.root, digests=FileDigests(None))
+        return find_up_to_date(self.manifest, self.order.out, KEYS, caching)
 
     def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> ReuseResult:
         """As `modelc run` does: what is not found is made, and kept."""

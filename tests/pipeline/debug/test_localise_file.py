@@ -81,6 +81,6 @@ def test_a_runtimes_refusal_says_how_to_see_its_whole_text(
     spoiled.weight("node_MatMul_92", lambda array: np.ascontiguousarray(array[:, :-1]))
     with pytest.raises(RunnerError) as told:
         _look(spoiled, bert_source, Told())
-    assert told.value.hint == "see the whole text: add --debug"
+    assert "--debug" in told.value.hint
     text = "".join(told.value.__notes__)
     assert "RunnerError" in text

@@ -13,12 +13,12 @@ from modelc.core.events import Event
 from modelc.core.manifest import Manifest
 from modelc.pipeline.isolation.supervisor import run_isolated
 from modelc.pipeline.order import Order, Source, Wanted
-from modelc.tests.nets import crash_net as dying
+from modelc.tests.nets import crash_net
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a run ended, what it told, where it wrote."""
+    """The manifest, events and output folder of a run."""
 
     manifest: Manifest
     told: list[Event]
@@ -30,8 +30,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of the net."""
     from safetensors.torch import save_file
 
-    path = tmp_path_factory.mktemp("dying") / "net.safetensors"
-    save_file(dying.net().state_dict(), path)
+    path = tmp_path_factory.mktemp("crash") / "net.safetensors"
+    save_file(crash_net.net().state_dict(), path)
     return path
 
 
@@ -42,7 +42,9 @@ def ordered(weights: Path, tmp_path: Path) -> Callable[..., Order]:
     def make(*to: str, patch: str = "", model: str = "net", checkpoint: Path = weights) -> Order:
         module = "modelc.tests.nets.crash_net"
         return Order(
-            source=Source(checkpoint=checkpoint, model=f"{module}:{model}", inputs=(dying.INPUT,)),
+            source=Source(
+                checkpoint=checkpoint, model=f"{module}:{model}", inputs=(crash_net.INPUT,)
+            ),
             wanted=tuple(map(Wanted.parse, to)),
             out=tmp_path / "out",
             patches=(f"{module}:{patch}",) if patch else (),

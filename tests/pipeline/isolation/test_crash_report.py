@@ -26,21 +26,21 @@ CONVERTING = (Started(step="convert onnx"),)
 RUNNING = (Started(step="eager reference"), Started(step="validate onnx", runs_artifact=True))
 
 
-def test_the_exit_code_tells_whether_a_step_converted_or_ran_an_artifact(tmp_path: Path) -> None:
+def test_the_exit_code_distinguishes_conversion_and_inference(tmp_path: Path) -> None:
     codes = [
         crash_failure("onnx", CRASH, steps, tmp_path).exit_code for steps in (CONVERTING, RUNNING)
     ]
     assert codes == [ConversionError.exit_code, RunnerError.exit_code]
 
 
-def test_the_error_of_a_call_tells_whether_the_checkpoint_or_an_artifact_ran(
+def test_the_error_of_a_call_distinguishes_checkpoint_and_artifact(
     tmp_path: Path,
 ) -> None:
     errors = [crash_error(CRASH, steps, tmp_path) for steps in (CONVERTING, RUNNING, ())]
     assert [type(error) for error in errors] == [CheckpointError, RunnerError, RunnerError]
 
 
-def test_a_death_without_words_names_no_empty_log(tmp_path: Path) -> None:
+def test_a_crash_without_output_names_no_empty_log(tmp_path: Path) -> None:
     (tmp_path / "onnx.log").touch()
     ended = crash_failure("onnx", ProcessEnd(code=3), CONVERTING, tmp_path)
     assert "exit code 3" in ended.message
@@ -49,7 +49,7 @@ def test_a_death_without_words_names_no_empty_log(tmp_path: Path) -> None:
     killed = crash_failure("onnx", CRASH, CONVERTING, tmp_path)
     assert str(tmp_path) not in ended.hint + killed.hint
     error = error_before_first_step(ProcessEnd(code=0), (), tmp_path)
-    assert "'the load of the model'" in error.message
+    assert "'load model'" in error.message
     (tmp_path / "onnx.log").write_text("words\n")
     logged = crash_failure("onnx", ProcessEnd(code=3), CONVERTING, tmp_path)
     assert str(tmp_path) in logged.hint
@@ -63,7 +63,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert " -o" in found.hint
 
 
-def test_the_last_words_are_those_of_the_step_and_begin_at_a_fatal_error(tmp_path: Path) -> None:
+def test_the_end_of_the_log_of_a_step_starts_at_a_fatal_error(tmp_path: Path) -> None:
     (tmp_path / "worker.log").write_text("later, and of no step\n")
     text = "noise\nFatal Python error: Aborted\n\nCurrent thread 0x1\n  File a, line 1\n  File b\n"
     (tmp_path / "onnx.log").write_text(text)

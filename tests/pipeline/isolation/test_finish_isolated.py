@@ -1,4 +1,4 @@
-"""A build that dies on the host that finishes a folder: told, recorded, to be tried again."""
+"""A crash on the host that finishes a folder is recorded, and the step stays pending."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from modelc.converters.plugins import GROUP
-from modelc.tests.nets import crash_net as dying
+from modelc.tests.nets import crash_net
 
 PACKAGE = '''\
 """Two engines for a host that has HOST_BUILDS set; one kills the process that builds it."""
@@ -72,11 +72,11 @@ def modelc(package: Path, *arguments: str, builds: str | None = None) -> tuple[i
 
 
 @pytest.mark.slow
-def test_a_build_that_dies_ends_one_step_of_a_prepared_folder(
+def test_a_crash_ends_one_step_of_a_prepared_folder(
     package: Path, weights: Path, tmp_path: Path
 ) -> None:
     out = str(tmp_path / "out")
-    asked = ("--model", "modelc.tests.nets.crash_net:net", "--input", dying.INPUT, "-o", out)
+    asked = ("--model", "modelc.tests.nets.crash_net:net", "--input", crash_net.INPUT, "-o", out)
     code, prepared = modelc(
         package, "export", str(weights), *asked, "--to", "first", "--to", "second"
     )

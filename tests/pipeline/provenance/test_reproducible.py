@@ -1,4 +1,4 @@
-"""The same inputs on the same versions give the same bytes, whenever, wherever and by whom."""
+"""The same inputs and versions give the same bytes in any process, folder and environment."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_model_with_a_branch_scripted_and_as_onnx(gate_source: Source, tmp_pat
     assert {"model.onnx", "model.xml", "model.torchscript.pt"} <= set(one)
 
 
-def test_another_seed_of_the_feeds_is_said_in_the_file(gate_source: Source, tmp_path: Path) -> None:
+def test_another_seed_of_the_feeds_changes_the_file(gate_source: Source, tmp_path: Path) -> None:
     """The check above can fail: what an artifact says inside follows what it was judged by."""
     wanted = to("torchscript")
     one = digests(gate_source, tmp_path / "a" / "out", ONE, *wanted)

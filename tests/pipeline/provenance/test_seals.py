@@ -11,7 +11,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.cache.file_digests import FileDigests
-from modelc.pipeline.cache.reuse import find_up_to_date
+from modelc.pipeline.cache.reuse import ReuseSources, find_up_to_date
 from modelc.pipeline.manifest_file import encode_json, read_manifest
 from modelc.pipeline.provenance.seals import (
     bind_manifest,
@@ -59,13 +59,13 @@ def test_a_sealed_text_holds_until_a_byte_of_it_changes(manifest: Manifest) -> N
     assert seal_holds(text.replace(b"\n  ", b"\n\t ", 1)) is False
 
 
-def test_what_has_no_place_for_a_seal_is_not_sealed() -> None:
+def test_a_document_without_a_seal_is_not_sealed() -> None:
     assert seal_holds(b"{}\n") is None
-    with pytest.raises(RuntimeError, match="no place"):
+    with pytest.raises(RuntimeError):
         seal_document(b"{}\n")
 
 
-def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -> None:
+def test_a_seal_is_valid_until_the_artifact_is_judged_again(manifest: Manifest) -> None:
     first = manifest.artifacts[0]
     changed = replace(
         manifest,
@@ -81,13 +81,13 @@ def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -
     assert anew.artifacts[0].seal != first.seal
 
 
-def test_where_a_verdicts_files_lie_is_no_part_of_its_digest(manifest: Manifest) -> None:
+def test_file_locations_are_not_in_the_digest_of_a_verdict(manifest: Manifest) -> None:
     verdict = manifest.verdicts[0]
     assert verdict_digest(replace(verdict, artifact="rejected/x")) == verdict_digest(verdict)
     assert verdict_digest(replace(verdict, reasons=because("x"))) != verdict_digest(verdict)
 
 
-def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
+def test_an_artifact_with_an_edited_verdict_is_not_up_to_date(
     manifest: Manifest, exported_digits: Path, tmp_path: Path
 ) -> None:
     keyed = replace(
@@ -98,8 +98,9 @@ def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
     edited = replace(keyed, verdicts=(replace(first, reasons=because("better than that")), *others))
     with FileDigests(tmp_path) as digests:
         place = exported_digits
-        before = find_up_to_date(keyed, place, keys, root=Path.cwd(), digests=digests)
-        after = find_up_to_date(edited, place, keys, root=Path.cwd(), digests=digests)
+        caching = ReuseSources(root=Path.cwd(), digests=digests)
+        before = find_up_to_date(keyed, place, keys, caching)
+        after = find_up_to_date(edited, place, keys, caching)
     assert set(before.artifacts) == set(keys)
     assert set(before.artifacts) - set(after.artifacts) == {first.artifact}
 
@@ -112,8 +113,8 @@ def test_another_dim_dtype_or_order_is_another_signature() -> None:
     assert signature_digest(named) != signature_digest(specs[0].with_outputs(("b", "a")))
 
 
-def test_a_capture_is_told_along_the_chain(manifest: Manifest) -> None:
-    told = {one.name: capture_method(one, manifest) for one in manifest.artifacts}
-    assert told["onnx"] == told["openvino"] == told["openvino-fp16"] == "export"
+def test_the_capture_is_found_along_the_lineage(manifest: Manifest) -> None:
+    found = {one.name: capture_method(one, manifest) for one in manifest.artifacts}
+    assert found["onnx"] == found["openvino"] == found["openvino-fp16"] == "export"
     alone = replace(manifest, artifacts=tuple(a for a in manifest.artifacts if a.name != "onnx"))
     assert capture_method(next(a for a in alone.artifacts if a.name == "openvino"), alone) == ""

@@ -1,4 +1,4 @@
-"""`verify_folder` fails on whatever is not as it was recorded, and says what it did not look at."""
+"""`verify_folder` fails on any difference to the manifest, and reports what it did not check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.records import record_of
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import MANIFEST_FILE, encode_json, write_manifest
@@ -23,6 +23,8 @@ from modelc.pipeline.provenance.verify_folder import verify_folder
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import rejudge_folder
+
+from ...reasons import has_code
 
 
 def failing(folder: Path) -> set[tuple[str, str]]:
@@ -51,7 +53,7 @@ def int8_copy(int8_digits: Path, tmp_path: Path) -> Path:
     return shutil.copytree(int8_digits, tmp_path / "out")
 
 
-def test_what_was_exported_holds_in_all_that_is_checked(digits_copy: Path) -> None:
+def test_all_checks_of_an_export_hold(digits_copy: Path) -> None:
     found = verify_folder(digits_copy)
     other = {check.what for check in found.checks if check.found is not CheckOutcome.HOLDS}
     assert found.passed
@@ -117,19 +119,12 @@ def test_a_missing_file_fails(digits_copy: Path) -> None:
         (digits_copy / "aside").rename(digits_copy / file.name)
 
 
-def test_two_artifacts_that_changed_places_fail(digits_copy: Path) -> None:
+def test_two_swapped_artifacts_fail_though_the_manifest_is_edited(digits_copy: Path) -> None:
     one, other = digits_copy / "model.onnx", digits_copy / "model.fp16.onnx"
     one.rename(digits_copy / "aside")
     other.rename(one)
     (digits_copy / "aside").rename(other)
     assert failing(digits_copy) == {("onnx", "files"), ("onnx-fp16", "files")}
-
-
-def test_two_artifacts_that_changed_places_in_the_manifest_too_fail(digits_copy: Path) -> None:
-    one, other = digits_copy / "model.onnx", digits_copy / "model.fp16.onnx"
-    one.rename(digits_copy / "aside")
-    other.rename(one)
-    (digits_copy / "aside").rename(other)
 
     def swap(document: dict[str, Any]) -> None:
         for artifact in document["artifacts"]:
@@ -145,7 +140,7 @@ def test_two_artifacts_that_changed_places_in_the_manifest_too_fail(digits_copy:
     assert {("onnx", "seal"), ("onnx-fp16", "seal")} <= wrong
 
 
-def test_an_edited_verdict_fails_though_the_whole_was_sealed_again(digits_copy: Path) -> None:
+def test_an_edited_verdict_fails_though_the_manifest_was_sealed_again(digits_copy: Path) -> None:
     def praise(document: dict[str, Any]) -> None:
         document["verdicts"][0]["outputs"][0]["max_abs"] = 1e-30
 
@@ -156,7 +151,7 @@ def test_an_edited_verdict_fails_though_the_whole_was_sealed_again(digits_copy: 
     assert failing(digits_copy) == {(name, "seal")}
 
 
-def test_an_edited_verdict_fails_still_when_a_later_run_wrote_the_manifest_again(
+def test_an_edited_verdict_fails_after_a_later_run_wrote_the_manifest(
     digits_copy: Path,
 ) -> None:
     edit(digits_copy, lambda d: d["verdicts"][0].update(device="a better one"))
@@ -164,24 +159,19 @@ def test_an_edited_verdict_fails_still_when_a_later_run_wrote_the_manifest_again
     assert failing(digits_copy) == {(load_manifest(digits_copy).verdicts[0].artifact, "seal")}
 
 
-def test_a_failed_verdict_under_a_targets_name_fails(digits_copy: Path) -> None:
+@pytest.mark.parametrize("state", [State.FAILED, None])
+def test_an_artifact_whose_verdict_failed_or_is_missing_fails(
+    digits_copy: Path, state: State | None
+) -> None:
     manifest = load_manifest(digits_copy)
     first, *others = manifest.verdicts
-    now = replace(manifest, verdicts=(replace(first, state=State.FAILED), *others))
+    verdicts = others if state is None else [replace(first, state=state), *others]
+    now = replace(manifest, verdicts=tuple(verdicts))
     write_manifest(unbind_artifact(now, first.artifact), digits_copy)
     assert failing(digits_copy) == {(first.artifact, "verdict")}
 
 
-def test_no_verdict_under_a_targets_name_fails(digits_copy: Path) -> None:
-    manifest = load_manifest(digits_copy)
-    first, *others = manifest.verdicts
-    write_manifest(
-        unbind_artifact(replace(manifest, verdicts=tuple(others)), first.artifact), digits_copy
-    )
-    assert failing(digits_copy) == {(first.artifact, "verdict")}
-
-
-def test_a_model_that_no_record_names_fails(digits_copy: Path) -> None:
+def test_an_unclaimed_model_fails(digits_copy: Path) -> None:
     shutil.copy(digits_copy / "model.onnx", digits_copy / "model.bf16.copy.onnx")
     assert failing(digits_copy) == {("model.bf16.copy.onnx", "verdict")}
 
@@ -189,7 +179,7 @@ def test_a_model_that_no_record_names_fails(digits_copy: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "key"), [("artifacts", "parent"), ("checkpoint", "digest"), ("artifacts", "precision")]
 )
-def test_a_manifest_that_says_otherwise_than_the_files_fails(
+def test_a_manifest_that_contradicts_the_metadata_fails(
     digits_copy: Path, part: str, key: str
 ) -> None:
     def lie(document: dict[str, Any]) -> None:
@@ -201,13 +191,13 @@ def test_a_manifest_that_says_otherwise_than_the_files_fails(
     assert "inside" in {what for _, what in failing(digits_copy)}
 
 
-def test_another_signature_than_the_files_name_fails(digits_copy: Path) -> None:
+def test_a_manifest_with_another_signature_fails(digits_copy: Path) -> None:
     edit(digits_copy, lambda d: d["signature"]["inputs"][0].update(name="y"))
     reseal(digits_copy)
     assert {what for _, what in failing(digits_copy)} == {"inside", "seal"}
 
 
-def test_a_changed_checkpoint_fails_and_a_missing_one_is_said(
+def test_a_changed_checkpoint_fails_and_a_missing_one_is_unchecked(
     gate_source: Source, tmp_path: Path
 ) -> None:
     mine = tmp_path / "gate.safetensors"
@@ -228,7 +218,7 @@ def test_a_link_that_leads_out_of_the_folder_fails(digits_copy: Path, tmp_path: 
     assert failing(digits_copy) == {("onnx", "files")}
 
 
-def test_a_circle_of_parents_fails(digits_copy: Path) -> None:
+def test_a_cyclic_lineage_fails(digits_copy: Path) -> None:
     manifest = load_manifest(digits_copy)
     first, *others = manifest.artifacts
     now = replace(manifest, artifacts=(replace(first, parent=first.digest), *others))
@@ -236,32 +226,32 @@ def test_a_circle_of_parents_fails(digits_copy: Path) -> None:
     assert (first.name, "chain") in failing(digits_copy)
 
 
-def test_a_run_that_was_killed_in_the_middle_of_a_change_fails(digits_copy: Path) -> None:
+def test_an_unfinished_commit_fails(digits_copy: Path) -> None:
     (digits_copy / ".modelc.commit").mkdir()
     assert failing(digits_copy) == {("manifest", "form")}
 
 
-def test_a_refused_artifact_is_not_claimed(digits_copy: Path) -> None:
+def test_a_rejected_artifact_is_not_claimed(digits_copy: Path) -> None:
     rejudge_folder(digits_copy, Judging(min_sqnr=100.0))  # the halves are far from that
     found = verify_folder(digits_copy)
-    refused = [c for c in found.checks if c.detail == "refused: not claimed"]
+    rejected = [c for c in found.checks if c.what == "verdict" and c.of.startswith("rejected/")]
     assert found.passed
-    assert refused
+    assert {check.found for check in rejected} == {CheckOutcome.UNCHECKED}
 
 
-def test_what_is_judged_again_is_bound_again(digits_copy: Path) -> None:
+def test_an_artifact_that_is_judged_again_is_sealed_again(digits_copy: Path) -> None:
     rejudge_folder(digits_copy, Judging(min_sqnr=20.0))
     found = {(c.of, c.what): c for c in verify_folder(digits_copy).checks}
     assert found["onnx", "seal"].found is CheckOutcome.HOLDS
-    assert "judged since" in found["onnx", "inside"].detail
+    assert "again since" in found["onnx", "inside"].detail
 
 
-def test_no_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no manifest\.json"):
+def test_a_folder_without_a_manifest_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_MANIFEST)):
         verify_folder(tmp_path)
 
 
-def test_a_record_of_an_older_modelc_is_said_to_lack_seals_and_does_not_fail(
+def test_a_manifest_of_an_older_modelc_lacks_seals_and_does_not_fail(
     digits_copy: Path,
 ) -> None:
     def age(document: dict[str, Any]) -> None:

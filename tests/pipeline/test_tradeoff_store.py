@@ -1,4 +1,4 @@
-"""The store of what accuracy-aware INT8 has measured."""
+"""The store of measurements of accuracy-aware INT8."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from modelc.validators.judge import ReferenceOutputs
 POINT = TradeOff(kept=("a", "b"), passed=True, sqnr=31.5, latency=1.0, parent=2.0, share=0.5)
 
 
-def test_what_is_kept_is_taken(tmp_path: Path) -> None:
+def test_a_stored_value_is_read_back(tmp_path: Path) -> None:
     TradeOffStore(tmp_path).keep("key", POINT)
     assert TradeOffStore(tmp_path).take("key", TradeOff) == POINT
     assert TradeOffStore(tmp_path).take("other", TradeOff) is None
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_nothing_is_stored_without_a_folder() -> None:
     store = open_tradeoff_store(None)
     store.keep("key", POINT)
     assert store.take("key", TradeOff) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"kept": 3}', b"\xff\xfe"])
-def test_what_is_damaged_is_not_there(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_entry_is_a_miss(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "key.json").write_bytes(damage)
     assert TradeOffStore(tmp_path).take("key", TradeOff) is None
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = TradeOffStore(tmp_path / "file" / "below")
     store.keep("key", POINT)
@@ -46,7 +46,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
+def test_the_number_of_entries_is_limited(tmp_path: Path) -> None:
     store = TradeOffStore(tmp_path, most=3)
     for number in range(6):
         store.keep(f"key{number}", POINT)
@@ -54,22 +54,13 @@ def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
     assert store.take("key5", TradeOff) == POINT
 
 
-def test_a_key_is_of_all_its_parts_in_order() -> None:
+def test_a_key_depends_on_all_parts_in_order() -> None:
     assert digest_texts(["a", "b"]) == digest_texts(["a", "b"])
-    assert (
-        len(
-            {
-                digest_texts(["a", "b"]),
-                digest_texts(["b", "a"]),
-                digest_texts(["ab"]),
-                digest_texts([]),
-            }
-        )
-        == 4
-    )
+    texts: tuple[list[str], ...] = (["a", "b"], ["b", "a"], ["ab"], [])
+    assert len({digest_texts(one) for one in texts}) == 4
 
 
-def test_a_digest_is_of_feeds_and_answers() -> None:
+def test_a_digest_depends_on_feeds_and_outputs() -> None:
     def reference(x: float, y: float) -> ReferenceOutputs:
         feed = NamedFeed(name="one", arrays={"x": np.array([x])}, sizes={})
         return ReferenceOutputs(feed=feed, outputs={"y": np.array([y])})
