@@ -10,7 +10,7 @@ from ..checkpoints.eager_model import Eager
 from ..checkpoints.module_state import ModuleSnapshot
 from ..checkpoints.weight_loading import NonFiniteWeight
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, Hint, Option
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option
 from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.edge_case_feeds import NONFINITE
@@ -283,15 +283,17 @@ def check_finite(
         raise CheckpointError(
             f"{weights[0]}{more}: eager gives nothing but NaN or Inf",
             hint="take a checkpoint from before the training diverged, or look at how it was made",
+            code=ErrorCode.NONFINITE_OUTPUTS,
         )
     raise CheckpointError(
         f"eager gives nothing but NaN or Inf on all {len(references)} feeds, and no weight has any",
         hint=Hint(
             "say which values the inputs have, as ",
             Option("input", "'x:float32[batch]{0..1}'"),
-            ", or mend the model: PyTorch gives them too",
+            ", or correct the model: PyTorch gives them too",
         ),
         option="input",
+        code=ErrorCode.NONFINITE_OUTPUTS,
     )
 
 

@@ -204,10 +204,7 @@ class Boxes(nn.Module):
 def test_values_that_must_ascend_are_found_and_written() -> None:
     box = "box:int64[b=1..4,n=2..9,4]{0..99}"
     hint = rejected(Boxes(), box, filled={"box": [5, 5, 1, 1]}, b=2, n=9).hint
-    assert hint == (
-        "eager takes values that are ascending along the last axis:"
-        " write --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'"
-    )
+    assert hint.endswith(" --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'")
 
 
 def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
@@ -217,7 +214,8 @@ def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
 
 def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
     error = rejected(Never(), "x:float32[b=1..4,t=1..30]", b=2, t=3)
-    assert error.hint == "correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line"
+    assert not isinstance(error, RejectedSizesError)
+    assert "--input NAME:DTYPE[DIM,...]" in error.hint
 
 
 def test_eager_is_not_run_without_end() -> None:

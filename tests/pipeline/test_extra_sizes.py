@@ -89,5 +89,5 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
         references=(),
         model=SimpleNamespace(run_reference=reject),
     )
-    with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
+    with pytest.raises(ConversionError, match=f"batch of {BATCH}$"):
         add_size_feeds(cast("EagerReference", subject), [{"batch": BATCH}])

@@ -67,19 +67,19 @@ def test_warnings_go_to_the_log_even_where_they_are_errors(log: Path) -> None:
     code = (
         "import sys, warnings; from pathlib import Path\n"
         "from modelc.pipeline.run_progress import redirect_output\n"
-        "with redirect_output(Path(sys.argv[1])):\n warnings.warn('mind the gap')\n"
+        "with redirect_output(Path(sys.argv[1])):\n warnings.warn('gap-7')\n"
     )
     command = [sys.executable, "-W", "error", "-c", code, str(log)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "UserWarning: mind the gap" in log.read_text()
+    assert "UserWarning: gap-7" in log.read_text()
     assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_on(log: Path) -> None:
-    with pytest.raises(ValueError, match="no such thing"), redirect_output(log):
-        raise ValueError("no such thing")
-    assert "Traceback (most recent call last)" in log.read_text()
-    assert "ValueError: no such thing" in log.read_text()
+    with pytest.raises(ValueError, match="thing-7"), redirect_output(log):
+        raise ValueError("thing-7")
+    assert "Traceback" in log.read_text()
+    assert "ValueError: thing-7" in log.read_text()
 
 
 @pytest.mark.parametrize(

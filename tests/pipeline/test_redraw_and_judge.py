@@ -147,7 +147,7 @@ def test_a_weight_that_is_off_by_a_thousandth_beside_such_a_pool_fails() -> None
         wrong.head.weight[3, int(wrong.head.weight[3].abs().argmax())] *= 1.001
     verdict = looked(wrong, Pooled(), pooling_in_order)
     assert verdict.state is State.FAILED
-    assert "times as far from float64" in verdict.reason
+    assert "float64" in verdict.reason
 
 
 def test_norms_that_sum_in_order_pass_on_constant_images() -> None:

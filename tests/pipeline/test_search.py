@@ -60,7 +60,7 @@ def test_a_hidden_fault_is_found_by_a_search_and_refused(made: Callable[..., Man
     (verdict,) = manifest.verdicts
     assert manifest.exit_code == 1
     assert manifest.artifacts[0].rejected
-    assert "on feed search-" in verdict.reason
+    assert "feed search-" in verdict.reason
     worst = verdict.worst
     assert worst is not None
     assert worst.feed.startswith("search-")
@@ -94,7 +94,7 @@ def test_a_good_artifact_is_searched_and_passes(made: Callable[..., Manifest]) -
     assert verdict.passed, verdict.reason
     assert verdict.worst is not None
     assert verdict.worst.searched > 20
-    assert any(note.startswith("a search tried") for note in verdict.notes)
+    assert any(f" {verdict.worst.searched} feeds" in note for note in verdict.notes)
 
 
 def test_a_refused_artifact_is_not_searched(made: Callable[..., Manifest]) -> None:

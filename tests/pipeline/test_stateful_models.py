@@ -206,7 +206,7 @@ def test_weights_that_a_search_changes_are_put_back(text: str) -> None:
 
 
 def test_a_search_that_changes_what_no_module_holds_is_noticed() -> None:
-    with pytest.raises(CheckpointError, match=r"depend on what it ran before .* no attribute"):
+    with pytest.raises(CheckpointError, match="no attribute"):
         chosen_for(Largest(), "ids:int64[batch]{0..9}")
 
 

@@ -53,17 +53,16 @@ def chosen(net: nn.Module, text: str) -> str:
 
 def test_where_the_search_ended_larger_sizes_are_stated() -> None:
     line = chosen(Frames(), "wave:float32[batch,samples]")
-    assert line == (
-        "dims: batch 1..8, samples 201..896 (chosen; larger are not verified, state them: "
-        "--input 'wave:float32[batch,samples=201..8960]')"
-    )
+    assert line.startswith("dims: batch 1..8, samples 201..896 (chosen;")
+    assert line.endswith(" --input 'wave:float32[batch,samples=201..8960]')")
     wider = signature_of(line.partition("--input '")[2].rstrip("')"))
     assert wider.free_dims["samples"].high == 8960
 
 
 def test_where_eager_ends_nothing_is_to_be_stated() -> None:
     line = chosen(Positions(), "x:float32[batch,seq]")
-    assert line == "dims: batch 1..8, seq 1..100 (chosen; state others with --input)"
+    assert line.startswith("dims: batch 1..8, seq 1..100 (chosen;")
+    assert "'" not in line
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,8 @@ def test_integers_that_an_artifact_narrows_are_said(low: int, high: int, said: b
     lines = describe_narrowed_values([cast("Any", Artifact())], asked)
     assert len(lines) == said
     for line in lines:
-        assert line.startswith("openvino: seconds holds within -1048576..1048576 only")
+        assert line.startswith("openvino: seconds ")
+        assert " -1048576..1048576 " in line
         stated = re.search(r"--input '(.*)'", line)
         assert stated
         (wider,) = signature_of(stated[1]).inputs

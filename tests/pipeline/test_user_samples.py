@@ -59,7 +59,7 @@ def test_batches_of_a_loader_are_feeds_and_are_fed_again(order: Orders, source: 
     drawn = {record.name: record.skipped for record in manifest.feeds.drawn}
     assert {"sample", "sample-2", "sample-3"} <= set(drawn)
     assert "sample-4" not in drawn  # of 3, where the signature says 4
-    assert any("1 sample does not fit the inputs" in note for note in manifest.notes)
+    assert any(note.startswith("1 sample ") for note in manifest.notes)
     assert any(note.startswith("position 1") for note in manifest.notes)
     assert manifest.feeds.samples == str(source.samples)
     told: list[Event] = []
@@ -79,7 +79,7 @@ def test_a_loader_that_gives_other_samples_later_is_told(
     told: list[Event] = []
     assert validate_folder(order("torchscript").out, told.append).passed
     warned = [one.text for one in told if isinstance(one, Noted) and one.warning]
-    assert f"{source.samples} gives other samples than those on record" in warned
+    assert any(text.startswith(str(source.samples)) for text in warned)
 
 
 def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:

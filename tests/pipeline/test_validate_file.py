@@ -142,7 +142,7 @@ def test_a_file_changed_since_its_manifest_needs_an_eager_side(digits_copy: Path
 
 
 def test_no_file_and_no_model_are_usage_errors(alone: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND)):
         validate_file(alone / "absent.onnx")
     (alone / "notes.txt").write_text("hello")
     with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_AN_ARTIFACT)):
@@ -226,11 +226,11 @@ def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
 
 def test_a_log_that_an_error_points_to_is_kept_with_the_error_and_no_folder_is_left() -> None:
     def fail(folder: Path) -> None:
-        (folder / "validate.log").write_text("what the runtime said")
+        (folder / "validate.log").write_text("runtime-77")
         raise RunnerError("it would not open", hint=LOGGED)
 
     with pytest.raises(RunnerError) as caught, temporary_logs() as folder:
         fail(folder)
-    assert caught.value.hint == "see the whole text: add --debug"
-    assert caught.value.__notes__ == ["what the runtime said"]
+    assert "--debug" in caught.value.hint
+    assert caught.value.__notes__ == ["runtime-77"]
     assert not folder.exists()
