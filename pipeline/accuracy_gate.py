@@ -189,10 +189,8 @@ def ratio_noise(ratios: Sequence[float]) -> float:
     return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
 
 
-def note_latency(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Measure the latency; note where the artifact is slower than what it replaces."""
-    del judged
-    latency = None if asked.latency is None else asked.latency()
+def report_latency(latency: Latency | None) -> Ruling:
+    """Return the ruling that holds the latency, with a note if the artifact is slower."""
     if latency is None or not latency.slower:
         return Ruling(latency=latency)
     note = (

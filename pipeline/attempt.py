@@ -26,7 +26,7 @@ from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.ruling import Judgment, Ruling
 from ..validators.wide_integer_feeds import WIDE
-from .accuracy_gate import measure_step_latency
+from .accuracy_gate import measure_step_latency, report_latency
 from .branch_coverage import BRANCH_KEEPING, CaptureEvidence, branch_coverage
 from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
@@ -51,7 +51,7 @@ from .quantization import make_quantization, quantize_parent, refuse_uncovered
 from .restrict_values import restrict_inputs, restrict_subject
 from .run_context import StepWork
 from .stated_inputs import load_functions
-from .verdict_rules import judge_candidate
+from .verdict_rules import apply_artifact_rules, judge_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,25 +154,24 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         progress=run.workspace.progress,
         held_out=select_held_out(step.wanted.precision, run.samples),
         restrict=True,
-        until_restricted=True,
-        capture=lambda: _look_at_capture(work, recipe, product.converted, met),
         labelled=run.samples.labelled,
-        latency=lambda: measure_step_latency(work, product.path),
     )
-    judgment = judge_candidate(asked)
-    if judgment.verdict.restricted_values:
+    of_file = judge_file(asked)
+    if of_file.verdict.restricted_values:
         rmtree(product.workplace)  # its embedded domain is too large
-        inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
+        inputs = restrict_inputs(run.eager.signature.inputs, of_file.verdict.restricted_values)
         return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
-    capture = asked.capture_evidence
+    capture = _look_at_capture(work, recipe, product.converted, met)
+    judgment = apply_artifact_rules(replace(asked, capture=capture), of_file)
+    latency = report_latency(measure_step_latency(work, product.path))
     return Trial(
         recipe=recipe,
         workplace=product.workplace,
         converted=product.converted,
         files=product.files,
-        judgment=judgment,
+        judgment=judgment.plus(latency),
         judged=judged,
-        frozen=None if capture is None else capture.frozen,
+        frozen=capture.frozen,
         coverage=product.coverage,
         switchable=source is not None and can_switch(source.path),
     )

@@ -135,7 +135,7 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
     If its outputs are wrong already, add which feeds take the other branch.
     """
-    capture = asked.capture_evidence
+    capture = asked.capture
     if capture is None:
         return Ruling()
     branches, fixed, unseen, passed = (
@@ -171,7 +171,7 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
     it, unless it is accepted. A built-in rewrite preserves what the model computes, so it only gets
     a note.
     """
-    capture = asked.capture_evidence
+    capture = asked.capture
     whole = None if capture is None else capture.whole
     if capture is None or whole is None:
         return Ruling()
@@ -191,7 +191,7 @@ def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
 
     If the trace is wrong, computation outside of torch is the first reason.
     """
-    capture = asked.capture_evidence
+    capture = asked.capture
     if capture is None or not capture.is_trace:
         return Ruling()
     if judged.passed:

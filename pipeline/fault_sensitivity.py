@@ -28,7 +28,7 @@ from .judge_case import Candidate, JudgeCase, JudgeRequest
 from .narrow_domain import narrow_subject
 from .reply_evidence import Evidence, reply_to
 from .restrict_values import restrict_inputs
-from .rounding_ties import judge_evidence
+from .rounding_ties import apply_second_looks
 
 if TYPE_CHECKING:
     from .eager_reference import EagerReference
@@ -75,9 +75,9 @@ def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | 
     planting = progress.step(title, log=candidate.log, runs_artifact=True)
     with planting as clock, eager.model.cache_variants():
         case = asked.case
-        evidence = case.ask()
-        if not judge_evidence(evidence, eager).passed:
-            return None  # it passed with what is not repeated here, as a narrower range of values
+        evidence = case.run_feeds()
+        if not apply_second_looks(evidence, eager).passed:
+            return None  # it passed by a rule that is not repeated here, as in a narrower range
         trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
         faults: list[FaultRecord] = []
         for fault in trial.plant(target, wanted * _MAX_TRIES):
@@ -182,9 +182,9 @@ class _FaultTrial:
             if self._is_certain(references[index], replies[index], self.clean[index]):
                 return FaultOutcome.FOUND, None
         ordered = [replies[index] for index in range(len(references))]
-        evidence = copy.evidence(ordered, runner.inputs)
+        evidence = copy.make_evidence(ordered, runner.inputs)
         looks = (_keep_one_failure(evidence), evidence)
-        if any(not judge_evidence(one, self.case.eager).passed for one in looks):
+        if any(not apply_second_looks(one, self.case.eager).passed for one in looks):
             return FaultOutcome.FOUND, None
         both = zip(self.clean, ordered, strict=True)
         pairs = [

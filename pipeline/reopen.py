@@ -27,7 +27,7 @@ from .narrow_domain import domain_inputs, narrow_subject
 from .order import Judging, Source
 from .recorded_run import Moved, apply_recorded_judging, check_same, source_from_record
 from .run_progress import Progress
-from .worst_feed import add_found_feed, get_worst_feed, note_missing_feed
+from .worst_feed import add_found_feed, get_worst_feed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,8 @@ def check_not_itself(judged: Path, checkpoint: Checkpoint, source: Source) -> No
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedJudge:
-    """Asks for verdicts on artifacts of a recorded run, as they were judged when they were made.
+class RecordedRequests:
+    """Makes the requests to judge artifacts of a recorded run as they were judged when made.
 
     `settings` are those of the artifacts' formats. `labelled` is data to measure accuracy on;
     None keeps the recorded accuracy.
@@ -135,7 +135,7 @@ class RecordedJudge:
             settings=self.settings,
         )
 
-    def request(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
+    def make(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
         """Return the request to judge the candidate by all that is on the artifact's record.
 
         Its feeds are those of its domain, its extra sizes, the worst feed that a search found,
@@ -145,17 +145,17 @@ class RecordedJudge:
         worst = get_worst_feed(manifest, artifact)
         inputs = domain_inputs(artifact.domain, self.eager)
         eager = narrow_subject(self.eager, inputs, progress)
-        eager = add_recorded_sizes(eager, artifact.places)
+        eager, notes = add_found_feed(add_recorded_sizes(eager, artifact.places), worst, folder)
         branches = branch_coverage(self.eager, judging.accept, then=manifest)
         return JudgeRequest(
             candidate=candidate,
-            eager=add_found_feed(eager, worst, folder),
+            eager=eager,
             judging=judging,
             progress=progress,
             held_out=self.run.refer_samples(artifact, self.eager, progress),
             recorded_worst=worst,
-            notes=note_missing_feed(worst, folder),
-            capture=lambda: capture_from_record(branches, artifact, manifest),
+            notes=notes,
+            capture=capture_from_record(branches, artifact, manifest),
             sensitive=True,
             labelled=apply_recorded_gate(self.labelled, artifact.accuracy),
             recorded_accuracy=artifact.accuracy,

@@ -25,7 +25,7 @@ from ..core.records import REJECTED_FOLDER, Artifact, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.apply_tolerance import apply_tolerance
-from ..validators.ruling import Ruling, decide
+from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
 from .eager_reference import open_subject, read_checkpoint
@@ -47,7 +47,7 @@ from .recorded_run import (
     record_beside,
     record_of_rejected,
 )
-from .reopen import RecordedJudge, check_not_itself, find_recorded_run
+from .reopen import RecordedRequests, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
 from .validate_folder import replace_verdict
@@ -110,7 +110,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         checkpoint = run.read_checkpoint(progress, judged=path)
         measuring = apply_recorded_preprocessing(measuring, manifest, progress)
         eager = run.open_eager(checkpoint, progress)
-        judge = RecordedJudge(
+        requests = RecordedRequests(
             run=run,
             eager=eager,
             progress=progress,
@@ -118,9 +118,8 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             labelled=enter_labelled(measuring, eager, progress, held),
         )
         watch_branches(eager, judging.accept, progress, then=manifest)
-        asked = judge.request(artifact, candidate, judging)
-        asked = replace(asked, domain=lambda _: artifact.domain)
-        return _judge_alone(asked, feed)
+        judgment = _judge_unrecorded(requests.make(artifact, candidate, judging), feed)
+        return judgment.plus(Ruling(domain=artifact.domain)).verdict
 
 
 def _find_record(path: Path) -> tuple[Manifest, Artifact]:
@@ -184,35 +183,34 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         watch_branches(eager, judging.accept, progress)
         candidate = match_outputs(candidate, eager.signature, progress)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
-
-        def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
-            return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
-
         asked = JudgeRequest(
             candidate=candidate,
             eager=eager,
             judging=judging,
             progress=progress,
             restrict=True,
-            capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
+            capture=CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
             sensitive=True,
             labelled=labelled,
-            domain=domain,
         )
-        return _judge_alone(asked, replay)
+        judgment = _judge_unrecorded(asked, replay)
+        ranges = judgment.verdict.restricted_values
+        inputs = restrict_inputs(eager.signature.inputs, ranges)
+        return judgment.plus(Ruling(domain=Domain(inputs=inputs, settings=settings))).verdict
 
 
-def _judge_alone(asked: JudgeRequest, replay: Feed | None) -> Verdict:
-    """Judge a file whose verdict goes to no record; the verdict shows `replay` alone, if given.
+def _judge_unrecorded(asked: JudgeRequest, replay: Feed | None) -> Judgment:
+    """Judge a file whose verdict is not recorded; the verdict shows `replay` alone, if given.
 
     The other feeds run as well: the usual size of an output and eager's distance from float64 are
     measured on them, so the figures are those of the first time. No faults are planted then.
     """
     asked = replace(asked, states_accuracy=True)
-    if replay is not None:
-        eager, name = add_feed(asked.eager, asked.held_out, replay)
-        asked = replace(asked, eager=eager, shown=name, sensitive=False)
-    return judge_candidate(asked).verdict
+    if replay is None:
+        return judge_candidate(asked)
+    eager, name = add_feed(asked.eager, asked.held_out, replay)
+    judgment = judge_candidate(replace(asked, eager=eager, sensitive=False))
+    return judgment.plus(Ruling(shown=name))
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:

@@ -35,7 +35,7 @@ from .recorded_run import (
     drop_keys,
     load_manifest,
 )
-from .reopen import RecordedJudge, find_recorded_run
+from .reopen import RecordedRequests, find_recorded_run
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
 from .verdict_rules import judge_candidate
@@ -73,7 +73,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         progress = Progress(tell=tell, logs=place.logs)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
         asked_data = apply_recorded_preprocessing(measuring, manifest, progress)
-        judge = RecordedJudge(
+        requests = RecordedRequests(
             run=run,
             eager=eager,
             progress=progress,
@@ -93,23 +93,27 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            missing = _why_not_here(artifact, targets) or _why_untrusted(artifact, judge)
+            missing = _why_not_here(artifact, targets) or _why_untrusted(artifact, requests)
             if missing is not None:
                 done = replace(done, failures=(*done.failures, missing))
                 continue
-            candidate = replace(judge.candidate_of(artifact), aside=place.workplace(artifact.name))
-            judgment = _judge_again(artifact, candidate, judge)
+            candidate = replace(
+                requests.candidate_of(artifact), aside=place.workplace(artifact.name)
+            )
+            judgment = _judge_unchanged(artifact, candidate, requests)
             record = replace(artifact, frozen=placed.frozen)
-            if judge.labelled is not None:
+            if requests.labelled is not None:
                 record, judgment = _record_accuracy(record, judgment)
             known = tuple(record if a.name == artifact.name else a for a in done.artifacts)
             done = replace_verdict(replace(done, artifacts=known), record, judgment.verdict, place)
             place.commit(done)  # each time: a file may just have been moved
-            done = _explain_rejected(done, artifact, judge)
+            done = _explain_rejected(done, artifact, requests)
     return done
 
 
-def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJudge) -> Manifest:
+def _explain_rejected(
+    manifest: Manifest, artifact: Artifact, requests: RecordedRequests
+) -> Manifest:
     """The manifest with the guilty layer of the artifact, if it was just rejected by its values."""
     name = f"{REJECTED_FOLDER}/{artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
@@ -117,12 +121,12 @@ def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJud
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
     scene = RejectionScene(
-        eager=judge.eager,
-        progress=judge.progress,
-        folder=judge.run.folder,
-        held_out=judge.run.refer_samples(moved, judge.eager, judge.progress),
+        eager=requests.eager,
+        progress=requests.progress,
+        folder=requests.run.folder,
+        held_out=requests.run.refer_samples(moved, requests.eager, requests.progress),
     )
-    return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), scene)
+    return add_guilty_layer(manifest, name, target_named(moved.target, requests.targets), scene)
 
 
 def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Judgment]:
@@ -149,19 +153,19 @@ def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | 
     )
 
 
-def _why_untrusted(artifact: Artifact, judge: RecordedJudge) -> Failure | None:
+def _why_untrusted(artifact: Artifact, requests: RecordedRequests) -> Failure | None:
     """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
-    targets, folder = judge.targets, judge.run.folder
+    targets, folder = requests.targets, requests.run.folder
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
     if not isinstance(target, Native) or describe_changed_file(artifact, folder):
         return None  # what was changed is refused without being opened
-    reason = target.distrust_reason(path, judge.settings)
+    reason = target.distrust_reason(path, requests.settings)
     if not reason:
         return None
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint=f"{TRUST_HINT}{_list_judged(judge.run.manifest, targets)}",
+        hint=f"{TRUST_HINT}{_list_judged(requests.run.manifest, targets)}",
         exit_code=CheckpointError.exit_code,
     )
 
@@ -176,15 +180,17 @@ def _list_judged(manifest: Manifest, targets: tuple[Target, ...]) -> str:
     return f"; judged without it: {', '.join(names)}" if names else ""
 
 
-def _judge_again(artifact: Artifact, candidate: Candidate, judge: RecordedJudge) -> Judgment:
+def _judge_unchanged(
+    artifact: Artifact, candidate: Candidate, requests: RecordedRequests
+) -> Judgment:
     """Check the digest first: only an unchanged file is run."""
-    judging = apply_exported_tolerances(judge.run.judging, artifact.tolerance)
+    judging = apply_exported_tolerances(requests.run.judging, artifact.tolerance)
     device = judging.device_for(candidate.target)
-    changed = describe_changed_file(artifact, judge.run.folder)
+    changed = describe_changed_file(artifact, requests.run.folder)
     if changed:
         return _unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return judge_candidate(judge.request(artifact, candidate, judging))
+        return judge_candidate(requests.make(artifact, candidate, judging))
     except RunnerError as error:
         return _unrun_judgment(artifact, device, State.ERROR, error.message)
 

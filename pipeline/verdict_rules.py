@@ -1,14 +1,14 @@
-"""The rules of the verdict: judges a candidate by a table, from its outputs to its latency.
+"""The rules of the verdict, in tables: a candidate is judged by its outputs, its file, its capture.
 
-Every rule is asked once, in the order of the table. It gets what is to be judged and what earlier
-rules found, and returns what it adds. A rule that needs an expensive look takes it only where the
-rules before it leave something to see.
+Every rule runs once, in the order of the table. It gets the request and what earlier rules found,
+and returns what it adds. A rule with an expensive measurement takes it only if the rules before it
+leave something to find.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..core.contract import Weighted
@@ -21,7 +21,7 @@ from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
-from .accuracy_gate import check_accuracy, note_latency
+from .accuracy_gate import check_accuracy
 from .branch_coverage import check_frozen, check_rewritten, check_trace
 from .extra_sizes import find_rounding_origins, run_sweep
 from .fault_sensitivity import plant_faults
@@ -30,52 +30,50 @@ from .held_out import note_held_out
 from .judge_case import JudgeRequest
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
-from .rounding_ties import judge_evidence, mark_undecided_replies
+from .rounding_ties import apply_second_looks, mark_undecided_replies
 from .worst_feed import find_worst_feed
 
-Check: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One rule of the verdict: `check` returns a ruling, or the judgment on other evidence."""
-
-    name: str
-    check: Check
+Rule: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
+"""A rule returns a ruling, or the judgment on other evidence."""
 
 
 def judge_candidate(asked: JudgeRequest) -> Judgment:
-    """Open the candidate, run all feeds, and ask the rules.
+    """Open the candidate, run all feeds, and apply all rules.
 
     Raises:
-        RunnerError: the runtime would not open the model.
-        MissingError: the device is not here.
-        UsageError: labelled data changed meanwhile, or the user's metric raised on a sound answer.
+        RunnerError: the runtime cannot open the model.
+        MissingError: the device is missing.
+        UsageError: labelled data changed, or the user's metric raised on a valid output.
     """
+    return apply_artifact_rules(asked, judge_file(asked))
+
+
+def judge_file(asked: JudgeRequest) -> JudgedEvidence:
+    """Open the candidate, run all feeds, and apply the rules on feeds and on the file."""
     title, candidate = f"validate {asked.candidate.name}", asked.candidate
     case, progress, model = asked.case, asked.progress, asked.eager.model
     with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
-        model.release_pages()  # the runtime holds weights of its own now
-        evidence = case.ask(lambda done, total: progress.advance(title, done, total))
-        model.release_pages()  # and has given them back
-        judged = ask_rules(FILE_RULES, asked, judge_evidence(evidence, asked.eager))
+        model.release_pages()  # the runtime has its own copy of the weights now
+        evidence = case.run_feeds(lambda done, total: progress.advance(title, done, total))
+        model.release_pages()  # the runtime is closed
+        judged = _apply_rules(FILE_RULES, asked, apply_second_looks(evidence, asked.eager))
         clock.detail, clock.passed = str(judged.verdict.state), judged.passed
-    judged = judged.plus(Ruling(seconds=clock.seconds))
-    if not (asked.until_restricted and judged.verdict.restricted_values):
-        judged = ask_rules(ARTIFACT_RULES, asked, judged)
-    return judged.without_evidence
+    return judged.plus(Ruling(seconds=clock.seconds))
 
 
-def ask_rules(rules: Sequence[Rule], asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
-    """Ask the rules in order; each sees what those before it found."""
+def apply_artifact_rules(asked: JudgeRequest, judged: JudgedEvidence) -> Judgment:
+    """Apply the rules on how the artifact was made and on how it performs."""
+    return _apply_rules(ARTIFACT_RULES, asked, judged).without_evidence
+
+
+def _apply_rules(
+    rules: Sequence[Rule], asked: JudgeRequest, judged: JudgedEvidence
+) -> JudgedEvidence:
+    """Apply the rules in order; each sees what those before it found."""
     for rule in rules:
-        found = rule.check(asked, judged)
+        found = rule(asked, judged)
         judged = judged.plus(found) if isinstance(found, Ruling) else found
     return judged
-
-
-def _restrict_values(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
-    return restrict_values(judged, asked.eager, asked.case.open, narrow=asked.restrict)
 
 
 def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
@@ -100,7 +98,7 @@ def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruli
         references, found.evidence.replies, case.candidate.precision, eager
     )
     swept = replace(found.evidence, references=references, replies=tuple(replies))
-    now = judge_evidence(swept, eager)
+    now = apply_second_looks(swept, eager)
     text = f"{found.differing} of {found.count} sizes and values that were swept differ"
     if now.passed:
         return Ruling(notes=(f"{text}, by what ties or noise explain",))
@@ -244,7 +242,7 @@ def _find_difference(
     if not counted:
         return ""
     replies = [ArtifactOutputs(outputs=one) for one in found.outputs]
-    verdict = evidence.judge_on(counted, replies)
+    verdict = evidence.compare(references=counted, replies=replies)
     return "" if verdict.passed else verdict.reason
 
 
@@ -253,38 +251,24 @@ def _note_record(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     return Ruling(notes=asked.notes)
 
 
-def _state_domain(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    if asked.domain is None:
-        return Ruling()
-    return Ruling(domain=asked.domain(judged.verdict.restricted_values))
-
-
-def _show_feed(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    del judged
-    return Ruling(shown=asked.shown)
-
-
-FILE_RULES = (
-    Rule(name="ranges of wide integers", check=_restrict_values),
-    Rule(name="sweep over sizes and integers", check=_sweep),
-    Rule(name="samples and float64", check=_note_held_out),
-    Rule(name="weights", check=_check_weights),
-    Rule(name="values that were compared", check=_check_compared),
-    Rule(name="the runtime's default", check=_run_by_default),
-    Rule(name="the file with default options", check=_check_default_session),
+FILE_RULES: tuple[Rule, ...] = (
+    restrict_values,
+    _sweep,
+    _note_held_out,
+    _check_weights,
+    _check_compared,
+    _run_by_default,
+    _check_default_session,
 )
 """Rules on the outputs and the bytes of a file, after those on feeds (see reply_evidence.py)."""
 
-ARTIFACT_RULES = (
-    Rule(name="search for the worst feed", check=find_worst_feed),
-    Rule(name="notes on the record", check=_note_record),
-    Rule(name="branches that the capture froze", check=check_frozen),
-    Rule(name="branches that the rewritten copy lacks", check=check_rewritten),
-    Rule(name="decisions that a trace keeps", check=check_trace),
-    Rule(name="sensitivity", check=plant_faults),
-    Rule(name="accuracy", check=check_accuracy),
-    Rule(name="latency", check=note_latency),
-    Rule(name="domain", check=_state_domain),
-    Rule(name="one feed", check=_show_feed),
+ARTIFACT_RULES: tuple[Rule, ...] = (
+    find_worst_feed,
+    _note_record,
+    check_frozen,
+    check_rewritten,
+    check_trace,
+    plant_faults,
+    check_accuracy,
 )
-"""Rules on how the artifact was made and how it serves."""
+"""Rules on how the artifact was made and how it performs."""

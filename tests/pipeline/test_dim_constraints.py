@@ -10,12 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
 from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
 from modelc.pipeline.order import Judging, Source
@@ -23,6 +18,8 @@ from modelc.pipeline.run_progress import Progress
 from modelc.sample_models import gate
 
 from ..conftest import saved
+from ..open_models import open_module
+from ..reasons import has_code
 
 
 class Added(nn.Module):
@@ -73,9 +70,7 @@ def rejected(
     module: nn.Module, *inputs: str, filled: dict[str, int | list[int]] | None = None, **sizes: int
 ) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
-    signature = merge_inputs([parse_input(text) for text in inputs], {})
-    loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, *inputs)
     trials = EagerTrials(eager, signature, 0, None)
     feed = {
         spec.name: np.full(
@@ -84,7 +79,7 @@ def rejected(
         for spec in signature.inputs
     }
     with (
-        pytest.raises(CheckpointError, match="eager rejects") as caught,
+        pytest.raises(CheckpointError, check=has_code(ErrorCode.FEED_REJECTED)) as caught,
         explain_rejection(trials, sizes),
     ):
         eager.run(feed)
@@ -219,9 +214,8 @@ def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
 
 
 def test_eager_is_not_run_without_end() -> None:
-    signature = merge_inputs([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
-    loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
-    trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
+    inputs = "x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]"
+    trials = EagerTrials(*open_module(Never(), inputs), 0, None)
     before = trials.left
     with pytest.raises(CheckpointError), explain_rejection(trials, dict.fromkeys("abcde", 3)):
         raise CheckpointError("it raised", hint="none", code=ErrorCode.FEED_REJECTED)

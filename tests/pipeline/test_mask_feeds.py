@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision, ReasonCode
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.tolerance import TOLERANCES
 
+from ..open_models import evidence_of, signature_of
 from ..reasons import reason_codes
 
 Array = NDArray[np.float32]
-SIGNATURE = replace(
-    merge_inputs(
-        [parse_input("x:float32[batch=1..4,6,3]"), parse_input("mask:int64[batch,6]{0..1}")], {}
-    ),
-    outputs=("y",),
-)
+INPUTS = ("x:float32[batch=1..4,6,3]", "mask:int64[batch,6]{0..1}")
+SIGNATURE = signature_of(*INPUTS, outputs=("y",))
 
 
 def verdict_of(
@@ -48,18 +39,7 @@ def verdict_of(
         references.append(ReferenceOutputs(feed=feed, outputs={"y": eager}))
         replies.append(ArtifactOutputs(outputs={"y": found}))
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin", references=references, replies=replies, device="cpu",
-            tolerance=TOLERANCES[precision], artifact_inputs=["x", "mask"], signature=SIGNATURE,
-        )  # fmt: skip
-
-    evidence = Evidence(
-        references=tuple(references), replies=tuple(replies), precision=precision, judge_on=judge_on
-    )
-    return evidence.verdict()
+    return evidence_of(references, replies, SIGNATURE, precision=precision).verdict
 
 
 def behind(found: Array) -> None:

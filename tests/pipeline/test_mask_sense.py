@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.pipeline.size_probe import choose_mask_sense
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_example_feed, draw_feeds
+
+from ..open_models import load, signature_of
 
 INPUTS = ("x:float32[batch=1..3,seq=1..6,8]", "mask:bool[batch,seq]")
 
@@ -47,10 +46,8 @@ class Neither(nn.Module):
 
 
 def found(module: nn.Module, *inputs: str, samples: Feed | None = None) -> Signature:
-    signature = merge_inputs([parse_input(text) for text in inputs or INPUTS], {})
-    takes = parameters_of(module.forward)
-    loaded = LoadedModule(kind="state_dict", module=module.eval(), takes=takes)
-    return choose_mask_sense(loaded, signature, seed=0, samples=samples)
+    signature = signature_of(*(inputs or INPUTS))
+    return choose_mask_sense(load(module), signature, seed=0, samples=samples)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

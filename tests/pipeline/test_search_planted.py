@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from modelc.core.errors import CheckpointError
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision, ReasonCode
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.dim_constraints import RejectedSizesError
-from modelc.pipeline.reply_evidence import Evidence, beyond_feeds
+from modelc.pipeline.reply_evidence import beyond_feeds
 from modelc.pipeline.run_reference import ReferenceRun, run_reference
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
-from modelc.validators.tolerance import TOLERANCES
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs
 
+from ..open_models import evidence_of, signature_of
 from ..reasons import reason_codes
 
 Floats = NDArray[np.float32]
@@ -35,47 +34,27 @@ def net(x: Floats) -> Floats:
     return np.asarray(np.tanh(centred / scale) + x.dtype.type(0.01) * x)
 
 
+def draw_all(signature: Signature) -> tuple[NamedFeed, ...]:
+    return (*draw_feeds(signature), *draw_edge_case_feeds(signature))
+
+
 def judged(
     faulty: Net, *, text: str = "x:float32[batch=1..8,seq=4..16]", precision: str = "fp32"
 ) -> Verdict:
     """The verdict on `faulty` beside `net`, on the feeds that are drawn by default."""
-    signature = replace(merge_inputs([parse_input(text)], {}), outputs=("y",))
-    feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
+    signature = signature_of(text, outputs=("y",))
     references = tuple(
         ReferenceOutputs(
             feed=feed,
             outputs={"y": net(x := feed.arrays["x"])},
             exact={"y": net(x.astype(np.float64))},
         )
-        for feed in feeds
+        for feed in draw_all(signature)
     )
     replies = tuple(ArtifactOutputs(outputs={"y": faulty(r.feed.arrays["x"])}) for r in references)
-    return verdict_of(signature, references, replies, Precision(precision))
-
-
-def verdict_of(
-    signature: Signature,
-    references: tuple[ReferenceOutputs, ...],
-    replies: tuple[ArtifactOutputs, ...],
-    precision: Precision,
-) -> Verdict:
-    loose = beyond_feeds(references, precision)
-    return Evidence(
-        references=references,
-        replies=replies,
-        precision=precision,
-        loose=loose,
-        judge_on=lambda some, answers: judge(
-            artifact="a",
-            references=some,
-            replies=answers,
-            tolerance=TOLERANCES[precision],
-            device="cpu",
-            artifact_inputs=["x"],
-            signature=signature,
-            loose=loose,
-        ),
-    ).verdict()
+    kind = Precision(precision)
+    loose = beyond_feeds(references, kind)
+    return evidence_of(references, replies, signature, precision=kind, loose=loose).verdict
 
 
 def good(x: Floats) -> Floats:
@@ -234,8 +213,7 @@ class Picky:
 
 
 def answers(picky: Picky) -> ReferenceRun:
-    signature = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
-    feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
+    feeds = draw_all(signature_of("x:float32[batch=1..8,6]"))
     found = run_reference(feeds, picky, lambda _done, _total: None)
     assert [record.name for record in found.records] == [feed.name for feed in feeds]
     return found
@@ -288,10 +266,5 @@ def test_nan_by_design_skips_nothing() -> None:
     def always(feed: NamedFeed) -> ReferenceOutputs:
         return ReferenceOutputs(feed=feed, outputs={"y": np.full(3, np.nan)})
 
-    signature = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
-    found = run_reference(hard_and_basic(signature), always, lambda _done, _total: None)
-    assert not found.note
-
-
-def hard_and_basic(signature: Signature) -> tuple[NamedFeed, ...]:
-    return (*draw_feeds(signature), *draw_edge_case_feeds(signature))
+    feeds = draw_all(signature_of("x:float32[batch=1..8,6]"))
+    assert not run_reference(feeds, always, lambda _done, _total: None).note

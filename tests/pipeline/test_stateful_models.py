@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.run_reference import check_stateless
 from modelc.pipeline.value_search import choose_values
 from modelc.validators.feeds import draw_feeds
 from modelc.validators.judge import ReferenceOutputs
+
+from ..open_models import open_module, signature_of
+
+INPUT = "x:float32[n=1..4,3]"
 
 
 class SetUp(nn.Module):
@@ -78,11 +78,7 @@ class Noting(nn.Module):
 
 
 def remembered(module: nn.Module) -> None:
-    signature = merge_inputs([parse_input("x:float32[n=1..4,3]")], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, INPUT)
     before = eager.before()
     feeds = draw_feeds(signature)
     references = [ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
@@ -110,9 +106,7 @@ def test_the_state_is_as_the_runs_left_it() -> None:
     module = Noting()
     remembered(module)
     assert sorted(module.tables) == [1, 2, 4]
-    assert int(module.count) == len(
-        draw_feeds(merge_inputs([parse_input("x:float32[n=1..4,3]")], {}))
-    )
+    assert int(module.count) == len(draw_feeds(signature_of(INPUT)))
     assert module.last is not None
 
 
@@ -189,11 +183,7 @@ class Largest(nn.Module):
 
 def chosen_for(module: nn.Module, text: str) -> Signature:
     """The dims and values that are chosen for one input of integers."""
-    signature = merge_inputs([parse_input(text)], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, text)
     return choose_values(eager, choose_dims(eager, signature))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,22 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from modelc.checkpoints.eager_model import Eager
-from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.grammar import parse_input
-from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence, redraw
+from modelc.pipeline.reply_evidence import JudgedEvidence, redraw
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.tolerance import TOLERANCES
+
+from ..open_models import evidence_of, open_module, reference_of, signature_of
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.eager_reference import EagerReference
 
-SIGNATURE = merge_inputs([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
+INPUT = "x:float32[2,1,32,32]"
+SIGNATURE = signature_of(INPUT, outputs=["output"])
 FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
 
 
@@ -53,7 +48,7 @@ class Normed(nn.Module):
 
 def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> Verdict:
     """The verdict on eager's own answers, changed."""
-    eager = Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(module.forward)))
+    eager, _ = open_module(module, INPUT)
     draw = np.random.default_rng(1)
     references, replies = [], []
     for name, kind in FEEDS:
@@ -67,22 +62,11 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
         change(name, found)
         replies.append(ArtifactOutputs(outputs={"output": found}))
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin", references=references, replies=replies, device="cpu",
-            tolerance=TOLERANCES[Precision.FP32], artifact_inputs=["x"], signature=SIGNATURE,
-        )  # fmt: skip
-
-    evidence = Evidence(
-        references=tuple(references), replies=tuple(replies), precision=Precision.FP32,
-        judge_on=judge_on,
-    )  # fmt: skip
-    subject = SimpleNamespace(
-        model=eager, references=references, example=references[0].feed.arrays, feeds=None
-    )
-    return redraw(evidence.judge(), cast("EagerReference", subject)).verdict
+    judged = JudgedEvidence.of(evidence_of(references, replies, SIGNATURE))
+    example = references[0].feed.arrays
+    return redraw(
+        judged, reference_of(eager, references=references, example=example, feeds=None)
+    ).verdict
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:

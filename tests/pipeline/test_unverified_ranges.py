@@ -10,20 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, merge_inputs
+from modelc.core.signature import ValueRange
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import describe_narrowed_values, describe_unverified_dims
 
+from ..open_models import open_module, signature_of
+
 WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
-
-
-def signature_of(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 class Frames(nn.Module):
@@ -45,10 +39,7 @@ class Positions(nn.Module):
 
 
 def chosen(net: nn.Module, text: str) -> str:
-    signature = signature_of(text)
-    loaded = LoadedModule(kind="state_dict", module=net.eval(), takes=parameters_of(net.forward))
-    eager = open_eager(loaded, signature)
-    return describe_unverified_dims(choose_dims(eager, signature))
+    return describe_unverified_dims(choose_dims(*open_module(net, text)))
 
 
 def test_where_the_search_ended_larger_sizes_are_stated() -> None:

@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.dims import Relation
-from modelc.core.grammar import parse_input
-from modelc.core.signature import RowOrder, Signature, ValueRange, merge_inputs
+from modelc.core.signature import RowOrder, Signature, ValueRange
 from modelc.pipeline.value_search import choose_values
+
+from ..open_models import open_module
 
 LARGE = 2**40
 
@@ -119,11 +117,7 @@ class Columns(nn.Module):
 
 def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
     """The signature with what is chosen."""
-    signature = merge_inputs([parse_input(text) for text in inputs], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    return choose_values(open_eager(loaded, signature), signature, samples=samples or None)
+    return choose_values(*open_module(module, *inputs), samples=samples or None)
 
 
 def test_a_table_ends_the_range() -> None:
