@@ -49,7 +49,7 @@ from .order import Order
 from .plan import Step, step_failure
 from .run_context import StepResult, StepWork
 from .run_progress import Clock, Progress
-from .trial_choice import balance_layers, choose_trial, has_budget
+from .trial_choice import balance_layers, choose_trial
 from .worst_feed import drop_worst_feeds, place_worst_feed
 
 _MAX_NARROWED = 3  # smaller domains to try per capture, each narrower in one more dim
@@ -147,9 +147,8 @@ def build_step(work: StepWork) -> StepResult:
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = choose_trial(trials), tuple[TradeOff, ...]()
-        if has_budget(step, run.order):
-            balanced = balance_layers(work, best)
-            best, tradeoffs = balanced.trial, balanced.tradeoffs
+        if step.quantizers and run.order.has_accuracy_budget:
+            best, tradeoffs = balance_layers(work, best)
     except (ConversionError, RunnerError) as error:
         return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)
     run.eager.stamp.check()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -82,9 +83,7 @@ def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | 
         faults: list[FaultRecord] = []
         for fault in trial.plant(target, wanted * _MAX_TRIES):
             faults += filter(None, [trial.record(*fault)])
-            counted = _count_outcome(faults, FaultOutcome.FOUND) + _count_outcome(
-                faults, FaultOutcome.MISSED
-            )
+            counted = _summarize(faults, eager.feeds.seed).planted
             progress.advance(title, counted, wanted)
             if counted == wanted:
                 break
@@ -93,18 +92,12 @@ def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | 
     return found
 
 
-def _count_outcome(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
-    return sum(one.outcome is outcome for one in faults)
-
-
 def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
-    found, missed = (
-        _count_outcome(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED)
-    )
+    counts = Counter(one.outcome for one in faults)
     return Sensitivity(
-        planted=found + missed,
-        found=found,
-        equivalent=_count_outcome(faults, FaultOutcome.EQUIVALENT),
+        planted=counts[FaultOutcome.FOUND] + counts[FaultOutcome.MISSED],
+        found=counts[FaultOutcome.FOUND],
+        equivalent=counts[FaultOutcome.EQUIVALENT],
         seed=seed,
         faults=tuple(faults),
     )
@@ -114,12 +107,8 @@ def _is_cheap(candidate: Candidate, target: Plantable, eager: EagerReference) ->
     """Whether eager's work on the largest feed, and the model file, are small."""
     if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _CHEAP_BYTES:
         return False
-    largest = max(eager.references, key=_count_elements).feed.arrays
+    largest = max((one.feed for one in eager.references), key=lambda feed: feed.elements).arrays
     return not flops_exceed(lambda: eager.model.run(largest), _CHEAP_FLOPS)
-
-
-def _count_elements(reference: ReferenceOutputs) -> int:
-    return sum(array.size for array in reference.feed.arrays.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +166,7 @@ class _FaultTrial:
     ) -> tuple[FaultOutcome, float | None]:
         replies: dict[int, ArtifactOutputs] = {}
         references = self.case.references
-        for index in sorted(range(len(references)), key=lambda i: _count_elements(references[i])):
+        for index in sorted(range(len(references)), key=lambda i: references[i].feed.elements):
             replies[index] = reply_to(runner, references[index])
             if self._is_certain(references[index], replies[index], self.clean[index]):
                 return FaultOutcome.FOUND, None
@@ -239,8 +228,7 @@ class _FaultTrial:
                 self.dense.extend(_run_both(feeds, eager, runner))
             yield from self.dense
             if sizes:
-                opt = {name: dim.opt for name, dim in eager.signature.free_dims.items()}
-                feed = drawer.feed("dense-at", {**opt, **sizes})
+                feed = drawer.feed("dense-at", {**eager.signature.opt_sizes, **sizes})
                 yield from _run_both([feed], eager, runner)
 
     def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
@@ -267,13 +255,13 @@ def _keep_one_failure(evidence: Evidence) -> Evidence:
     """
     failed = evidence.find_failed()
     wrong = [one for one in evidence.references if one.feed.name in failed]
-    wrong.sort(key=lambda one: (one.feed.kind == "value", _count_elements(one)))
+    wrong.sort(key=lambda one: (one.feed.kind == "value", one.feed.elements))
     left_out = {one.feed.name for one in wrong[1:]}
     return evidence.of([pair for pair in evidence.pairs if pair[0].feed.name not in left_out])
 
 
 def _run_both(
-    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], eager: EagerReference, runner: Runner
+    feeds: Iterable[NamedFeed], eager: EagerReference, runner: Runner
 ) -> Iterator[tuple[NamedFeed, Outputs]]:
     for feed in feeds:
         with suppress(CheckpointError):  # eager need not take every size that is drawn

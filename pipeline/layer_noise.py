@@ -56,9 +56,7 @@ def rank_layers(work: StepWork, plain: Trial, *, most: int) -> RankedLayers:
     store = open_tradeoff_store(run.order.cache)
     key = digest_texts(("ranking", quantization_key(task), str(NOISE_SAMPLES)))
     title = f"rank layers of {step.name}"
-    with run.workspace.progress.step(
-        title, log=f"rank-{step.name}", runs_artifact=True
-    ) as clock:
+    with run.workspace.progress.step(title, log=f"rank-{step.name}", runs_artifact=True) as clock:
         with _open_switchboard(work, task, result) as board:
             if len(board.layers) == 0:
                 raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")

@@ -20,6 +20,7 @@ from .eager_reference import EagerReference, run_eager
 from .reply_evidence import Evidence, FeedPair, JudgedEvidence
 from .rounding_ties import run_artifact
 from .run_reference import finite_part, run_reference
+from .size_probe import bisect_boundary
 
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
@@ -254,13 +255,8 @@ class _RangeTrial:
                     bad = step
                     break
                 good = step
-            while abs(bad - good) > 1:
-                middle = (good + bad) // 2
-                if self._is_right_at(spec, middle):
-                    good = middle
-                else:
-                    bad = middle
-            return bad
+            good = bisect_boundary(lambda value: self._is_right_at(spec, value), good, bad)
+            return good + (1 if end > start else -1)
         return None
 
     def _is_right_at(self, spec: InputSpec, value: int) -> bool:

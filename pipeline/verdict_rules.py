@@ -81,12 +81,12 @@ def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruli
     case, eager, evidence = asked.case, asked.eager, judged.evidence
     if not judged.passed or case.candidate.precision is not Precision.FP32:
         return Ruling()
-    if not find_rounding_origins(evidence, eager):
+    if not (origins := find_rounding_origins(evidence, eager)):
         return Ruling()
     inputs = restrict_inputs(eager.signature.inputs, judged.verdict.restricted_values)
     within = replace(eager, signature=replace(eager.signature, inputs=inputs))
     with case.open() as runner:
-        found = run_sweep(evidence, within, runner)
+        found = run_sweep(evidence, within, runner, origins)
     if not found.differing:
         return Ruling()
     known = len(evidence.references)
