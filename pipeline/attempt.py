@@ -48,7 +48,7 @@ from .provenance.seals import (
     signature_digest,
 )
 from .quantization import make_quantization, quantize_parent, refuse_uncovered
-from .restrict_values import restrict_inputs, restrict_subject
+from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import StepWork
 from .stated_inputs import load_functions
 from .verdict_rules import apply_artifact_rules, judge_file
@@ -160,7 +160,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
     if of_file.verdict.restricted_values:
         rmtree(product.workplace)  # its embedded domain is too large
         inputs = restrict_inputs(run.eager.signature.inputs, of_file.verdict.restricted_values)
-        return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
+        return try_recipe(work.within(restrict_reference(run.eager, inputs)), recipe, met=met)
     capture = _look_at_capture(work, recipe, product.converted, met)
     judgment = apply_artifact_rules(replace(asked, capture=capture), of_file)
     latency = report_latency(measure_step_latency(work, product.path))

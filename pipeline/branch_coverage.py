@@ -113,21 +113,19 @@ class CaptureEvidence:
         found = self.branches.watched.found
         if self.traced and self.frozen is None:
             return list(found)
-        return [one for one in found if any(self._froze(place, one) for place in self.places)]
-
-    @property
-    def places(self) -> dict[str, None]:
-        """The places that the capture froze, without duplicates."""
-        return dict.fromkeys(self.frozen or ())
+        places = self.frozen or ()
+        return [
+            one
+            for one in found
+            if any(self.branches.is_place_of(place, one.record) for place in places)
+        ]
 
     @property
     def unseen(self) -> list[str]:
         """The frozen places at which eager could not be observed."""
-        fixed = self.frozen_branches
-        return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
-
-    def _froze(self, place: str, branch: DataBranch) -> bool:
-        return self.branches.is_place_of(place, branch.record)
+        fixed, is_place_of = self.frozen_branches, self.branches.is_place_of
+        places = dict.fromkeys(self.frozen or ())
+        return [p for p in places if not any(is_place_of(p, one.record) for one in fixed)]
 
 
 def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
@@ -138,19 +136,18 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
     capture = asked.capture
     if capture is None:
         return Ruling()
-    branches, fixed, unseen, passed = (
-        capture.branches,
-        capture.frozen_branches,
-        capture.unseen,
-        judged.passed,
-    )
+    branches, fixed, passed = capture.branches, capture.frozen_branches, judged.passed
     open_ones = [one for one in fixed if not branches.accepts(one.record)]
     faults = [_describe_untested(one) for one in open_ones if one.record.gap_text]
     if passed:
-        faults += [_describe_unseen(one) for one in open_ones if _is_masked_value(one)]
+        faults += [
+            f"{one.record.label}: it differs between feeds, and no feed shows its effect"
+            for one in open_ones
+            if _is_masked_value(one)
+        ]
     faults += [
-        f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
-        for place in unseen
+        f"{place}: the capture froze tensor data there, and eager could not be observed there"
+        for place in capture.unseen
         if not any(_matches_place(text, place) for text in branches.accept)
     ]
     others = [_describe_frozen(one) for one in fixed if one.others]
@@ -198,12 +195,12 @@ def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
         within = capture.branches.watched.within
         found = sorted(f"{shorten_path(file)}:{line}" for file, line in within)
         called = f"torch's own code, called at {', '.join(found[:_MAX_LISTED])}"
-        text = f"{called}, decides by tensor data: only feeds judge that"
+        text = f"{called}, decides by tensor data: only feeds test that"
         return Ruling(notes=(text,) if found else ())
     if not capture.outside_torch:
         return Ruling()
     text = (
-        f"{capture.outside_torch}, and a trace keeps what that gave once (write it with torch's "
+        f"{capture.outside_torch}, and a trace keeps one result of that (write it with torch's "
         "operators, or change it in a copy, with --patch PKG.MOD:FN)"
     )
     return Ruling(first=(Reason(code=ReasonCode.OUTSIDE_TORCH, text=text),))
@@ -214,7 +211,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
-            yield f"{_describe_frozen(one)}; the outputs agree all the same"
+            yield f"{_describe_frozen(one)}; the outputs agree nevertheless"
     for one in fixed:
         if one.record.gap_text and branches.accepts(one.record):
             yield f"{_describe_untested(one)}; accepted"
@@ -224,9 +221,9 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     ]
     yield from (f"{one.record.label}: {one.record.gap_text}" for one in free if one.record.untaken)
     if free and capture.frozen is None:
-        yield "how it was captured is not on record: a trace would have frozen these"
+        yield "its capture is not on record: a trace would have frozen these"
     if branches.watched.incomplete:
-        yield f"branches on tensor data could not be looked for: {branches.watched.incomplete}"
+        yield f"branches on tensor data could not be observed: {branches.watched.incomplete}"
 
 
 def capture_from_record(
@@ -282,7 +279,7 @@ def watch_branches(
         clock.passed = not reason
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
         if reason:  # the branches seen before the failure may be incomplete
-            clock.detail = f"not watched: {reason}"
+            clock.detail = f"not observed: {reason}"
     before = () if then is None else get_accepted_branches(then)
     if not reason:
         _check_accepted([text for text in accept if text not in before], found.records)
@@ -306,8 +303,8 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
         if not any(_matches_place(text, place) for place in places):
             known = ", ".join(places[:_MAX_LISTED])
             raise UsageError(
-                f"--accept-branch {text} names no branch that depends on tensor data",
-                hint=f"these do: {known}" if known else "this model has none: leave it out",
+                f"--accept-branch {text} is not a branch that depends on tensor data",
+                hint=f"these are: {known}" if known else "this model has none: omit the option",
                 option="accept-branch",
                 code=ErrorCode.UNKNOWN_NAME,
             )
@@ -359,10 +356,6 @@ def _is_masked_value(found: DataBranch) -> bool:
     Something removes the difference, as `max(1, value)` does, but may not on other feeds.
     """
     return found.record.kind == "value" and bool(found.others)
-
-
-def _describe_unseen(found: DataBranch) -> str:
-    return f"{found.record.label}: it differs between feeds, and no feed shows what it decides"
 
 
 def _describe_frozen(found: DataBranch) -> str:

@@ -42,7 +42,7 @@ from .narrow_domain import (
     domain_inputs,
     domains_above_one,
     find_interval,
-    narrow_subject,
+    narrow_reference,
     parse_interval,
 )
 from .order import Order
@@ -214,7 +214,7 @@ def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
         return work
     key = Domain(inputs=inputs).as_input()
     if key not in run.memory.narrowed:
-        run.memory.narrowed[key] = narrow_subject(run.eager, inputs, run.workspace.progress)
+        run.memory.narrowed[key] = narrow_reference(run.eager, inputs, run.workspace.progress)
     memory = replace(run.memory, programs={})
     return replace(work, run=replace(run, eager=memory.narrowed[key], memory=memory))
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
-from ..core.dims import Relation
+from ..core.dims import Relation, bisect_boundary
 from ..core.domain import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.errors import CheckpointError, ErrorCode
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..validators.feeds import FeedDrawer
-from .size_probe import bisect_boundary
 from .stated_inputs import find_narrower_input
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # common divisors of a length

@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
-from ..core.dims import Dim, Relation, resolve_bounds
+from ..core.dims import Dim, Relation, bisect_boundary, resolve_bounds
 from ..core.signature import Signature, ValueRange
 from ..validators.edge_case_feeds import find_batch_dim
 from .run_reference import preserve_state
-from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, bisect_boundary, find_start
+from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start
 
 _STEPS_TO_TRY = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
 _MAX_CORNERS = 4  # above this number of dims, each dim moves to its ends alone

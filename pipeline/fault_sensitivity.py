@@ -26,7 +26,7 @@ from ..validators.output_pairs import find_sample
 from ..validators.ruling import Judgment, Ruling
 from .eager_reference import run_eager
 from .judge_case import Candidate, JudgeCase, JudgeRequest
-from .narrow_domain import narrow_subject
+from .narrow_domain import narrow_reference
 from .reply_evidence import Evidence, reply_to
 from .restrict_values import restrict_inputs
 from .rounding_ties import apply_second_looks
@@ -48,7 +48,7 @@ def plant_faults(asked: JudgeRequest, judged: Judgment) -> Ruling:
         return Ruling()
     ranges = judged.verdict.restricted_values
     inputs = restrict_inputs(asked.eager.signature.inputs, ranges)
-    eager = narrow_subject(asked.eager, inputs, asked.progress)
+    eager = narrow_reference(asked.eager, inputs, asked.progress)
     within = asked if eager is asked.eager else replace(asked, eager=eager)
     return Ruling(sensitivity=measure_sensitivity(within, judged.verdict))
 

@@ -1,8 +1,8 @@
-"""Carries out the pending steps of a folder from another host; digests are checked first."""
+"""Finish the pending steps of a folder that another host prepared, after checking digests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from .branch_coverage import update_branches
 from .held_out import load_samples, refer_held_out
 from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
-from .order import Order, ResumeState
+from .order import Order
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
 from .recorded_run import FinishRequest, describe_changed_file, load_manifest
@@ -26,7 +26,7 @@ from .run_context import RunContext, RunSamples
 from .run_order import execute_step, make_workspace
 from .run_progress import Progress
 
-_CHANGED_EXIT_CODE = 1  # as a verdict that failed
+_CHANGED_EXIT_CODE = 1  # as for a rejected artifact
 
 
 def finish_pending(
@@ -36,13 +36,13 @@ def finish_pending(
     targets: tuple[Target, ...] = TARGETS,
     begun: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
-    """Carry out the pending steps of an output folder.
+    """Finish the pending steps of an output folder.
 
     Args:
-        asked: the folder, and what is said of it today.
-        tell: listens to progress.
+        asked: the folder, and the options of this run.
+        tell: receives progress events.
         targets: the table of formats.
-        begun: is given the record that the run begins with, before its first step.
+        begun: receives the manifest before the first step.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
@@ -68,7 +68,10 @@ def finish_pending(
         )
         eager = run.open_eager(checkpoint, progress)
         done = update_branches(manifest, eager, run.judging.accept, progress)
-        done = _resume_pending(done, plan, asked.resume)
+        # Of this run's steps, those that an interrupted run finished keep their results.
+        names = (*sorted(asked.resume.done), *(step.name for step in plan))
+        steps = tuple(dict.fromkeys(names))
+        done = replace(done, steps=steps, failures=asked.resume.failures)
         if begun is not None:
             begun(done)
         context = RunContext(
@@ -86,13 +89,13 @@ def finish_pending(
 
 
 def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
-    """The record where nothing is pending, with every digest checked; nothing is run or written."""
+    """Check every digest of a folder without pending steps; run and write nothing."""
     tell(Noted(text=f"nothing is pending in {folder}: only digests were checked"))
     faults = [
         Failure(
             step=artifact.name,
             message=fault,
-            hint="make it again, or see what is wrong: modelc validate",
+            hint="build it again, or find the difference with modelc validate",
             exit_code=_CHANGED_EXIT_CODE,
         )
         for artifact in manifest.artifacts
@@ -103,14 +106,8 @@ def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
     return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
 
 
-def _resume_pending(manifest: Manifest, plan: Sequence[Step], resume: ResumeState) -> Manifest:
-    """The record to begin with: of this run's steps, what was done before ended as it did."""
-    names = (*sorted(resume.done), *(step.name for step in plan))
-    return replace(manifest, steps=tuple(dict.fromkeys(names)), failures=resume.failures)
-
-
 def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunContext) -> Manifest:
-    """The manifest with the step carried out, if what it is made from is as it was proven."""
+    """Execute the step, if the artifact that it is built from is unchanged."""
     parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
     reason = _describe_altered(pending, parent, context.workspace.folder)
     if parent is None or reason:
@@ -131,7 +128,7 @@ def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunC
 
 def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:
     if parent is None:
-        return f"{pending.made_from}, which it is made from, is no longer in the record"
+        return f"{pending.made_from}, from which it is built, is not in the manifest"
     if parent.digest != pending.parent:
-        return f"{pending.made_from} was made anew since this step was prepared"
+        return f"{pending.made_from} was built again after this step was prepared"
     return describe_changed_file(parent, folder.path)

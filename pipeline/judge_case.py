@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from ..converters.runner_base import RunnerBase
 from ..core.contract import (
     Advance,
     Deferred,
@@ -77,29 +78,22 @@ class Candidate:
         return _RenamingRunner(runner, self.outputs) if self.outputs else runner
 
 
-class _RenamingRunner:
+class _RenamingRunner(RunnerBase):
     """Runs a file and renames its outputs to eager's names."""
 
     def __init__(self, runner: Runner, names: tuple[str, ...]) -> None:
         self.inputs = runner.inputs
-        self._runner, self._names = runner, names
+        self._names, self._opened = names, ExitStack()
+        self._runner = self._opened.enter_context(runner)
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed."""
         outputs = self._runner.run(feed)
         return dict(zip(self._names, outputs.values(), strict=True))
 
-    def __enter__(self) -> Self:
-        self._runner.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._runner.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Close the file's own runner."""
+        self._opened.close()
 
 
 def match_outputs(candidate: Candidate, signature: Signature, progress: Progress) -> Candidate:

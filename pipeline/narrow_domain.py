@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.size_constraints import NarrowError
 from ..core.contract import Runner
-from ..core.dims import Dim, resolve_bounds
+from ..core.dims import Dim, bisect_boundary, resolve_bounds
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
@@ -17,9 +17,8 @@ from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from ..validators.output_pairs import is_close
 from .eager_reference import EagerReference, refer_within
-from .restrict_values import restrict_subject
+from .restrict_values import restrict_reference
 from .run_progress import Progress
-from .size_probe import bisect_boundary
 
 if TYPE_CHECKING:
     from ..core.verdict import Verdict
@@ -100,14 +99,14 @@ def parse_interval(error: ModelcError, signature: Signature) -> SizeInterval | N
     return SizeInterval(dim=name, low=low, high=high)
 
 
-def narrow_subject(
+def narrow_reference(
     eager: EagerReference, inputs: Sequence[InputSpec], progress: Progress
 ) -> EagerReference:
     """Return the eager reference on feeds of these inputs; unchanged if they are its own."""
     if tuple(inputs) == eager.signature.inputs:
         return eager
     if _usual_inputs(inputs) == _usual_inputs(eager.signature.inputs):
-        return restrict_subject(eager, inputs)
+        return restrict_reference(eager, inputs)
     return refer_within(eager, replace(eager.signature, inputs=tuple(inputs)), progress)
 
 

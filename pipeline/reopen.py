@@ -18,12 +18,12 @@ from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
 from .accuracy_gate import apply_recorded_gate
 from .branch_coverage import accept_recorded, branch_coverage, capture_from_record
-from .eager_reference import EagerReference, open_subject, read_checkpoint
+from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .extra_sizes import add_recorded_sizes
 from .held_out import load_samples, refer_held_out
 from .judge_case import Candidate, JudgeRequest
 from .labelled_accuracy import LabelledFeeds
-from .narrow_domain import domain_inputs, narrow_subject
+from .narrow_domain import domain_inputs, narrow_reference
 from .order import Judging, Source
 from .recorded_run import Moved, apply_recorded_judging, check_same, source_from_record
 from .run_progress import Progress
@@ -67,7 +67,7 @@ class RecordedRun:
     ) -> EagerReference:
         """Load the model and run it on the recorded feeds, or on those that are `wanted`."""
         signature = self.manifest.signature
-        return open_subject(
+        return open_reference(
             self.source, checkpoint, self.judging, progress, signature, wanted=wanted
         )
 
@@ -144,7 +144,7 @@ class RecordedRequests:
         manifest, folder, progress = self.run.manifest, self.run.folder, self.progress
         worst = get_worst_feed(manifest, artifact)
         inputs = domain_inputs(artifact.domain, self.eager)
-        eager = narrow_subject(self.eager, inputs, progress)
+        eager = narrow_reference(self.eager, inputs, progress)
         eager, notes = add_found_feed(add_recorded_sizes(eager, artifact.places), worst, folder)
         branches = branch_coverage(self.eager, judging.accept, then=manifest)
         return JudgeRequest(

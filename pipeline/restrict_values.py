@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.contract import Runner, no_progress
+from ..core.dims import bisect_boundary
 from ..core.errors import CheckpointError
 from ..core.kinds import ReasonCode
 from ..core.signature import InputSpec, Signature, ValueRange
@@ -20,7 +21,6 @@ from .eager_reference import EagerReference, run_eager
 from .reply_evidence import Evidence, FeedPair, JudgedEvidence
 from .rounding_ties import run_artifact
 from .run_reference import finite_part, run_reference
-from .size_probe import bisect_boundary
 
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
@@ -110,7 +110,7 @@ def _narrower_together(
             yield held
 
 
-def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
+def restrict_reference(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
     """Return the eager reference with other ranges of wide inputs; only wide feeds rerun."""
     signature = replace(eager.signature, inputs=tuple(inputs))
     seed, given = eager.feeds.seed, eager.given

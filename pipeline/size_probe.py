@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from ..checkpoints.loaded_module import LoadedModule
 
 Sizes: TypeAlias = dict[str, int]
-
-
-def bisect_boundary(accepts: Callable[[int], bool], good: int, bad: int) -> int:
-    """Return the last accepted integer between an accepted and a rejected one."""
-    while abs(good - bad) > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if accepts(middle) else (good, middle)
-    return good
 
 
 SIZE_FACTOR = 4  # the largest size to choose, in multiples of the start size

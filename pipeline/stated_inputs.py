@@ -9,12 +9,11 @@ from typing import Protocol
 
 from ..checkpoints.factory import import_object
 from ..core.contract import Feed
-from ..core.dims import check_typos
+from ..core.dims import bisect_boundary, check_typos
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.grammar import parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
 from .order import Source
-from .size_probe import bisect_boundary
 
 
 class ValueProbing(Protocol):

@@ -210,14 +210,19 @@ def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) 
     return Judgment(measured=verdict)
 
 
+def set_verdict(manifest: Manifest, artifact: str, verdict: Verdict) -> Manifest:
+    """Return the manifest with the verdict of an artifact that stays where it is."""
+    others = tuple(one for one in manifest.verdicts if one.artifact != artifact)
+    return replace(unbind_artifact(manifest, artifact), verdicts=(*others, verdict))
+
+
 def replace_verdict(
     manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder
 ) -> Manifest:
-    """The manifest with the new verdict; an artifact that fails now is moved away."""
+    """Return the manifest with the new verdict; move an artifact that fails now to `rejected/`."""
     if verdict.passed:
         verdict = place_worst_feed(verdict, place, artifact.files[0].name, artifact=artifact.name)
-        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+        return set_verdict(manifest, artifact.name, verdict)
     there = [file for file in artifact.files if (place.path / file.name).exists()]
     moved = replace(
         artifact,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.run_limits import MoreWorkError, Work
-from ..core.dims import Relation
+from ..core.dims import Relation, bisect_boundary
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
 from ..validators.feeds import FeedDrawer
 from ..validators.wide_integer_feeds import SMALL, draw_wide_feeds
 from .run_reference import nonfinite_outputs, preserve_state
-from .size_probe import bisect_boundary
 
 if TYPE_CHECKING:
     from ..checkpoints.loaded_module import LoadedModule

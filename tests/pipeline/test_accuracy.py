@@ -21,7 +21,7 @@ from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy_gate import check_accuracy
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.finish_pending import finish_pending
 from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.labelled_accuracy import (
@@ -57,7 +57,7 @@ def measuring(source: object = HELD_OUT, **parts: Any) -> Measuring:
 @pytest.fixture(scope="module")
 def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> EagerReference:
     stage = Progress(tell=ignore_events, logs=tmp_path_factory.mktemp("logs"))
-    return open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
+    return open_reference(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
 
 
 @pytest.fixture(scope="module")
@@ -517,7 +517,7 @@ def test_an_engine_is_measured_where_it_is_finished(
 def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
     source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
     stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
-    fixed = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
+    fixed = open_reference(source, read_checkpoint(source, stage), Judging(), stage)
     runner = Changed(fixed, lambda _, logits: logits)
     with ExitStack() as held:
         labelled = enter_labelled(measuring(), fixed, stage, held)

@@ -14,7 +14,7 @@ from modelc.core.contract import Weighted
 from modelc.core.events import ignore_events
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.verdict import State, Verdict
-from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import open_reference, read_checkpoint
 from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.run_progress import Progress
@@ -54,7 +54,7 @@ def test_one_weight_off_by_a_hundred_thousandth_is_refused_by_name(
     onnx.save(model, path)
     stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     checkpoint = read_checkpoint(digits_source, stage)
-    subject = open_subject(digits_source, checkpoint, Judging(), stage)
+    subject = open_reference(digits_source, checkpoint, Judging(), stage)
 
     def judged(path: Path) -> Verdict:
         candidate = Candidate(

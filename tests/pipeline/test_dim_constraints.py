@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 from modelc.sample_models import gate
@@ -241,7 +241,7 @@ def opened(tmp_path: Path) -> Opened:
         stage = Progress(
             tell=lambda event: notes.append(str(getattr(event, "text", ""))), logs=tmp_path
         )
-        return open_subject(source, read_checkpoint(source, stage), Judging(), stage), notes
+        return open_reference(source, read_checkpoint(source, stage), Judging(), stage), notes
 
     return make
 
