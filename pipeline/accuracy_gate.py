@@ -34,7 +34,7 @@ from .run_context import StepWork
 from .run_progress import Progress
 
 
-def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_accuracy(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Measure an artifact that could be judged; a drop beyond the gate rejects it.
 
     An artifact that cannot be measured does not pass. Without labelled data, the accuracy on record
@@ -43,16 +43,16 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
     Raises:
         UsageError: the data changed, or the user's metric raised on a valid output.
     """
-    verdict, labelled, candidate = judged.verdict, asked.labelled, asked.candidate
+    verdict, labelled, candidate = judged.verdict, request.labelled, request.candidate
     if labelled is None:
-        then = asked.recorded_accuracy
+        then = request.recorded_accuracy
         rejection = "" if then is None or not verdict.outputs else explain_refusal(then)
         return Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
     if verdict.state is State.ERROR:
         return Ruling(notes=("not measured on labelled data, as it could not be judged",))
     title = f"labelled data {candidate.name}"
     try:
-        with asked.progress.step(
+        with request.progress.step(
             title, log=candidate.log, attempt=True, runs_artifact=True
         ) as clock:
             clock.passed = False
@@ -60,7 +60,7 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
                 accuracy = measure_accuracy(
                     runner,
                     labelled,
-                    advance=lambda done, total: asked.progress.advance(title, done, total),
+                    advance=lambda done, total: request.progress.advance(title, done, total),
                 )
             value, drop = (
                 value_text(accuracy, accuracy.artifact),
@@ -74,7 +74,7 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
     except UsageError as error:
         raise UsageError(f"{candidate.name}: {error.message}", hint=error.advice) from error
     rejection, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
-    stated = describe_accuracy(accuracy) if asked.states_accuracy else ""
+    stated = describe_accuracy(accuracy) if request.states_accuracy else ""
     fault = Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
     return replace(fault, accuracy=accuracy, notes=tuple(filter(None, (doubt, stated))))
 

@@ -128,12 +128,12 @@ class CaptureEvidence:
         return [p for p in places if not any(is_place_of(p, one.record) for one in fixed)]
 
 
-def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_frozen(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Reject an artifact with an unaccepted frozen branch whose other outcome no feed covers.
 
     If its outputs are wrong already, add which feeds take the other branch.
     """
-    capture = asked.capture
+    capture = request.capture
     if capture is None:
         return Ruling()
     branches, fixed, passed = capture.branches, capture.frozen_branches, judged.passed
@@ -161,14 +161,14 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(first=first, notes=tuple(_branch_notes(capture)) if passed else ())
 
 
-def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_rewritten(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Check branches of the model that are missing from its rewritten copy.
 
     A branch with only one observed outcome may have lost the other: a user's patch is rejected for
     it, unless it is accepted. A built-in rewrite preserves what the model computes, so it only gets
     a note.
     """
-    capture = asked.capture
+    capture = request.capture
     whole = None if capture is None else capture.whole
     if capture is None or whole is None:
         return Ruling()
@@ -183,12 +183,12 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(notes=tuple(map(_describe_removed, gone)) if judged.passed else ())
 
 
-def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_trace(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Report where Python decided by tensor data in a trace: in torch's code or outside of torch.
 
     If the trace is wrong, computation outside of torch is the first reason.
     """
-    capture = asked.capture
+    capture = request.capture
     if capture is None or not capture.is_trace:
         return Ruling()
     if judged.passed:

@@ -30,7 +30,7 @@ _CHANGED_EXIT_CODE = 1  # as for a rejected artifact
 
 
 def finish_pending(
-    asked: FinishRequest,
+    request: FinishRequest,
     tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
@@ -39,7 +39,7 @@ def finish_pending(
     """Finish the pending steps of an output folder.
 
     Args:
-        asked: the folder, and the options of this run.
+        request: the folder, and the options of this run.
         tell: receives progress events.
         targets: the table of formats.
         begun: receives the manifest before the first step.
@@ -47,10 +47,10 @@ def finish_pending(
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    manifest, folder = load_manifest(asked.out), asked.out
+    manifest, folder = load_manifest(request.out), request.out
     if not manifest.pending:
         return _check_finished(manifest, folder, tell)
-    run = find_recorded_run(manifest, folder, asked.moved, asked.judging)
+    run = find_recorded_run(manifest, folder, request.moved, request.judging)
     plan = plan_pending(manifest.pending, targets)
     with relax_gc(), ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
@@ -63,15 +63,15 @@ def finish_pending(
             out=folder,
             judging=run.judging,
             signature=manifest.signature,
-            cache=asked.cache,
-            measuring=asked.measuring,
+            cache=request.cache,
+            measuring=request.measuring,
         )
         eager = run.open_eager(checkpoint, progress)
         done = update_branches(manifest, eager, run.judging.accept, progress)
         # Of this run's steps, those that an interrupted run finished keep their results.
-        names = (*sorted(asked.resume.done), *(step.name for step in plan))
+        names = (*sorted(request.resume.done), *(step.name for step in plan))
         steps = tuple(dict.fromkeys(names))
-        done = replace(done, steps=steps, failures=asked.resume.failures)
+        done = replace(done, steps=steps, failures=request.resume.failures)
         if begun is not None:
             begun(done)
         context = RunContext(
@@ -81,8 +81,8 @@ def finish_pending(
             samples=RunSamples(labelled=enter_labelled(order.measuring, eager, progress, held)),
         )
         for step, pending in zip(plan, manifest.pending, strict=True):
-            if step.name not in asked.resume.done:
-                settings = {**pending.settings, **asked.settings}
+            if step.name not in request.resume.done:
+                settings = {**pending.settings, **request.settings}
                 mine = replace(context, order=replace(order, settings=settings))
                 done = _finish_step(step, pending, done, mine)
         return done

@@ -114,7 +114,9 @@ class Evidence:
         measured = self.compare_pairs([(reference, reply)])
         if reply.outputs is not None:
             return measured
-        why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
+        why = (
+            f"rejected feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
+        )
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(measured, state=State.FAILED, reasons=(fault,))
 
@@ -182,14 +184,13 @@ def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
     return Ruling.fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults)
 
 
-def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_beyond(evidence: Evidence, _: Verdict) -> Ruling:
     """Report differences on values beyond the declared range and on masks with undefined rows.
 
     In FP32, a difference at positions that the mask shows rejects the artifact. Other differences
     add notes: attention leaves masked positions undefined, 16-bit floats may overflow beyond the
     range, and 8-bit scales do not cover it.
     """
-    del measured
     apart = beyond_feeds(evidence.references, evidence.precision)
     far = [p for p in evidence.pairs if p[0].feed.name in apart and p[0].feed.kind != WIDE]
     if not far:
@@ -204,9 +205,8 @@ def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
     )
 
 
-def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_wide(evidence: Evidence, _: Verdict) -> Ruling:
     """Judge each wide-integer feed separately."""
-    del measured
     found = evidence.compare_wide_feeds()
     wrong = [one for one in found if not one.passed]
     reasons = wrong[0].reasons if wrong else ()
@@ -220,16 +220,14 @@ def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
     )
 
 
-def _check_beside_masks(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_beside_masks(evidence: Evidence, _: Verdict) -> Ruling:
     """Reject differences in the rows beside a fully masked row."""
-    del measured
     wrong = [one.reason for one in evidence.verdicts_beside_masks.values() if not one.passed]
     return Ruling.fault(ReasonCode.BESIDE_MASK, *reversed(wrong))
 
 
-def _note_left_out(evidence: Evidence, measured: Verdict) -> Ruling:
+def _note_left_out(evidence: Evidence, _: Verdict) -> Ruling:
     """Add the notes on feeds that are left out."""
-    del measured
     return Ruling(notes=evidence.notes)
 
 
@@ -333,14 +331,14 @@ def _beyond_notes(far: Sequence[FeedPair], verdict: Verdict, precision: Precisio
     behind: dict[bool | None, list[str]] = {}  # keyed by whether only masked rows differ
     for reference, reply in far:
         masked = reference.feed.kind == "mask"
-        why = _UNDEFINED if masked else "whose values lie beyond what is declared"
+        why = _UNDEFINED if masked else "whose values exceed the declared range"
         where = f"on {describe_named_feed(reference.feed)}, {why}"
         mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
         lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
         wrong = [one for one in mine if not one.passed]
         noisy = [one for one in mine if one.sqnr is not None and one.sqnr < least]
         if reply.outputs is None:
-            yield f"refuses to run {where}: {' '.join(reply.error.split())}"
+            yield f"fails {where}: {' '.join(reply.error.split())}"
         elif lost:
             yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
         elif masked and (wrong or noisy):

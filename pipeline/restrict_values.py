@@ -36,15 +36,15 @@ _MAX_WRONG_PAIRS = 3
 _NOISE_DRAWS = 6  # of wide feeds, to judge an artifact in a range
 
 
-def restrict_values(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
+def restrict_values(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
     """Judge an artifact that is wrong only on wide integers within narrower ranges.
 
-    With `asked.restrict`, ranges that modelc chose are narrowed, one input after another, to the
+    With `request.restrict`, ranges that modelc chose are narrowed, one input after another, to the
     largest in which the artifact is right. `restricted_values` holds them, and wide feeds are drawn
     from them. If even small numbers are wrong, or the user stated the range, the artifact is
     rejected with a reason that names the input and a wrong value.
     """
-    specs = find_wide_inputs(asked.eager.signature)
+    specs = find_wide_inputs(request.eager.signature)
     if judged.verdict.state is not State.FAILED or not specs:
         return judged
     evidence = judged.evidence
@@ -52,13 +52,13 @@ def restrict_values(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEviden
     stated = [
         spec
         for spec in specs
-        if not asked.restrict or (spec.values is not None and not spec.values.chosen)
+        if not request.restrict or (spec.values is not None and not spec.values.chosen)
     ]
     chosen = [spec for spec in specs if spec not in stated]
     if not stated and not plain.verdict.passed:
         return judged
-    with asked.case.open() as runner:
-        trial = _RangeTrial(evidence=evidence, eager=asked.eager, runner=runner)
+    with request.case.open() as runner:
+        trial = _RangeTrial(evidence=evidence, eager=request.eager, runner=runner)
         judged = judged.plus(*map(trial.find_wrong_value, stated))
         if stated or not any(name.startswith(f"{WIDE}-") for name in judged.verdict.feeds):
             return judged
@@ -289,11 +289,9 @@ def _usual_range(values: ValueRange) -> tuple[int, int]:
 
 def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
     """Set chosen wide inputs to these ranges, and those without one to their usual values."""
-
-    def narrow(spec: InputSpec) -> InputSpec:
-        if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
-            return spec
-        low, high = ranges.get(spec.name, _usual_range(spec.values))
-        return replace(spec, values=replace(spec.values, low=low, high=high))
-
-    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
+    ends = {
+        spec.name: ranges.get(spec.name, _usual_range(spec.values))
+        for spec in find_wide_inputs(signature)
+        if spec.values is not None and spec.values.chosen
+    }
+    return replace(signature, inputs=restrict_inputs(signature.inputs, ends))

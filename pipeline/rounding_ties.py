@@ -13,7 +13,7 @@ from ..validators.masked_rows import count_padded_positions, drop_masked_row
 from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from ..validators.ruling import Ruling
 from .eager_reference import EagerReference
-from .float64_reference import add_exact
+from .float64_reference import add_exact, has_same_shapes
 from .reply_evidence import (
     Evidence,
     FeedPair,
@@ -173,26 +173,36 @@ def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvi
     the whole feed within all limits, and the two paths differ only in padded positions, the plain
     path becomes the reference of the feed, with a note.
     """
-    asked = judged.evidence
-    failed = frozenset() if judged.passed else asked.find_failed()
+    evidence = judged.evidence
+    failed = frozenset() if judged.passed else evidence.find_failed()
     plain = {
         one.feed.name: found
-        for one in asked.references
+        for one in evidence.references
         if one.feed.name in failed and not one.settled and (found := _plain_reference(one, eager))
     }
     if not plain:
         return judged
-    wrong = _use_plain_references(asked, plain, eager).find_failed()
+    wrong = _use_plain_references(evidence, plain, eager).find_failed()
     kept = {name: one for name, one in plain.items() if name not in wrong}
-    both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
-    outputs = [[_select_judged_outputs(one, asked.references) for one in pair] for pair in both]
-    positions = count_padded_positions([(old, new) for old, new in outputs])
     if not kept:
         return judged
+    both = [(one, kept[one.feed.name]) for one in evidence.references if one.feed.name in kept]
+    outputs = [[_select_judged_outputs(one, evidence.references) for one in pair] for pair in both]
+    positions = count_padded_positions([(old, new) for old, new in outputs])
+    feeds = f"feed {next(iter(kept))}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''}"
     if not positions:
-        return judged.plus(Ruling(notes=(_leak_text([*kept]),)))
-    again = redraw(JudgedEvidence.of(_use_plain_references(asked, kept, eager)), eager)
-    return judged.use_judgment(again).plus(Ruling(notes=(_plain_path_note(positions, [*kept]),)))
+        note = (
+            f"on {feeds} the artifact equals eager without its fast path of attention, which fills "
+            "more than padded positions: mask what comes after, or call "
+            "torch.backends.mha.set_fastpath_enabled(False) in the model's factory"
+        )
+        return judged.plus(Ruling(notes=(note,)))
+    note = (
+        f"eager's fast path of attention fills {positions} padded positions on {feeds}: there the "
+        "artifact equals eager's plain path, elsewhere both"
+    )
+    again = redraw(JudgedEvidence.of(_use_plain_references(evidence, kept, eager)), eager)
+    return judged.use_judgment(again).plus(Ruling(notes=(note,)))
 
 
 SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], ...] = (
@@ -208,12 +218,10 @@ def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> Refe
         found = eager.model.run_plain_attention(reference.feed.arrays)
     except CheckpointError:
         return None
-    shapes = {name: array.shape for name, array in reference.outputs.items()}
-    if {name: array.shape for name, array in found.items()} != shapes:
-        return None
-    if count_padded_positions([(reference.outputs, found)]) == 0:
-        return None
-    return ReferenceOutputs(feed=reference.feed, outputs=found)
+    differs = has_same_shapes(found, reference.outputs) and count_padded_positions(
+        [(reference.outputs, found)]
+    )
+    return ReferenceOutputs(feed=reference.feed, outputs=found) if differs else None
 
 
 def _select_judged_outputs(
@@ -240,26 +248,6 @@ def _use_plain_references(
     settled = {one.feed.name: replace(one, settled=PLAIN_PATH) for one in others}
     references = (settled.get(one.feed.name, one) for one in evidence.references)
     return replace(evidence, references=tuple(references))
-
-
-def _leak_text(feeds: Sequence[str]) -> str:
-    return (
-        f"on feed {feeds[0]}{_more(feeds)} the artifact is eager's equal without its fast path of "
-        "attention, whose fill reaches more than padded positions: mask what comes after, or call "
-        "torch.backends.mha.set_fastpath_enabled(False) where the model is made"
-    )
-
-
-def _more(feeds: Sequence[str]) -> str:
-    return f" and {len(feeds) - 1} more" if len(feeds) > 1 else ""
-
-
-def _plain_path_note(positions: int, feeds: Sequence[str]) -> str:
-    return (
-        f"eager's fast path of attention fills {positions} padded positions on feed {feeds[0]}"
-        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere "
-        "what both give"
-    )
 
 
 # Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.

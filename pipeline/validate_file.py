@@ -182,7 +182,7 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         watch_branches(eager, judging.accept, progress)
         candidate = match_outputs(candidate, eager.signature, progress)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
-        asked = JudgeRequest(
+        request = JudgeRequest(
             candidate=candidate,
             eager=eager,
             judging=judging,
@@ -192,23 +192,23 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             sensitive=True,
             labelled=labelled,
         )
-        judgment = _judge_unrecorded(asked, replay)
+        judgment = _judge_unrecorded(request, replay)
         ranges = judgment.verdict.restricted_values
         inputs = restrict_inputs(eager.signature.inputs, ranges)
         return judgment.plus(Ruling(domain=Domain(inputs=inputs, settings=settings))).verdict
 
 
-def _judge_unrecorded(asked: JudgeRequest, replay: Feed | None) -> Judgment:
+def _judge_unrecorded(request: JudgeRequest, replay: Feed | None) -> Judgment:
     """Judge a file whose verdict is not recorded; the verdict shows `replay` alone, if given.
 
     The other feeds run as well: the usual size of an output and eager's distance from float64 are
     measured on them, so the figures are those of the first time. No faults are planted then.
     """
-    asked = replace(asked, states_accuracy=True)
+    request = replace(request, states_accuracy=True)
     if replay is None:
-        return judge_candidate(asked)
-    eager, name = add_feed(asked.eager, asked.held_out, replay)
-    judgment = judge_candidate(replace(asked, eager=eager, sensitive=False))
+        return judge_candidate(request)
+    eager, name = add_feed(request.eager, request.held_out, replay)
+    judgment = judge_candidate(replace(request, eager=eager, sensitive=False))
     return judgment.plus(Ruling(shown=name))
 
 

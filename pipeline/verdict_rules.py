@@ -37,7 +37,7 @@ Rule: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruli
 """A rule returns a ruling, or the judgment on other evidence."""
 
 
-def judge_candidate(asked: JudgeRequest) -> Judgment:
+def judge_candidate(request: JudgeRequest) -> Judgment:
     """Open the candidate, run all feeds, and apply all rules.
 
     Raises:
@@ -45,40 +45,40 @@ def judge_candidate(asked: JudgeRequest) -> Judgment:
         MissingError: the device is missing.
         UsageError: labelled data changed, or the user's metric raised on a valid output.
     """
-    return apply_artifact_rules(asked, judge_file(asked))
+    return apply_artifact_rules(request, judge_file(request))
 
 
-def judge_file(asked: JudgeRequest) -> JudgedEvidence:
+def judge_file(request: JudgeRequest) -> JudgedEvidence:
     """Open the candidate, run all feeds, and apply the rules on feeds and on the file."""
-    title, candidate = f"validate {asked.candidate.name}", asked.candidate
-    case, progress, model = asked.case, asked.progress, asked.eager.model
+    title, candidate = f"validate {request.candidate.name}", request.candidate
+    case, progress, model = request.case, request.progress, request.eager.model
     with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
         model.release_pages()  # the runtime has its own copy of the weights now
         evidence = case.run_feeds(lambda done, total: progress.advance(title, done, total))
         model.release_pages()  # the runtime is closed
-        judged = _apply_rules(FILE_RULES, asked, apply_second_looks(evidence, asked.eager))
+        judged = _apply_rules(FILE_RULES, request, apply_second_looks(evidence, request.eager))
         clock.detail, clock.passed = str(judged.verdict.state), judged.passed
     return judged.plus(Ruling(seconds=clock.seconds))
 
 
-def apply_artifact_rules(asked: JudgeRequest, judged: JudgedEvidence) -> Judgment:
+def apply_artifact_rules(request: JudgeRequest, judged: JudgedEvidence) -> Judgment:
     """Apply the rules on how the artifact was made and on how it performs."""
-    return _apply_rules(ARTIFACT_RULES, asked, judged).without_evidence
+    return _apply_rules(ARTIFACT_RULES, request, judged).without_evidence
 
 
 def _apply_rules(
-    rules: Sequence[Rule], asked: JudgeRequest, judged: JudgedEvidence
+    rules: Sequence[Rule], request: JudgeRequest, judged: JudgedEvidence
 ) -> JudgedEvidence:
     """Apply the rules in order; each sees what those before it found."""
     for rule in rules:
-        found = rule(asked, judged)
+        found = rule(request, judged)
         judged = judged.plus(found) if isinstance(found, Ruling) else found
     return judged
 
 
-def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
+def _sweep(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
     """Sweep an FP32 artifact that passed over sizes and integers."""
-    case, eager, evidence = asked.case, asked.eager, judged.evidence
+    case, eager, evidence = request.case, request.eager, judged.evidence
     if not judged.passed or case.candidate.precision is not Precision.FP32:
         return Ruling()
     if not (origins := find_rounding_origins(evidence, eager)):
@@ -92,7 +92,7 @@ def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruli
     known = len(evidence.references)
     fresh = found.evidence.references[known:]
     if case.tolerance.floor_factor is not None:
-        fresh = add_float64(fresh, eager, asked.progress)
+        fresh = add_float64(fresh, eager, request.progress)
     references = (*evidence.references, *fresh)
     replies = mark_undecided_replies(
         references, found.evidence.replies, case.candidate.precision, eager
@@ -101,27 +101,26 @@ def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruli
     now = apply_second_looks(swept, eager)
     text = f"{found.differing} of {found.count} sizes and values that were swept differ"
     if now.passed:
-        return Ruling(notes=(f"{text}, by what ties or noise explain",))
+        return Ruling(notes=(f"{text}, within ties and noise",))
     return judged.use_judgment(now).plus(Ruling(notes=(text,)))
 
 
-def _note_held_out(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    """Note what limits the evidence: no float64, few samples, drawn feeds unlike them."""
-    case = asked.case
+def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Note the limits of the evidence: no float64, few samples, drawn feeds unlike them."""
+    case = request.case
     beyond = beyond_feeds(case.references, case.candidate.precision)
     return Ruling(
-        heading=note_missing_float64(asked.eager, case.tolerance),
-        notes=note_held_out(judged.verdict, asked.held_out, beyond),
+        heading=note_missing_float64(request.eager, case.tolerance),
+        notes=note_held_out(judged.verdict, request.held_out, beyond),
     )
 
 
-def _check_weights(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an FP32 artifact that holds a weight with some elements altered."""
-    del judged
-    candidate, model = asked.candidate, asked.eager.model
+    candidate, model = request.candidate, request.eager.model
     if candidate.precision is not Precision.FP32 or not isinstance(candidate.target, Weighted):
         return Ruling()
-    feed = asked.eager.references[0].feed.arrays
+    feed = request.eager.references[0].feed.arrays
     faults = find_altered_weights(
         model.weights(),
         candidate.target.weights(candidate.path),
@@ -131,32 +130,31 @@ def _check_weights(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
 
-def _check_compared(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_compared(_: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     """Reject an artifact whose outputs are empty on every feed: no value was compared.
 
     A detector that finds nothing gives the right shapes whatever its weights are.
     """
-    del asked
     arrays = [a for one in judged.evidence.references for a in one.outputs.values()]
     if not judged.passed or any(array.size for array in arrays):
         return Ruling()
-    text = "all outputs are empty on every feed, so no value was compared: give --samples with"
-    return Ruling.fault(ReasonCode.NOT_MEASURED, f"{text} inputs that give some")
+    text = "all outputs are empty on every feed, so no value was compared: give other --samples"
+    return Ruling.fault(ReasonCode.NOT_MEASURED, text)
 
 
 # By whose limits a runtime's own precision is judged: TF32 has as many digits as FP16.
 _PRECISION_OF_LIMITS = {"bf16": Precision.BF16, "fp16": Precision.FP16, "tf32": Precision.FP16}
 _MAX_DEFAULT_FEEDS = 8  # feeds: the figure is of roundoff, which differs little between them
-_LOWER_PRECISION_DB = 1.0  # dB below the figure as judged, from which on it is news
+_LOWER_PRECISION_DB = 1.0  # dB below the SQNR as judged; a smaller loss gets no note
 
 
-def _run_by_default(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    """Measure what the artifact gives by default, where its runtime computes in less then.
+def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Measure the artifact with its runtime's defaults, if these have a lower compute precision.
 
-    It does not decide: who opens the artifact as it was judged gets what was judged. The figure and
-    the line of code that does so are noted.
+    The result does not reject it: opened as it was judged, the artifact gives the judged outputs.
+    The SQNR and the line of code that opens it so are noted.
     """
-    candidate, eager, verdict = asked.candidate, asked.eager, judged.verdict
+    candidate, eager, verdict = request.candidate, request.eager, judged.verdict
     target, evidence = candidate.target, judged.evidence
     if not verdict.passed or not isinstance(target, SelfTuned):
         return Ruling()
@@ -200,26 +198,27 @@ def _list_compared_feeds(evidence: Evidence) -> list[ReferenceOutputs]:
 
 
 def _default_run_notes(run: DefaultRun, verdict: Verdict) -> tuple[str, ...]:
-    """One line where it is less than what was judged."""
+    """Return a note if the outputs are worse than those that were judged."""
+    passed = run.state is State.PASSED
     if run.sqnr is None or (
         verdict.sqnr is not None and run.sqnr > verdict.sqnr - _LOWER_PRECISION_DB
     ):
-        return () if run.state is State.PASSED else (_default_run_note(run, run.reason),)
-    beyond = "" if run.state is State.PASSED else f", beyond the limits of {run.compute}"
-    return (_default_run_note(run, f"SQNR {run.sqnr:.1f} dB{beyond}"),)
+        if passed:
+            return ()
+        result = run.reason
+    else:
+        result = f"SQNR {run.sqnr:.1f} dB" + ("" if passed else f", beyond {run.compute}'s limits")
+    default = f"by its runtime's default it computes in {run.compute}"
+    return (f"{default}: {result}; as judged: {run.advice}",)
 
 
-def _default_run_note(run: DefaultRun, told: str) -> str:
-    return f"by its runtime's default it computes in {run.compute}: {told}; as judged: {run.advice}"
-
-
-def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     """Reject a file that crashes or differs with its runtime's default options.
 
-    It is asked where a copy of the file was judged. A device that lacks an operator of the model is
-    noted: the file is then made for another one.
+    This applies if a copy of the file was judged. A device that lacks an operator of the model only
+    gets a note: the file is meant for another one.
     """
-    candidate, evidence, device = asked.candidate, judged.evidence, judged.verdict.device
+    candidate, evidence, device = request.candidate, judged.evidence, judged.verdict.device
     target = candidate.target
     if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
         return Ruling()
@@ -228,7 +227,7 @@ def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Rulin
     if found is None:
         return Ruling()
     if found.unsupported:
-        note = f"does not run on {device} as it is; a copy was judged: {found.failure}"
+        note = f"does not run on {device} itself; a copy was judged: {found.failure}"
         return Ruling(notes=(note,))
     fault = found.failure or _find_difference(found, counted, evidence)
     texts = [f"with default session options: {fault}"] if fault else []
@@ -246,9 +245,8 @@ def _find_difference(
     return "" if verdict.passed else verdict.reason
 
 
-def _note_record(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    del judged
-    return Ruling(notes=asked.notes)
+def _note_record(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
+    return Ruling(notes=request.notes)
 
 
 FILE_RULES: tuple[Rule, ...] = (

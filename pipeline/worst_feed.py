@@ -52,15 +52,15 @@ _CONTEXT_FEEDS = 4  # feeds that show the usual scale of an output and of eager'
 _DRAFT_FILE = "worst.npz"  # in an artifact's workplace, until the artifact's folder is known
 
 
-def find_worst_feed(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
+def find_worst_feed(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
     """Search if `--search` asks for it, then write the worst feed to the candidate's `aside`.
 
     `place_worst_feed` moves it from there. Of the feeds that count, it is one that was rejected or
     is of another form, else the one with the smallest margin. If every feed is exact, it is the
     first.
     """
-    judged, searched = _search_worst_feed(asked, judged)
-    aside = asked.candidate.aside
+    judged, searched = _search_worst_feed(request, judged)
+    aside = request.candidate.aside
     if aside is None:
         return judged
     reference, output = _pick_worst(judged.verdict, judged.evidence)
@@ -77,7 +77,7 @@ def find_worst_feed(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEviden
         seconds=searched.seconds,
         before=searched.before,
     )
-    return judged.plus(Ruling(worst=keep_search_record(worst, asked.recorded_worst)))
+    return judged.plus(Ruling(worst=keep_search_record(worst, request.recorded_worst)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,23 +91,23 @@ class _SearchRecord:
 
 
 def _search_worst_feed(
-    asked: JudgeRequest, judged: JudgedEvidence
+    request: JudgeRequest, judged: JudgedEvidence
 ) -> tuple[JudgedEvidence, _SearchRecord]:
-    """Search for `judging.search` seconds if that is asked for and the artifact passed.
+    """Search for `judging.search` seconds, if it is set and the artifact passed.
 
     An artifact that is judged on held-out samples is not searched: it need not be right on feeds
     that are unlike them.
     """
-    seconds, progress, evidence = asked.judging.search, asked.progress, judged.evidence
+    seconds, progress, evidence = request.judging.search, request.progress, judged.evidence
     if seconds is None or not judged.passed:
         return judged, _SearchRecord()
     if evidence.loose - beyond_feeds(evidence.references, evidence.precision):
         note = "not searched: judged on held-out samples, and a search draws feeds unlike them"
         return judged.plus(Ruling(notes=(note,))), _SearchRecord()
-    title = f"search {asked.candidate.name}"
-    step = progress.step(title, log=asked.candidate.log, runs_artifact=True)
-    with step as clock, asked.case.open() as runner:
-        search = _FeedSearch(eager=asked.eager, runner=runner, evidence=evidence)
+    title = f"search {request.candidate.name}"
+    step = progress.step(title, log=request.candidate.log, runs_artifact=True)
+    with step as clock, request.case.open() as runner:
+        search = _FeedSearch(eager=request.eager, runner=runner, evidence=evidence)
         judged, searched = search.run(
             judged, seconds, lambda done, total: progress.advance(title, done, total)
         )
