@@ -176,7 +176,7 @@ def unstable_feeds(
         if moved > GROSS_ERROR:
             share = f"{100 * min(moved, 1.0):.0f} %"
             found[output.feed] = (
-                f"feed {output.feed} is not judged: noise of 2^-24 in inputs and weights, or another "
+                f"feed {output.feed} is not judged: noise of 2^-24 in inputs and weights, or the "
                 f"order of sums, changes eager's output {output.output!r} by {share} of its peak"
             )
     return found

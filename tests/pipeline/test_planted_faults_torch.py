@@ -186,7 +186,7 @@ def output_names(*names: str) -> Change:
     return lambda record: record.update(outputs=list(names))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
     model: str
     how: Callable[[Path, Change], None]
@@ -200,104 +200,73 @@ OUTPUTS = ("scores", "boxes.0", "boxes.1", "aux.embedding", "aux.energy")
 EITHER = r"output '(hidden|pooled)' on feed "
 FAULTS = {
     "a weight of the first conv off by 1 %": Fault(
-        model="digits", how=edit_archive, change=scaled("stem_conv.weight"), reason=ON_FEED
+        "digits", edit_archive, scaled("stem_conv.weight"), ON_FEED
     ),
     "a weight of the last linear off by 1 %": Fault(
-        model="digits", how=edit_archive, change=scaled("classify.weight"), reason=ON_FEED
+        "digits", edit_archive, scaled("classify.weight"), ON_FEED
     ),
     "a NaN in a weight": Fault(
-        model="digits",
-        how=edit_archive,
-        change=spoiled("classify.weight"),
-        reason="elements NaN/Inf where eager has none",
+        "digits", edit_archive, spoiled("classify.weight"), "elements NaN/Inf where eager has none"
     ),
-    "dropout left on": Fault(model="digits", how=export_again, change=dropout_on, reason=ON_FEED),
-    "dropout left on in a script": Fault(
-        model="digits", how=script_again, change=dropout_on, reason=ON_FEED
-    ),
-    "a whole script in training mode": Fault(
-        model="digits", how=script_again, change=nn.Module.train, reason=ON_FEED
-    ),
+    "dropout left on": Fault("digits", export_again, dropout_on, ON_FEED),
+    "dropout left on in a script": Fault("digits", script_again, dropout_on, ON_FEED),
+    "a whole script in training mode": Fault("digits", script_again, nn.Module.train, ON_FEED),
     "two outputs swapped": Fault(
-        model="nested",
-        how=export_again,
-        change=answering(boxes_swapped),
-        reason="looks like eager's output 'boxes.",
+        "nested", export_again, answering(boxes_swapped), "looks like eager's output 'boxes."
     ),
     "two names swapped": Fault(
-        model="nested",
-        how=edit_record,
-        change=output_names("scores", "boxes.1", "boxes.0", *OUTPUTS[3:]),
-        reason="outputs are reordered: scores, boxes.1, boxes.0",
+        "nested",
+        edit_record,
+        output_names("scores", "boxes.1", "boxes.0", *OUTPUTS[3:]),
+        "outputs are reordered: scores, boxes.1, boxes.0",
     ),
     "an output through half and back": Fault(
-        model="nested",
-        how=export_again,
-        change=answering(energy_through_half),
-        reason="output 'aux.energy' on feed ",
+        "nested", export_again, answering(energy_through_half), "output 'aux.energy' on feed "
     ),
     "an output in half": Fault(
-        model="digits",
-        how=export_again,
-        change=answering(torch.Tensor.half),
-        reason=r"output 'output' on feed sample \(batch=8\): dtype float16, eager has float32",
+        "digits",
+        export_again,
+        answering(torch.Tensor.half),
+        r"output 'output' on feed sample \(batch=8\): dtype float16, eager has float32",
     ),
     "a batch size in a reshape": Fault(
-        model="digits",
-        how=export_again,
-        change=answering(lambda value: value.reshape(4, 10)),
-        reason=r"feed sample \(batch=8\)",
+        "digits",
+        export_again,
+        answering(lambda value: value.reshape(4, 10)),
+        r"feed sample \(batch=8\)",
     ),
     "a batch size in a slice": Fault(
-        model="digits",
-        how=export_again,
-        change=answering(lambda value: value[:4]),
-        reason=r"shape \[4, 10\], eager has \[8, 10\]",
+        "digits",
+        export_again,
+        answering(lambda value: value[:4]),
+        r"shape \[4, 10\], eager has \[8, 10\]",
     ),
     "an input that nothing reads": Fault(
-        model="nested",
-        how=export_again,
-        change=asked(without_meta),
-        reason="input 'inputs.meta' is ignored",
+        "nested", export_again, asked(without_meta), "input 'inputs.meta' is ignored"
     ),
     "an output missing": Fault(
-        model="nested",
-        how=export_again,
-        change=answering(without_energy),
-        reason="output 'aux.energy' is missing",
+        "nested", export_again, answering(without_energy), "output 'aux.energy' is missing"
     ),
     "an output renamed": Fault(
-        model="nested",
-        how=edit_record,
-        change=output_names(*OUTPUTS[:4], "energy"),
-        reason="output 'aux.energy' is missing; output 'energy' is extra",
+        "nested",
+        edit_record,
+        output_names(*OUTPUTS[:4], "energy"),
+        "output 'aux.energy' is missing; output 'energy' is extra",
     ),
-    "another epsilon in the norms": Fault(
-        model="bert", how=export_again, change=epsilon_of_norms, reason=EITHER
-    ),
-    "a square weight transposed": Fault(
-        model="bert", how=export_again, change=transposed, reason=EITHER
-    ),
+    "another epsilon in the norms": Fault("bert", export_again, epsilon_of_norms, EITHER),
+    "a square weight transposed": Fault("bert", export_again, transposed, EITHER),
     "a weight of a .pt2's first conv off by 1 %": Fault(
-        model="digits",
-        file="model.pt2",
-        how=edit_program,
-        change=scaled("stem_conv.weight"),
-        reason=ON_FEED,
+        "digits", edit_program, scaled("stem_conv.weight"), ON_FEED, "model.pt2"
     ),
     "a weight of a .pt2's last linear off by 1 %": Fault(
-        model="digits",
-        file="model.pt2",
-        how=edit_program,
-        change=scaled("classify.weight"),
-        reason=ON_FEED,
+        "digits", edit_program, scaled("classify.weight"), ON_FEED, "model.pt2"
     ),
     "an output of a .pt2 renamed": Fault(
-        model="digits",
-        file="model.pt2",
-        how=edit_program_record,
-        change=output_names("logits"),
-        reason="output 'output' is missing; output 'logits' is extra",
+        "digits",
+        edit_program_record,
+        output_names("logits"),
+        "output 'output' is missing; output 'logits' is extra",
+        "model.pt2",
     ),
 }
 TWINS = list(dict.fromkeys((f.model, f.file, f.how) for f in FAULTS.values()))
