@@ -165,7 +165,7 @@ def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: EagerRefe
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda _, logits: logits[:1], "has no row a sample"),
+        (lambda _, logits: logits[:1], "1x10"),
         (lambda _, logits: logits[:, :3], "cannot be scored"),
     ],
 )
@@ -434,7 +434,7 @@ def test_a_drop_is_read_in_percent_or_as_a_part(text: str, value: float) -> None
 
 
 @pytest.mark.parametrize("text", ["0.5", "1", "-1%", "nan", "half", "", "%"])
-def test_a_drop_that_is_ambiguous_or_none_is_refused(text: str) -> None:
+def test_an_ambiguous_or_invalid_drop_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="--max-drop"):
         parse_drop(text)
 

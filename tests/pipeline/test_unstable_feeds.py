@@ -107,14 +107,8 @@ def test_feeds_of_usual_values_are_never_left_out(where: str) -> None:
     assert not verdict_of(Normed(), off_on(where)).passed
 
 
-def test_odd_values_count_where_eager_is_stable() -> None:
-    verdict = verdict_of(Normed(norm=False), off_on("zeros"))
-    assert not verdict.passed
-    assert "zeros" in {reason.feed for reason in verdict.reasons}
-
-
 class Shortcut(nn.Module):
-    """An arm for inputs that are all alike, which noise never takes."""
+    """A branch for inputs that are all alike, which noise never takes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.equal(x, x.flip(-1)):
@@ -122,8 +116,9 @@ class Shortcut(nn.Module):
         return torch.cat([x, x * 2], dim=1)
 
 
-def test_a_feed_that_takes_an_arm_of_its_own_counts() -> None:
-    verdict = verdict_of(Shortcut(), off_on("zeros"))
+@pytest.mark.parametrize("module", [Normed(norm=False), Shortcut()])
+def test_odd_values_count_where_eager_is_stable_or_takes_another_branch(module: nn.Module) -> None:
+    verdict = verdict_of(module, off_on("zeros"))
     assert not verdict.passed
     assert "zeros" in {reason.feed for reason in verdict.reasons}
 

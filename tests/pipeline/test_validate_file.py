@@ -88,9 +88,12 @@ def test_a_file_that_modelc_made_has_the_names_that_it_gave(
     assert {one.code for one in verdict.faults} >= {ReasonCode.OUTPUT_NAMES}
 
 
-def test_nothing_is_written_or_moved(alone: Path, gate_source: Source) -> None:
+def test_a_file_of_another_model_fails_and_nothing_is_written(
+    alone: Path, gate_source: Source
+) -> None:
     before = {path: path.read_bytes() for path in alone.iterdir()}
-    assert not validate_file(alone / "model.onnx", gate_source).passed
+    verdict = validate_file(alone / "model.onnx", gate_source)
+    assert (verdict.passed, verdict.exit_code) == (False, 6)
     assert {path: path.read_bytes() for path in alone.iterdir()} == before
 
 
@@ -100,21 +103,10 @@ def test_a_damaged_file_is_an_error_of_the_runtime(alone: Path, gate_source: Sou
         validate_file(alone / "model.onnx", gate_source)
 
 
-def test_a_file_of_another_model_fails(alone: Path, gate_source: Source) -> None:
-    verdict = validate_file(alone / "model.onnx", gate_source)
-    assert not verdict.passed
-    assert verdict.exit_code == 6
-
-
-def test_a_file_is_never_compared_with_itself(alone: Path) -> None:
-    source = Source(checkpoint=alone / "model.torchscript.pt", trust=True)
-    with pytest.raises(UsageError, check=has_code(ErrorCode.SAME_FILE)):
-        validate_file(alone / "model.torchscript.pt", source)
-
-
-def test_a_copy_of_a_file_is_never_compared_with_it(alone: Path) -> None:
+@pytest.mark.parametrize("checkpoint", ["model.torchscript.pt", "copy.pt"])
+def test_a_file_is_never_compared_with_itself(alone: Path, checkpoint: str) -> None:
     shutil.copy(alone / "model.torchscript.pt", alone / "copy.pt")
-    source = Source(checkpoint=alone / "copy.pt", trust=True)
+    source = Source(checkpoint=alone / checkpoint, trust=True)
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAME_FILE)):
         validate_file(alone / "model.torchscript.pt", source)
 
