@@ -45,11 +45,8 @@ class BranchCoverage:
     @property
     def records(self) -> tuple[BranchRecord, ...]:
         """The records for the manifest."""
-        return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
-
-    @property
-    def _records(self) -> tuple[BranchRecord, ...]:
-        return tuple(one.record for one in self.watched.found)
+        found = (one.record for one in self.watched.found)
+        return tuple(replace(record, accepted=self.accepts(record)) for record in found)
 
     def accepts(self, record: BranchRecord) -> bool:
         """Return whether the user accepts the branch, by its line and the end of its path."""
@@ -60,8 +57,9 @@ class BranchCoverage:
         """Map places in the manifest to their current lines; keep places that are gone."""
         if frozen is None:
             return None
+        records = [one.record for one in self.watched.found]
         now = (
-            [one.place for one in self._records if self._means(place, one, then=True)] or [place]
+            [one.place for one in records if self.is_place_of(place, one)] or [place]
             for place in frozen
         )
         return tuple(dict.fromkeys(place for places in now for place in places))
@@ -73,7 +71,8 @@ class BranchCoverage:
         wherever it is now, and not to another branch that moved to its line.
         """
         old = [one for one in self.then if _matches_place(place, one.place)]
-        if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
+        found = (one.record.place for one in self.watched.found)
+        if old and (then or not any(_matches_place(place, one) for one in found)):
             return any(
                 (one.kind, one.condition) == (record.kind, record.condition)
                 and Path(one.file).name == Path(record.file).name

@@ -1,6 +1,6 @@
-"""The one way to reopen a recorded folder and to judge an artifact of it again.
+"""Reopen a recorded folder, and request verdicts on its artifacts again.
 
-Used to validate a folder or a file of it, to finish pending steps, and to look for a wrong layer.
+Used to validate a folder or a file of it, to finish pending steps, and to find a wrong layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .worst_feed import add_found_feed, get_worst_feed
 class RecordedRun:
     """An earlier run as its manifest records it, before its checkpoint is read.
 
-    `judging` has the recorded feeds, seed and accepted branches where none are asked for now.
+    `judging` has the recorded feeds, seed and accepted branches if none are given.
     """
 
     manifest: Manifest
@@ -46,7 +46,7 @@ class RecordedRun:
         """Read the checkpoint, and check that it and the samples are the recorded ones.
 
         Args:
-            progress: where progress is reported.
+            progress: the progress reporter.
             judged: the file that is to be compared with the checkpoint.
 
         Raises:
@@ -66,10 +66,8 @@ class RecordedRun:
         wanted: Callable[[NamedFeed], bool] | None = None,
     ) -> EagerReference:
         """Load the model and run it on the recorded feeds, or on those that are `wanted`."""
-        signature = self.manifest.signature
-        return open_reference(
-            self.source, checkpoint, self.judging, progress, signature, wanted=wanted
-        )
+        judging, signature = self.judging, self.manifest.signature
+        return open_reference(self.source, checkpoint, judging, progress, signature, wanted=wanted)
 
     def refer_samples(
         self, artifact: Artifact, eager: EagerReference, progress: Progress
@@ -81,10 +79,10 @@ class RecordedRun:
 def find_recorded_run(
     manifest: Manifest, folder: Path, moved: Moved | None, judging: Judging | None
 ) -> RecordedRun:
-    """Return the run that the manifest of `folder` records, with its files where they are now.
+    """Return the run that the manifest of `folder` records, with its files at their current places.
 
     Raises:
-        CheckpointError: the checkpoint is not where it was.
+        CheckpointError: the checkpoint is not at its recorded place.
         ConsentError: a pickle must be allowed again.
     """
     judging = apply_recorded_judging(judging or Judging(), manifest)
@@ -104,8 +102,8 @@ def check_not_itself(judged: Path, checkpoint: Checkpoint, source: Source) -> No
     """
     if checkpoint.digest == sha256_of(judged):
         raise UsageError(
-            f"{judged} and {source.checkpoint} are the same file: it would be compared with itself",
-            hint="give the checkpoint it was made from with --against",
+            f"{judged} and {source.checkpoint} are the same file",
+            hint="give the checkpoint that it was built from with --against",
             code=ErrorCode.SAME_FILE,
         )
 
@@ -136,7 +134,7 @@ class RecordedRequests:
         )
 
     def make(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
-        """Return the request to judge the candidate by all that is on the artifact's record.
+        """Return the request to judge the candidate by the artifact's record.
 
         Its feeds are those of its domain, its extra sizes, the worst feed that a search found,
         and its held-out samples. Its branches and its accuracy gate are the recorded ones.
