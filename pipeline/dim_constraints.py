@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -55,6 +55,10 @@ class EagerTrials:
             self.left -= 1
             self._known[key] = self.takes(self._drawer.feed("relation", dict(sizes)).arrays)
         return self._known[key]
+
+    def runs_along(self, sizes: Sizes, name: str) -> Callable[[int], bool]:
+        """Return `runs` as a function of the size of one dim."""
+        return lambda size: self.runs({**sizes, name: size})
 
     def _fits(self, sizes: Sizes) -> bool:
         """Return whether the sizes are valid and the feed is not much larger than the largest."""
@@ -218,19 +222,16 @@ def _fit_line(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     for first, second in (*pairs, *((other, one) for one, other in pairs)):
         for times, plus in _LINES:
             relation = Relation(base=first, times=times, plus=plus)
-            places = ({**sizes, first: size} for size in _two_sizes(dims[first]))
+            base = dims[first]
+            places = ({**sizes, first: size} for size in _two_sizes(base))
+            ends = (base.low, base.opt, base.high) if base.bounded else UNBOUNDED
             if all(_holds_relation(trials, at, second, relation) for at in places) and all(
                 trials.runs({**sizes, first: size, second: relation.size(size)})
-                for size in _typical_sizes(dims[first])
+                for size in ends
                 if relation.size(size) >= 1
             ):
                 return relation_fit(trials.signature, second, relation)
     return None
-
-
-def _typical_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return the lowest, opt and highest size of a dim, or `UNBOUNDED` for a dim without bounds."""
-    return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
 
 
 def _two_sizes(dim: Dim) -> tuple[int, int]:
@@ -300,7 +301,7 @@ def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
 def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Find a dim that eager accepts only in a smaller range."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _runs_at(trials, sizes, name)
+        runs = trials.runs_along(sizes, name)
         spread = (
             dim.low + (dim.high - dim.low) * part // _RANGE_PARTS
             for part in range(_RANGE_PARTS + 1)
@@ -312,21 +313,17 @@ def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
         low, high = (
             end if runs(end) else bisect_boundary(runs, start, end) for end in (dim.low, dim.high)
         )
-        if low < high and all(map(runs, _sizes_within(low, high))):
+        middle = (low + high) // 2  # an odd and an even size, and two at each end
+        checked = {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
+        if low < high and all(map(runs, checked)):
             return range_fit(trials.signature, dim, low, high)
     return None
-
-
-def _sizes_within(low: int, high: int) -> Iterable[int]:
-    """Return sizes to check a range: two at each end, and an odd and an even one in the middle."""
-    middle = (low + high) // 2
-    return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
 
 
 def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Find a dim with a single accepted size: its opt, or any size of a short range."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _runs_at(trials, sizes, name)
+        runs = trials.runs_along(sizes, name)
         short = dim.bounded and dim.high - dim.low < _SHORT_RANGE
         if not short and not runs(dim.opt):
             continue
@@ -355,7 +352,3 @@ def _single_size_fit(signature: Signature, dim: Dim, size: int) -> DimFit | None
     if name not in signature.dynamic_dims:
         return None
     return replace(found, write=f"write {size} for {name} wherever it stands")
-
-
-def _runs_at(trials: EagerTrials, sizes: Sizes, name: str) -> Callable[[int], bool]:
-    return lambda size: trials.runs({**sizes, name: size})

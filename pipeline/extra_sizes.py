@@ -131,7 +131,9 @@ def _size_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
 
 def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
     """Yield feeds of consecutive integers, alternately different and equal between inputs."""
-    sizes = _largest_cheap_sizes(drawer)
+    sizes = drawer.signature.high_sizes
+    if math.prod(sizes.values()) > _MAX_VALUES:
+        sizes = drawer.signature.opt_sizes
     specs = [spec for spec in drawer.signature.inputs if _has_values(spec)]
     if not specs:
         return
@@ -147,12 +149,6 @@ def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
             found = _consecutive_values(shared if alike else ends, number, shape, step)
             arrays[name] = found.astype(kind)
         yield replace(base, name=f"{SWEEP_PREFIX}:values-{number + 1}", arrays=arrays)
-
-
-def _largest_cheap_sizes(drawer: FeedDrawer) -> dict[str, int]:
-    """Return the highest sizes if the feed stays small, else opt."""
-    high = drawer.signature.high_sizes
-    return high if math.prod(high.values()) <= _MAX_VALUES else drawer.signature.opt_sizes
 
 
 def _consecutive_values(

@@ -51,8 +51,9 @@ def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence
         settled = _settle_feeds(evidence, failed, eager, last=last)
         if settled is not None:
             right = failed - find_failed_feeds(settled.verdict)
-            evidence = _take_settled(evidence, settled, right)
-            failed -= right
+            pairs = zip(evidence.references, settled.references, strict=True)
+            references = tuple(new if old.feed.name in right else old for old, new in pairs)
+            evidence, failed = replace(evidence, references=references), failed - right
     both = zip(judged.evidence.references, evidence.references, strict=True)
     chosen = [new for old, new in both if new is not old]
     if not chosen or not _is_shown_elsewhere(evidence, eager):
@@ -129,13 +130,6 @@ def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
             if np.linalg.norm(error) > _ROUGH_TOLERANCE * np.linalg.norm(truth):
                 return True
     return False
-
-
-def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str]) -> Evidence:
-    """Replace the references of these feeds only with the settled ones."""
-    both = zip(evidence.references, settled.references, strict=True)
-    found = tuple(new if old.feed.name in feeds else old for old, new in both)
-    return replace(evidence, references=found)
 
 
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:

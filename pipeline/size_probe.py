@@ -198,17 +198,20 @@ def choose_mask_sense(
     sizes = _runnable_sizes(eager, signature, seed, samples)
     counts = range(len(masks) + 1)
     subsets = itertools.chain.from_iterable(itertools.combinations(masks, n) for n in counts)
-    tried = (_set_hides(signature, hiding) for hiding in subsets)
+    tried = (
+        replace(
+            signature,
+            inputs=tuple(
+                replace(spec, hides=spec.hides or spec.name in hiding) for spec in signature.inputs
+            ),
+        )
+        for hiding in subsets
+    )
     found = next(
         (one for one in tried if _accepts_open_masks(eager, one, sizes, seed, samples)), signature
     )
     before.restore()  # discard state that forward kept from these feeds
     return found
-
-
-def _set_hides(signature: Signature, names: Sequence[str]) -> Signature:
-    specs = (replace(spec, hides=True) if spec.name in names else spec for spec in signature.inputs)
-    return replace(signature, inputs=tuple(specs))
 
 
 def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:

@@ -268,8 +268,12 @@ class _RangeSearch:
         feed[self._spec.name] = np.full_like(feed[self._spec.name], value)
         key = tuple(sizes.values())
         usual = self._usually.get(key)
+        allowed = usual and Work(
+            operators=_FACTOR * usual[0].operators + _SLACK.operators,
+            elements=_FACTOR * usual[0].elements + _SLACK.elements,
+        )
         try:
-            outputs, work = self._eager.run_metered(feed, usual and _allowed_work(usual[0]))
+            outputs, work = self._eager.run_metered(feed, allowed)
         except MoreWorkError:
             return _RunOutcome.OVERWORKED
         except CheckpointError:
@@ -278,13 +282,6 @@ class _RangeSearch:
             self._usually[key] = work, frozenset(nonfinite_outputs(outputs))
             return _RunOutcome.TAKEN
         return _RunOutcome.REJECTED if nonfinite_outputs(outputs) - usual[1] else _RunOutcome.TAKEN
-
-
-def _allowed_work(usual: Work) -> Work:
-    return Work(
-        operators=_FACTOR * usual.operators + _SLACK.operators,
-        elements=_FACTOR * usual.elements + _SLACK.elements,
-    )
 
 
 def _keep_runnable(
