@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,19 +41,15 @@ class Count(Net):
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.chdir(tmp_path)
-    before, name = list(sys.path), f"nets_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(NETS)
+def source(tmp_path: Path, write_module: Callable[[str], str]) -> Source:
     weights = {f"line.{k}": v for k, v in torch.nn.Linear(4, 2).state_dict().items()}
     torch.save(weights, tmp_path / "net.pt")
-    yield Source(
+    return Source(
         checkpoint=tmp_path / "net.pt",
-        model=f"{name}:Net",
+        model=f"{write_module(NETS)}:Net",
         inputs=("x:float32[batch=1..4,4]",),
         drop_outputs=("more.kinds",),
     )
-    sys.path[:] = before
 
 
 def test_what_is_left_is_named_and_judged_again(order: Orders, source: Source) -> None:

@@ -67,17 +67,6 @@ def test_validate_judges_there_again(
     assert f"batch={BATCH}" in wrong.verdicts[0].reason
 
 
-def test_what_is_right_there_passes_and_the_feeds_are_named(made: Callable[..., Manifest]) -> None:
-    (verdict,) = made({"batch": 78}, {"batch": BATCH}).verdicts
-    assert verdict.passed
-    assert {"size-1", "size-2"} <= set(verdict.feeds)
-
-
-def test_a_size_that_feeds_have_anyway_is_not_drawn_again(made: Callable[..., Manifest]) -> None:
-    (verdict,) = made({"batch": 1}, {"batch": 200}).verdicts
-    assert not {name for name in verdict.feeds if name.startswith("size-")}
-
-
 def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
     def reject(feed: Feed, *, extreme: bool) -> Outputs:
         assert extreme
@@ -91,3 +80,14 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
     )
     with pytest.raises(ConversionError, match=f"batch of {BATCH}$"):
         add_size_feeds(cast("EagerReference", subject), [{"batch": BATCH}])
+
+
+@pytest.mark.parametrize(
+    ("batches", "added"), [((78, BATCH), {"size-1", "size-2"}), ((1, 200), set())]
+)
+def test_sizes_that_no_feed_has_get_one(
+    made: Callable[..., Manifest], batches: tuple[int, ...], added: set[str]
+) -> None:
+    (verdict,) = made(*({"batch": one} for one in batches)).verdicts
+    assert verdict.passed
+    assert {name for name in verdict.feeds if name.startswith("size-")} == added

@@ -46,13 +46,11 @@ class Places(Net):
 
 
 @pytest.fixture
-def spoilt(order: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Order]:
+def spoilt(order: Orders, tmp_path: Path, write_module: Callable[[str], str]) -> Orders:
     """`spoilt("Net", "enc.weight")`: an order for that net with a NaN in that weight."""
-    monkeypatch.chdir(tmp_path)
-    module = f"finite_{tmp_path.name}"
+    module = write_module(NETS)
 
     def make(name: str, *weights: str) -> Order:
-        (tmp_path / f"{module}.py").write_text(NETS)
         space: dict[str, type[nn.Module]] = {}
         exec(NETS, space)
         torch.manual_seed(0)

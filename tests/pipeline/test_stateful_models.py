@@ -98,10 +98,6 @@ def test_what_runs_before_decide_is_refused(module: nn.Module, names: str) -> No
         remembered(module)
 
 
-def test_counters_and_caches_are_no_matter() -> None:
-    remembered(Noting())
-
-
 def test_the_state_is_as_the_runs_left_it() -> None:
     module = Noting()
     remembered(module)
