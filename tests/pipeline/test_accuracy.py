@@ -127,7 +127,7 @@ def test_an_artifact_with_permuted_classes_is_seen(opened: Any, subject: EagerRe
     assert (found.disagreements, len(found.disagreeing)) == (450, 100)
 
 
-def test_a_class_that_is_never_answered_fails_half_a_point(
+def test_a_class_that_is_never_predicted_exceeds_a_gate_of_half_a_point(
     opened: Any, subject: EagerReference
 ) -> None:
     found = measure_accuracy(Changed(subject, no_eights), opened(measuring(max_drop=0.005)))
@@ -154,7 +154,7 @@ def test_a_drop_of_just_the_limit_is_within_it(opened: Any, subject: EagerRefere
     assert measure_accuracy(Changed(subject, thrice), labelled, max_drop=drop).passed
 
 
-def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: EagerReference) -> None:
+def test_nan_where_eager_has_none_is_an_error(opened: Any, subject: EagerReference) -> None:
     def one_nan(feed: Feed, logits: Any) -> Any:
         return np.where(feed["x"].sum(axis=(1, 2, 3))[:, None] > 24, np.nan, logits)
 
@@ -169,7 +169,7 @@ def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: EagerRefe
         (lambda _, logits: logits[:, :3], "cannot be scored"),
     ],
 )
-def test_outputs_of_another_form_are_no_accuracy(
+def test_outputs_of_another_shape_are_an_error(
     opened: Any, subject: EagerReference, change: Callable[[Feed, Any], Any], words: str
 ) -> None:
     with pytest.raises(RunnerError, match=words):
@@ -190,7 +190,7 @@ def test_labels_in_another_order_are_warned_of(opened: Any, tmp_path: Path) -> N
     assert "10.00%" in notes[0].text  # chance
 
 
-def test_data_that_changes_meanwhile_is_refused(
+def test_data_that_changes_during_a_run_is_rejected(
     opened: Any, subject: EagerReference, tmp_path: Path
 ) -> None:
     held = np.load(HELD_OUT)
@@ -219,7 +219,7 @@ def labels_file(folder: Path, labels: Any) -> Path:
         ([3, 4], {"label": "z"}, "has no label 'z'"),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_anything_is_made(
+def test_unusable_labels_or_metrics_are_an_error_before_conversion(
     opened: Any, tmp_path: Path, labels: Any, parts: dict[str, Any], words: str
 ) -> None:
     path = labels_file(tmp_path, labels)
@@ -239,7 +239,7 @@ def test_classes_and_outputs_must_be_as_many(opened: Any, tmp_path: Path) -> Non
         opened(measuring(tmp_path))
 
 
-def test_mse_gates_by_what_eager_loses_itself(
+def test_the_gate_of_mse_is_relative_to_eagers_own_loss(
     opened: Any, subject: EagerReference, tmp_path: Path
 ) -> None:
     held = np.load(HELD_OUT)
@@ -267,7 +267,7 @@ def made(
     return run(order, targets=(fake(answer=answer),))
 
 
-def test_a_drop_beyond_the_gate_refuses_the_artifact(
+def test_a_drop_beyond_the_gate_rejects_the_artifact(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     runner = Changed(subject, no_eights)
@@ -293,7 +293,7 @@ def test_without_a_gate_a_drop_is_recorded_and_noted(
     assert read_manifest(tmp_path / "out") == manifest
 
 
-def test_too_few_samples_are_said_to_prove_little(
+def test_a_note_says_that_few_samples_are_weak_evidence(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     asked = labels_file(tmp_path, np.load(HELD_OUT)["y"][:40])
@@ -303,7 +303,7 @@ def test_too_few_samples_are_said_to_prove_little(
     assert any(note.startswith("40 ") for note in manifest.verdicts[0].notes)
 
 
-def test_what_raises_on_labelled_data_is_an_error_and_no_pass(
+def test_an_artifact_that_raises_on_labelled_data_is_an_error(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     rows = 0
@@ -372,9 +372,7 @@ def test_nan_is_the_artifacts_fault_though_the_users_metric_raises(
     assert "NaN or Inf on" in manifest.verdicts[0].reason
 
 
-def test_a_relative_drop_from_nothing_is_told_before_anything_is_made(
-    opened: Any, own: str
-) -> None:
+def test_a_relative_drop_from_zero_is_an_error_before_conversion(opened: Any, own: str) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.METRIC_UNDEFINED)):
         opened(measuring(metric=f"{own}:nothing"))
 
@@ -439,7 +437,7 @@ def test_an_ambiguous_or_invalid_drop_is_rejected(text: str) -> None:
         parse_drop(text)
 
 
-def test_all_artifacts_of_a_run_share_what_eager_answered(
+def test_eager_runs_once_on_labelled_data_for_all_artifacts(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     told: list[Event] = []
@@ -477,7 +475,7 @@ def test_a_file_that_was_changed_is_not_run_on_labelled_data(
     assert any("labelled data" in note for note in failed.verdicts[0].notes)
 
 
-def test_other_tolerances_do_not_forgive_a_drop(
+def test_other_tolerances_do_not_accept_a_drop(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -488,7 +486,7 @@ def test_other_tolerances_do_not_forgive_a_drop(
     assert again.artifacts[0].rejected
 
 
-def test_an_engine_is_measured_where_it_is_finished(
+def test_an_engine_is_measured_on_the_host_that_builds_it(
     gate_source: Source, fake: Fakes, tmp_path: Path
 ) -> None:
     told: list[Event] = []
@@ -514,7 +512,7 @@ def test_an_engine_is_measured_where_it_is_finished(
     assert (found["engine"].eager, found["engine"].samples) == (1.0, 12)
 
 
-def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
+def test_padding_of_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
     source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
     stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     fixed = open_reference(source, read_checkpoint(source, stage), Judging(), stage)
@@ -527,7 +525,7 @@ def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_pa
     assert (found.samples, found.eager, found.artifact) == (450, 447 / 450, 447 / 450)
 
 
-def test_a_refused_file_is_refused_by_itself_as_well(
+def test_a_recorded_drop_rejects_an_unchanged_file(
     digits_source: Source, subject: EagerReference, fake: Fakes, tmp_path: Path
 ) -> None:
     """Its values are right within what was asked; the recorded drop is of this very file."""

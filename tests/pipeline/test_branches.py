@@ -281,13 +281,13 @@ def test_a_patch_that_leaves_the_branch_is_judged_as_the_model(net: OrderOf) -> 
 
 
 @pytest.mark.needs("onnx")
-def test_a_child_of_a_refused_trace_is_not_made(net: OrderOf) -> None:
+def test_a_child_of_a_rejected_trace_is_not_built(net: OrderOf) -> None:
     found = run(net("Gate", "onnx", "onnx:fp16", capture=Capture.TRACE))
     assert [a.name for a in found.artifacts] == ["rejected/onnx"]
     assert [failure.step for failure in found.failures] == ["onnx-fp16"]
 
 
-def test_a_script_keeps_the_branch_and_says_which_arm_no_feed_took(net: OrderOf) -> None:
+def test_a_script_keeps_the_branch_and_notes_the_uncovered_outcome(net: OrderOf) -> None:
     found = run(net("Gate", "torchscript"))
     (artifact,) = found.artifacts
     assert found.passed
@@ -312,18 +312,18 @@ def test_an_accepted_branch_passes_with_a_note_and_is_recorded(
     assert found.artifacts[0].frozen == (the_branch(found).place,)
 
 
-def test_a_name_that_accepts_nothing_is_refused_with_those_there_are(net: OrderOf) -> None:
+def test_accepting_an_unknown_branch_names_the_known_ones(net: OrderOf) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
         run(net("Gate", "torchscript", accept="net.py:1"))
     assert f".py:{LINE}" in caught.value.hint
 
 
-def test_what_is_no_place_is_no_branch() -> None:
+def test_a_branch_to_accept_must_be_a_place() -> None:
     with pytest.raises(UsageError, match="not FILE:LINE"):
         Judging(accept=("gate.py",))
 
 
-def test_what_torch_itself_decides_is_noted_again_when_judged_again(net: OrderOf) -> None:
+def test_branches_in_torch_itself_are_noted_again_by_validate(net: OrderOf) -> None:
     order = net("Masked", "torchscript", capture=Capture.TRACE)
     (first,) = run(order).verdicts
     (again,) = validate_folder(order.out).verdicts
@@ -343,7 +343,7 @@ def test_sizes_make_no_trace_fail(net: OrderOf) -> None:
     assert found.warned  # the tracer warned of them
 
 
-def test_a_branch_in_a_scripted_part_is_kept_though_no_feed_takes_its_other_arm(
+def test_an_uncovered_branch_in_a_scripted_part_is_kept(
     net: OrderOf,
 ) -> None:
     found = run(net("Parts", "torchscript", capture=Capture.MIXED))
@@ -352,7 +352,7 @@ def test_a_branch_in_a_scripted_part_is_kept_though_no_feed_takes_its_other_arm(
     assert the_branch(found).untaken == ("true",)
 
 
-def test_strict_export_does_not_pass_with_a_branch_that_nobody_could_watch(net: OrderOf) -> None:
+def test_strict_export_fails_with_a_branch_that_cannot_be_observed(net: OrderOf) -> None:
     found = run(net("Compiled", "pt2"))
     assert found.exit_code == 1
     assert [(a.capture, a.outcome) for a in found.artifacts[0].attempts] == [
@@ -407,7 +407,7 @@ def test_an_older_record_without_frozen_places(
     assert validate_folder(tmp_path / "out").passed is passes
 
 
-def test_other_tolerances_do_not_forgive_a_frozen_branch(net: OrderOf, tmp_path: Path) -> None:
+def test_other_tolerances_do_not_accept_a_frozen_branch(net: OrderOf, tmp_path: Path) -> None:
     run(net("Gate", "torchscript", capture=Capture.TRACE))
     done = rejudge_folder(tmp_path / "out", Judging(min_sqnr=0.0, rtol=1e9))
     assert done.exit_code == 1
@@ -451,16 +451,14 @@ def test_validated_from_another_folder_it_is_the_same_branch(
     assert validate_folder(tmp_path / "out").passed
 
 
-def test_other_feeds_do_not_make_the_captured_way_another(net: OrderOf, tmp_path: Path) -> None:
+def test_with_another_seed_the_frozen_branch_stays_uncovered(net: OrderOf, tmp_path: Path) -> None:
     run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
     forget(tmp_path / "out")
     assert not validate_folder(tmp_path / "out", judging=Judging(seed=7)).passed
 
 
 @pytest.mark.needs("onnx")
-def test_a_build_from_an_accepted_trace_is_accepted_and_knows_what_is_frozen(
-    net: OrderOf, tmp_path: Path
-) -> None:
+def test_a_build_from_an_accepted_trace_has_its_frozen_places(net: OrderOf, tmp_path: Path) -> None:
     order = net("Gate", "onnx", capture=Capture.TRACE, accept=f"net.py:{LINE}")
     run(order)
     parent = tmp_path / "out" / "model.onnx"
@@ -475,7 +473,7 @@ def test_a_build_from_an_accepted_trace_is_accepted_and_knows_what_is_frozen(
     assert validate_folder(tmp_path / "half", moved=Moved()).passed
 
 
-def test_a_frozen_branch_of_which_feeds_take_both_arms_fails_by_its_values(
+def test_a_frozen_branch_with_both_outcomes_covered_fails_by_value(
     net: OrderOf,
 ) -> None:
     order = net("Gate", "torchscript", capture=Capture.TRACE)

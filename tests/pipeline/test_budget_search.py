@@ -47,7 +47,7 @@ def test_a_layer_that_loses_an_output_comes_first() -> None:
     assert rank_by_noise([(1e-2,), (MAX_NOISE,), (1e-3,)]).order[0] == 1
 
 
-def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
+def test_the_remaining_noise_is_predicted_by_a_sum() -> None:
     ranking = rank_by_noise([(1e-3,), (1e-2,), (1e-4,)])
     assert ranking.predict(()) == pytest.approx(-10 * math.log10(1.11e-2))
     assert ranking.predict((1,)) == pytest.approx(-10 * math.log10(1.1e-3))
@@ -115,7 +115,7 @@ def test_the_last_layer_is_never_returned() -> None:
     assert max(map(len, bed.judged)) == 2
 
 
-def test_a_model_of_one_layer_has_nothing_to_return() -> None:
+def test_a_model_of_one_layer_is_not_searched() -> None:
     bed = Bed([1e-2], target=60.0)
     assert bed.find() == LayerChoice(kept=None, ended=False)
     assert bed.judged == []
@@ -166,7 +166,7 @@ def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
     return len(measured), rank_by_noise(found)
 
 
-def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
+def test_only_loud_blocks_of_many_layers_are_split() -> None:
     runs, ranking = runs_for({17, 444}, 512)
     assert set(ranking.order[:2]) == {17, 444}
     assert runs <= 1 + 16 + 2 * 2 * 5
@@ -185,7 +185,7 @@ def ranked_by(most: int, noise: Callable[[int], float], count: int = 512) -> Ran
     return rank_by_noise(found)
 
 
-def test_with_few_measurements_the_loudest_block_is_taken_apart_first() -> None:
+def test_with_few_measurements_the_loudest_block_is_split_first() -> None:
     ranking = ranked_by(1 + 16 + 10, lambda layer: 1e-2 if layer == 444 else 1e-4)
     assert ranking.order[0] == 444
 

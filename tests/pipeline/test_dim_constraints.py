@@ -149,7 +149,7 @@ def test_the_hint_states_the_sizes_that_eager_accepts(
     assert hint.removeprefix("write ").startswith(write)
 
 
-def test_values_that_are_the_cause_are_told_from_sizes() -> None:
+def test_values_are_distinguished_from_sizes_as_the_cause() -> None:
     inputs = "x:float32[b=1..4,s=1..9]", "n:int64[b]{1..9}"
     error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
     assert not isinstance(error, RejectedSizesError)
@@ -197,7 +197,7 @@ def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
     assert isinstance(error, RejectedSizesError)
 
 
-def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
+def test_an_error_at_all_sizes_keeps_its_hint() -> None:
     error = rejected(Never(), "x:float32[b=1..4,t=1..30]", b=2, t=3)
     assert not isinstance(error, RejectedSizesError)
     assert "--input NAME:DTYPE[DIM,...]" in error.hint
@@ -236,7 +236,7 @@ def opened(tmp_path: Path) -> Opened:
     return make
 
 
-def test_a_static_dim_is_fixed_before_anything_runs_and_said(opened: Opened) -> None:
+def test_a_static_dim_is_fixed_before_eager_runs_and_noted(opened: Opened) -> None:
     subject, notes = opened("batch")
     assert str(subject.signature.inputs[0]) == "x:float32[2,16]"
     assert {one.feed.arrays["x"].shape for one in subject.references} == {(2, 16)}

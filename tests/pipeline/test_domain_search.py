@@ -210,13 +210,13 @@ def test_no_feed_is_larger_than_the_cap() -> None:
     assert found.free_dims["batch"].high >= 2
 
 
-def test_the_module_is_left_as_it_was() -> None:
+def test_the_search_restores_the_module() -> None:
     module = Grown()
     choose_dims(*open_module(module, "x:float32[batch,seq]"))
     assert len(module.cache) == 4
 
 
-def test_a_model_that_runs_nowhere_is_left_to_its_own_error() -> None:
+def test_a_model_that_runs_at_no_size_keeps_its_signature() -> None:
     class Never(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError(f"not today, {x.shape}")
@@ -234,7 +234,7 @@ class Rows(nn.Module):
         return x.view(-1, 8).sum() + y.view(-1, 16).sum()
 
 
-def test_what_follows_from_a_chosen_dim_is_printed_as_it_is_read() -> None:
+def test_a_dim_that_follows_a_chosen_one_prints_as_valid_input() -> None:
     found = chosen(Rows(), "x:float32[seq]", "y:float32[2*seq]")
     printed = [str(spec) for spec in found.inputs]
     assert printed == ["x:float32[seq=8*(k_seq=1..8..32)]", "y:float32[16*(k_seq=1..8..32)]"]

@@ -92,7 +92,7 @@ def test_the_layers_really_compute_in_int8(int8_digits: Path) -> None:
         )  # of the time, which is noise on a shared machine
 
 
-def test_the_record_says_what_it_was_calibrated_with(int8_digits: Path) -> None:
+def test_the_calibration_set_is_on_record(int8_digits: Path) -> None:
     for artifact in int8_of(int8_digits).values():
         record = artifact.calibration
         assert record is not None
@@ -147,7 +147,9 @@ def test_samples_that_were_changed_are_found(int8_digits: Path, tmp_path: Path) 
     assert "samples.npz" in verdict.reason
 
 
-def test_without_data_it_is_refused_before_anything_is_read(digits_source: Source) -> None:
+def test_int8_without_samples_is_rejected_before_the_checkpoint_is_read(
+    digits_source: Source,
+) -> None:
     nowhere = replace(digits_source, checkpoint=Path("/nowhere"))
     order = order_of(nowhere, Path("/nowhere/out"), calibration=None, quantizer=None)
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_SAMPLES, option="calib")) as caught:

@@ -50,19 +50,19 @@ def shown(found: Array) -> None:
     found[1, 4, 2] += 0.01
 
 
-def test_what_the_mask_shows_is_judged() -> None:
+def test_differences_where_the_mask_shows_reject() -> None:
     verdict = verdict_of(shown)
     assert reason_codes(verdict) == [ReasonCode.OUTPUT_DIFFERS]
     assert "mask-left" in verdict.reason
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
-def test_what_the_mask_hides_is_told(precision: Precision) -> None:
+def test_differences_where_the_mask_hides_are_noted(precision: Precision) -> None:
     verdict = verdict_of(behind, precision=precision)
     assert verdict.passed
     (note,) = verdict.notes
     assert "mask-left, only" in note
 
 
-def test_nothing_is_held_to_what_eager_leaves_undefined() -> None:
+def test_outputs_are_not_judged_where_eager_is_undefined() -> None:
     assert verdict_of(shown, lost=True).passed

@@ -114,7 +114,7 @@ def test_a_row_that_is_hidden_whole_is_so_in_the_sense_of_the_mask() -> None:
     assert empty.hiding == {"mask"}
 
 
-def test_eager_says_it_beside_a_sample_too() -> None:
+def test_eager_shows_it_beside_a_sample_too() -> None:
     pad = np.array([[False] * 5, [False] * 3 + [True] * 2])
     samples = {"x": np.ones((2, 5, 8), np.float32), "mask": pad}
     signature = found(Encoder(fast=False), samples=samples)

@@ -143,7 +143,7 @@ def test_the_capture_with_the_whole_domain_wins(ordered: Callable[..., Order]) -
     assert sizes(manifest, "onnx") == (1, 256)
 
 
-def test_a_size_that_nobody_asked_for_refuses_no_model(ordered: Callable[..., Order]) -> None:
+def test_a_rejected_size_in_a_chosen_range_is_excluded(ordered: Callable[..., Order]) -> None:
     manifest = run(ordered("Picky", "onnx"))
     assert manifest.passed
     assert sizes(manifest, "onnx") == (1, 254)
@@ -178,7 +178,7 @@ def test_narrow_records_the_part_and_its_children_have_it(ordered: Callable[...,
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
-def test_the_part_between_two_sizes_that_are_wrong_is_told_and_taken(
+def test_the_interval_between_two_wrong_sizes_is_hinted_and_used(
     ordered: Callable[..., Order], capture: Capture
 ) -> None:
     inputs = "x:float32[batch=1..4,seq=1..256,4]"
@@ -197,7 +197,7 @@ def test_stated_bounds_are_narrowed_on_request_alone(ordered: Callable[..., Orde
     assert sizes(manifest, "onnx") == (10, 20)
 
 
-def test_a_size_that_became_a_text_is_looked_at(ordered: Callable[..., Order]) -> None:
+def test_a_size_that_is_converted_to_text_is_judged(ordered: Callable[..., Order]) -> None:
     stated = "x:float32[batch=1..2,seq=4..30,4]"
     (verdict,) = run(ordered("Keyed", "onnx", inputs=stated, capture=Capture.EXPORT)).verdicts
     assert not verdict.passed
@@ -220,7 +220,7 @@ def test_a_trace_holds_on_the_side_that_it_was_made_on(
     assert told.endswith(" 4..20")
 
 
-def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
+def test_an_error_by_value_is_not_noted_as_one_of_sizes(
     ordered: Callable[..., Order],
 ) -> None:
     stated = "x:float32[batch=1..3,seq=4..20,4]"
@@ -229,7 +229,7 @@ def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
     assert not [note for note in verdict.notes if "right where" in note]
 
 
-def test_a_copy_that_lost_a_branch_is_judged_where_eager_turns(
+def test_a_copy_that_lost_a_branch_is_judged_at_that_size(
     ordered: Callable[..., Order], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from modelc.capture import training_rewrites

@@ -42,7 +42,7 @@ def test_prints_go_to_the_log(log: Path, capfd: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("descriptor", [1, 2])
-def test_what_native_code_writes_goes_to_the_log(
+def test_output_of_native_code_goes_to_the_log(
     log: Path, capfd: pytest.CaptureFixture[str], descriptor: int
 ) -> None:
     with redirect_output(log):
@@ -51,7 +51,7 @@ def test_what_native_code_writes_goes_to_the_log(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_was_printed_before_and_after_is_not_in_the_log(
+def test_only_the_output_of_the_block_is_in_the_log(
     log: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with streams_of_the_terminal():
@@ -75,7 +75,7 @@ def test_warnings_go_to_the_log_even_where_they_are_errors(log: Path) -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_on(log: Path) -> None:
+def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_is_raised(log: Path) -> None:
     with pytest.raises(ValueError, match="thing-7"), redirect_output(log):
         raise ValueError("thing-7")
     assert "Traceback" in log.read_text()
@@ -115,7 +115,7 @@ def test_no_descriptor_is_left_open(log: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_log_is_gone_on_with(log: Path) -> None:
+def test_a_log_is_appended_to(log: Path) -> None:
     for text in (b"one\n", b"two\n"):
         with redirect_output(log):
             os.write(1, text)

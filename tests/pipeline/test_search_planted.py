@@ -138,7 +138,7 @@ def test_a_fault_is_caught_by_default(fault: str) -> None:
         ("odd lengths", "x:float32[1,seq=2..8..10]", "odd"),
     ],
 )
-def test_the_feed_that_is_for_it_shows_it(fault: str, text: str, feed: str) -> None:
+def test_the_feed_that_is_meant_for_a_fault_reveals_it(fault: str, text: str, feed: str) -> None:
     verdict = judged(FAULTS[fault], text=text)
     assert feed in {output.feed for output in verdict.outputs if not output.passed}
 
@@ -147,7 +147,7 @@ def test_the_feed_that_is_for_it_shows_it(fault: str, text: str, feed: str) -> N
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
-def test_nan_beyond_what_is_declared_is_a_note_on_fewer_bits(precision: str) -> None:
+def test_nan_beyond_the_declared_range_is_a_note_below_fp32(precision: str) -> None:
     verdict = judged(overflowing, precision=precision)
     assert verdict.passed, verdict.reason
     assert any("overflows" in note and "large (batch=2" in note for note in verdict.notes)
@@ -157,7 +157,7 @@ def test_nan_beyond_what_is_declared_is_a_note_on_fewer_bits(precision: str) -> 
     assert "count" in large.reason
 
 
-def test_what_is_only_imprecise_there_is_told_in_db() -> None:
+def test_low_sqnr_beyond_the_declared_range_is_a_note() -> None:
     verdict = judged(FAULTS["large values"], precision="fp16")
     assert verdict.passed
     assert any("dB" in note and "large" in note for note in verdict.notes)
@@ -241,7 +241,7 @@ def test_a_basic_feed_that_eager_rejects_is_an_error(feed: str) -> None:
 
 
 @pytest.mark.parametrize("feed", ["large", "zeros"])
-def test_hard_values_on_which_eager_gives_nan_are_skipped(feed: str) -> None:
+def test_edge_case_values_on_which_eager_gives_nan_are_skipped(feed: str) -> None:
     found = answers(Picky(nan=feed))
     assert feed not in [reference.feed.name for reference in found.references]
     assert f"{feed}: eager gives NaN or Inf in 'y'" in found.note

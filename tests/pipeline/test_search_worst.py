@@ -61,9 +61,7 @@ def test_a_passed_artifact_has_its_worst_feed(order: Orders, tmp_path: Path) -> 
         assert feed.files == ["x"]
 
 
-def test_a_refused_artifact_has_the_feed_that_refuses_it(
-    order: Orders, fake: Fakes, tmp_path: Path
-) -> None:
+def test_a_rejected_artifact_has_its_worst_feed(order: Orders, fake: Fakes, tmp_path: Path) -> None:
     (verdict,) = run(order("fake"), targets=(fake(answer=wrong),)).verdicts
     worst = worst_of(verdict)
     assert worst.file == "worst/rejected/fake.npz"
@@ -71,7 +69,7 @@ def test_a_refused_artifact_has_the_feed_that_refuses_it(
     assert files_in(tmp_path / "out/worst") == {"rejected/fake.npz"}
 
 
-def test_a_feed_that_the_artifact_refuses_is_the_worst(order: Orders, fake: Fakes) -> None:
+def test_a_feed_that_the_artifact_rejects_is_the_worst(order: Orders, fake: Fakes) -> None:
     from modelc.core.errors import RunnerError
 
     def picky(feed: Feed) -> Outputs:
@@ -162,14 +160,14 @@ def found(exported_digits: Path, tmp_path: Path) -> WorstFeed:
     return worst
 
 
-def test_a_file_is_judged_on_what_a_search_found(found: WorstFeed, tmp_path: Path) -> None:
+def test_a_file_is_judged_on_the_feed_that_a_search_found(found: WorstFeed, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert found.feed in validate_file(out / "model.onnx").feeds
     replayed = validate_file(out / "model.onnx", replay=out / found.file)
     assert replayed.feeds == (found.feed,), "it is not judged on it twice"
 
 
-def test_that_a_found_feed_is_gone_is_told(found: WorstFeed, tmp_path: Path) -> None:
+def test_a_missing_found_feed_is_noted(found: WorstFeed, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / found.file).unlink()
     note = f"{found.feed}, which an earlier search found, is not judged on: no {found.file}"
@@ -179,14 +177,14 @@ def test_that_a_found_feed_is_gone_is_told(found: WorstFeed, tmp_path: Path) -> 
     assert note in verdict.notes
 
 
-def test_how_a_search_found_it_stays_on_record(found: WorstFeed) -> None:
+def test_the_record_of_a_search_stays(found: WorstFeed) -> None:
     same = replace(found, searched=0, seconds=0.0, before=None)
     assert keep_search_record(same, found) == found
     other = replace(same, feed="max")
     assert keep_search_record(other, found) == other
 
 
-def test_a_feed_of_ones_own_can_be_judged(exported_digits: Path, tmp_path: Path) -> None:
+def test_a_feed_of_the_user_can_be_replayed(exported_digits: Path, tmp_path: Path) -> None:
     image = np.full((3, 1, 8, 8), 7, np.float32)
     np.savez(tmp_path / "own.npz", x=image)
     verdict = validate_file(exported_digits / "model.onnx", replay=tmp_path / "own.npz")
@@ -196,7 +194,7 @@ def test_a_feed_of_ones_own_can_be_judged(exported_digits: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
-def test_a_file_that_is_no_feed_is_refused(
+def test_a_file_that_is_not_a_feed_is_rejected(
     exported_digits: Path, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "bad.npz").write_bytes(content)
@@ -204,7 +202,7 @@ def test_a_file_that_is_no_feed_is_refused(
         validate_file(exported_digits / "model.onnx", replay=tmp_path / "bad.npz")
 
 
-def test_a_feed_of_another_model_is_refused(exported_digits: Path, tmp_path: Path) -> None:
+def test_a_feed_of_another_model_is_rejected(exported_digits: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", y=np.zeros(3))
     with pytest.raises(UsageError, match="lacks x"):
         validate_file(exported_digits / "model.onnx", replay=tmp_path / "other.npz")

@@ -97,7 +97,7 @@ def test_a_branch_on_size_zero_is_not_frozen(order: Orders, source: Callable[...
     assert not manifest.passed
 
 
-def test_that_eager_rejects_size_zero_is_said_with_the_sizes_that_it_takes(
+def test_the_hint_excludes_size_zero_if_eager_rejects_it(
     order: Orders, source: Callable[..., Source]
 ) -> None:
     with pytest.raises(CheckpointError) as caught:

@@ -93,7 +93,9 @@ def remembered(module: nn.Module) -> None:
         (Peak(), "peak"),
     ],
 )
-def test_what_runs_before_decide_is_refused(module: nn.Module, names: str) -> None:
+def test_a_model_whose_outputs_depend_on_earlier_runs_is_rejected(
+    module: nn.Module, names: str
+) -> None:
     with pytest.raises(CheckpointError, match=f"forward changes {names}$"):
         remembered(module)
 
@@ -134,7 +136,7 @@ class Stamped:
     _version = "0.0.5"
 
 
-def test_a_setting_with_a_version_of_its_own_is_no_tensor() -> None:
+def test_an_object_with_a_version_attribute_is_not_a_tensor() -> None:
     module = Noting()
     module.settings = {"config": Stamped()}  # type: ignore[assignment]  # any attribute
     remembered(module)
@@ -191,7 +193,7 @@ def test_weights_that_a_search_changes_are_put_back(text: str) -> None:
     assert torch.equal(module.table.weight, weight)
 
 
-def test_a_search_that_changes_what_no_module_holds_is_noticed() -> None:
+def test_a_search_notices_changes_of_state_outside_modules() -> None:
     with pytest.raises(CheckpointError, match="no attribute"):
         chosen_for(Largest(), "ids:int64[batch]{0..9}")
 

@@ -106,7 +106,7 @@ def other_choice() -> Choose:
     return the_last if torch.equal(by_torch(zeros).sort()[0], the_first(zeros)) else the_first
 
 
-def test_another_choice_among_equals_passes_and_is_told() -> None:
+def test_another_choice_among_equals_passes_with_a_note() -> None:
     verdict = judged(Mixture(), Mixture(other_choice()).eval())
     assert verdict.passed, verdict.reason
     assert any("topk" in note and "on zeros:" in note for note in verdict.notes)
@@ -142,11 +142,11 @@ def test_a_weight_that_is_off_behind_another_choice_fails() -> None:
     assert not judged(Mixture(), wrong).passed
 
 
-def test_a_threshold_that_is_just_met_is_no_tie() -> None:
+def test_a_threshold_that_is_just_met_is_not_a_tie() -> None:
     right = judged(Stepping(), Stepping(other_choice()).eval())
     assert right.passed, right.reason
     assert not judged(Stepping(), Stepping(other_choice(), meets=True).eval()).passed
 
 
-def test_where_no_feed_shows_the_choice_without_a_tie_nothing_is_excused() -> None:
+def test_without_a_feed_that_shows_the_choice_a_tie_rejects() -> None:
     assert not judged(Mixture(), Mixture(other_choice()).eval(), drawn=False).passed

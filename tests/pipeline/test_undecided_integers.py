@@ -85,7 +85,7 @@ def test_eight_bits_decide_less() -> None:
     assert marks(wrong, Precision.INT8).sum() > marks(wrong, Precision.FP32).sum()
 
 
-def test_nothing_is_asked_where_nothing_differs() -> None:
+def test_equal_integers_are_not_undecided() -> None:
     assert not marks(picked(), Precision.FP32).any()
 
 
@@ -102,7 +102,7 @@ class Strict(nn.Module):
         return self.inner(x)  # type: ignore[no-any-return]  # torch's own
 
 
-def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
+def test_integers_are_decided_if_eager_rejects_perturbed_inputs() -> None:
     found = marked(Strict(), X, lambda output: output + 1)
     assert found is not None
     assert not found.any()

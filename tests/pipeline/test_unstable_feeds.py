@@ -77,7 +77,7 @@ def off_on(where: str) -> Callable[[str, np.ndarray], None]:
     return change
 
 
-def test_a_feed_on_which_eager_is_noise_is_left_out_and_told() -> None:
+def test_a_feed_on_which_eager_is_unstable_is_omitted_with_a_note() -> None:
     verdict = verdict_of(Normed(), off_on("zeros"))
     assert verdict.passed, verdict.reason
     assert "zeros" not in verdict.feeds
@@ -124,7 +124,7 @@ def test_odd_values_count_where_eager_is_stable_or_takes_another_branch(module: 
 
 
 @pytest.mark.parametrize(("flipped", "left_out"), [(4, True), (2, False)])
-def test_values_on_an_edge_say_nothing_where_most_draws_fall_to_the_other_side(
+def test_values_on_a_threshold_are_omitted_if_most_draws_flip_them(
     flipped: int, left_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draws_off(self: Eager, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:  # noqa: ARG001 - its

@@ -42,7 +42,7 @@ def chosen(net: nn.Module, text: str) -> str:
     return describe_unverified_dims(choose_dims(*open_module(net, text)))
 
 
-def test_where_the_search_ended_larger_sizes_are_stated() -> None:
+def test_the_example_states_larger_sizes_where_the_search_ended() -> None:
     line = chosen(Frames(), "wave:float32[batch,samples]")
     assert line.startswith("dims: batch 1..8, samples 201..896 (chosen;")
     assert line.endswith(" --input 'wave:float32[batch,samples=201..8960]')")
@@ -50,7 +50,7 @@ def test_where_the_search_ended_larger_sizes_are_stated() -> None:
     assert wider.free_dims["samples"].high == 8960
 
 
-def test_where_eager_ends_nothing_is_to_be_stated() -> None:
+def test_no_example_is_given_where_eager_rejects_larger_sizes() -> None:
     line = chosen(Positions(), "x:float32[batch,seq]")
     assert line.startswith("dims: batch 1..8, seq 1..100 (chosen;")
     assert "'" not in line
@@ -60,7 +60,7 @@ def test_where_eager_ends_nothing_is_to_be_stated() -> None:
     ("low", "high", "said"),
     [(-(2**20), 2**20, True), (-(2**31) + 1, 2**31 - 1, False), (-(2**40), 2**40, False)],
 )
-def test_integers_that_an_artifact_narrows_are_said(low: int, high: int, said: bool) -> None:
+def test_integers_that_an_artifact_narrows_are_described(low: int, high: int, said: bool) -> None:
     asked = signature_of("seconds:int64[batch=1..8]")
     (spec,) = asked.inputs
     asked = replace(asked, inputs=(replace(spec, values=WIDE),))

@@ -67,7 +67,7 @@ def test_batches_of_a_loader_are_feeds_and_are_fed_again(order: Orders, source: 
     assert not [one for one in told if isinstance(one, Noted) and "other samples" in one.text]
 
 
-def test_a_loader_that_gives_other_samples_later_is_told(
+def test_a_loader_that_gives_other_samples_is_noted(
     order: Orders, source: Source, tmp_path: Path
 ) -> None:
     run(order("torchscript", source=source))
@@ -80,7 +80,7 @@ def test_a_loader_that_gives_other_samples_later_is_told(
     assert any(text.startswith(str(source.samples)) for text in warned)
 
 
-def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:
+def test_a_loader_gives_at_most_as_many_samples_as_feeds(source: Source) -> None:
     loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     for feeds, more in ((None, 3), (6, 3)):
         found = load_user_samples(source, loaded, Judging(feeds=feeds), None)
