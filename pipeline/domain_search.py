@@ -334,7 +334,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
     names = {dim.name for dim in signature.dims_with_names()}
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
 
-    def bounded(dim: Dim) -> Dim:
+    def with_bounds(dim: Dim) -> Dim:
         root = chosen.get(dim.free.name or "") if dim.dynamic else None
         if root is None or dim.relation is None:
             return root or dim
@@ -345,7 +345,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
         replace(
             spec,
             values=spec.values and spec.values.at(fixed),
-            dims=tuple(map(bounded, spec.dims)),
+            dims=tuple(map(with_bounds, spec.dims)),
         )
         for spec in signature.inputs
     )

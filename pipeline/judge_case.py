@@ -110,7 +110,7 @@ def match_outputs(candidate: Candidate, signature: Signature, progress: Progress
             return candidate
         found = target.inspect(candidate.path).outputs
     except ModelcError:
-        return candidate  # running it says what is wrong with it
+        return candidate  # running it reports the error
     theirs = tuple(one.name for one in found)
     if len(theirs) != len(ours) or {*theirs} & {*ours}:
         return candidate

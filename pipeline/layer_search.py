@@ -132,7 +132,7 @@ class Ranking:
         return to_decibel(max(map(math.fsum, zip(*left, strict=True)), default=0.0))
 
     def guess(self, target: float) -> int:
-        """Return the number of layers, at least 1, that is predicted to reach `target` dB."""
+        """Return the number of layers, at least 1, that is predicted to give `target` dB."""
         for count in range(1, len(self.order)):
             if self.predict(self.order[:count]) >= target:
                 return count

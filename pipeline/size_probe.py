@@ -29,7 +29,7 @@ MAX_ELEMENTS = 1 << 21  # limit over all inputs of one feed, raised if the sampl
 _MAX_PROBE_RUNS = 240  # of eager; then no further size is accepted
 _MIN_ROWS = 2  # start size of the batch without a sample
 # Start sizes without a sample: common ones of texts, images and signals. The first that eager
-# accepts is used, so that a domain reaches 256 where the model allows it.
+# accepts is used, so that a domain goes up to 256 where the model allows it.
 START_SIZES = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
 _LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # (times, plus) of sizes that follow another
 

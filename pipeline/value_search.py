@@ -188,7 +188,7 @@ class _RangeSearch:
             high = self._highest(opt, start)
         corners = [self._signature.low_sizes, self._signature.high_sizes]
         if not all(self._ends_at(sizes, high) for sizes in corners):
-            relation = self._followed(opt, high)
+            relation = self._find_followed_dim(opt, high)
             if relation is not None:
                 most = relation.size(self._signature.dynamic_dims[relation.base].high)
                 return ValueRange(low=low, high=most, high_dim=relation, chosen=True)
@@ -215,7 +215,7 @@ class _RangeSearch:
         start = self._start(sizes)
         return high if start is None else self._highest(sizes, start)
 
-    def _followed(self, opt: Mapping[str, int], high: int) -> Relation | None:
+    def _find_followed_dim(self, opt: Mapping[str, int], high: int) -> Relation | None:
         """Find the dim that the largest value follows one to one, tested at its ends."""
         for name, dim in self._signature.dynamic_dims.items():
             free = dim.free

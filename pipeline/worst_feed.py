@@ -126,7 +126,7 @@ class _FeedSearch:
     def run(
         self, judged: JudgedEvidence, seconds: float, advance: Callable[[int, int], None]
     ) -> tuple[JudgedEvidence, _SearchRecord]:
-        """Climb from the worst feeds of a judgment that passed.
+        """Search from the worst feeds of a judgment that passed.
 
         A feed beyond the limits is judged again among all others, whose outputs define the usual
         scale, and eager has to be steady on it; only then does the verdict fail.
