@@ -140,7 +140,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         RunnerError: the runtime cannot open the artifact.
     """
     step, run = work.step, work.run
-    source = _quantize_parent(work, recipe)
+    source = None if recipe.quantizer is None else _quantize_parent(work, recipe)
     with _use_rewritten(work, recipe) as changed:
         product = _convert_step(changed, recipe, source)
     if source is not None:
@@ -248,10 +248,8 @@ class _Product:
         return self.workplace / self.files[0].name
 
 
-def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized | None:
-    """Quantize the parent; return None if the recipe has no quantizer."""
-    if recipe.quantizer is None:
-        return None
+def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized:
+    """Quantize the parent by the recipe's quantizer."""
     task, space = make_quantization(work, recipe), work.run.workspace
     place = space.folder.workplace(f"{work.step.name}-quantized")
     return quantize_parent(task, place, space.cache, space.progress)
@@ -272,7 +270,9 @@ def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _
             advance=lambda done, total: run.workspace.progress.advance(title, done, total),
             metadata={**job.metadata, **_attempt_metadata(work, recipe)},
         )
-        converted = _add_quantizer_record(step.target.convert(job), source)
+        converted = step.target.convert(job)
+        if source is not None:
+            converted = _add_quantizer_record(converted, source)
         made = [*converted.files, *_write_samples(work, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
@@ -295,10 +295,8 @@ def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
+def _add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
     """Merge the quantizer's versions, options and notes into the conversion result."""
-    if source is None:
-        return converted
     return replace(
         converted,
         versions={**source.versions, **converted.versions},

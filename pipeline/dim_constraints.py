@@ -164,18 +164,13 @@ def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) 
         if found is None:
             if not trials.runs(trials.signature.opt_sizes):
                 raise  # the sizes are not the cause
-            hint = _suggest_narrower(trials.signature, error)
+            free = trials.signature.free_dims.values()
+            dims = ", ".join(str(dim) for dim in free if dim.bounded and dim.low < dim.high)
+            hint = f"state sizes that eager accepts: narrow {dims}, or fix one with --static"
+            hint = hint if dims else error.hint
             raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
         message = f"{error.message}: {found.said}"
         raise RejectedSizesError(message, hint=found.write, sizes=sizes) from error
-
-
-def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
-    """Return the hint if no relation of the dims is found."""
-    dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
-    if not dims:
-        return error.hint
-    return f"state sizes that eager accepts: narrow {', '.join(dims)}, or fix one with --static"
 
 
 def _suggest_values(trials: EagerTrials, sizes: Sizes) -> str:

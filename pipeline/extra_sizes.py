@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -47,30 +47,15 @@ _PRIME_STEPS = (1, 7, 11, 13, 17, 19)
 SWEEP_PREFIX = "sweep"  # feed names: sweep:seq=25, sweep:values-3
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepResult:
-    """The result of a sweep.
-
-    Attributes:
-        evidence: the evidence, extended by feeds on which the artifact differs.
-        count: number of feeds in the sweep.
-        differing: number of feeds on which the artifact differs.
-    """
-
-    evidence: Evidence
-    count: int = 0
-    differing: int = 0
-
-
 def run_sweep(
     evidence: Evidence,
     eager: EagerReference,
     runner: Runner,
     origins: frozenset[DiscreteOrigin],
-) -> SweepResult:
-    """Run eager and the artifact on many feeds, and add differing feeds to the evidence.
+) -> tuple[Evidence, int, int]:
+    """Run eager and the artifact on many feeds; count the feeds, and those that differ.
 
-    At most `_MAX_KEPT` feeds are added for each output.
+    At most `_MAX_KEPT` differing feeds are added to the evidence for each output.
 
     Args:
         evidence: evidence on an artifact that passed on all feeds so far.
@@ -82,7 +67,7 @@ def run_sweep(
     costs = flops_exceed(lambda: eager.model.run(largest), _SMALL_FLOPS)
     drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(evidence.references))
     wrong: Counter[str] = Counter()  # differing feeds by output
-    count = apart = 0
+    count = differing = 0
     feeds = itertools.chain(
         _size_sweep_feeds(drawer, _FEW_FEEDS if costs else _MAX_SWEPT_SIZES)
         if DiscreteOrigin.SIZES in origins
@@ -101,12 +86,12 @@ def run_sweep(
             outputs = find_differing_outputs(expected, given, share=_MIN_DIFFERENCE)
         except RunnerError:
             outputs = tuple(expected)
-        apart += bool(outputs)
+        differing += bool(outputs)
         if any(wrong[name] < _MAX_KEPT for name in outputs):
             reference = run_eager(eager, feed)
             evidence = evidence.plus(reference, reply_to(runner, reference))
         wrong.update(outputs)
-    return SweepResult(evidence=evidence, count=count, differing=apart)
+    return evidence, count, differing
 
 
 def find_rounding_origins(evidence: Evidence, eager: EagerReference) -> frozenset[DiscreteOrigin]:

@@ -314,8 +314,14 @@ def _score_batch(
     answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
     """Score a batch of eager's outputs; a fault is attributed to the label and names the sample."""
-    predictions = rows_of(outputs[output], output, batch)
-    _check_classes(predictions, samples, answers)
+    predictions, classes = rows_of(outputs[output], output, batch), samples.classes
+    count = predictions[0].size
+    if classes and isinstance(answers.metric, TopK) and count != len(classes):
+        raise UsageError(
+            f"{samples.source} has {len(classes)} classes, the model's output has {count}",
+            hint=f"name all {count}, one a line, in {samples.source}/classes.txt",
+            code=ErrorCode.LABELS_MISMATCH,
+        )
     try:
         answers.add(predictions, batch.labels)
     except LabelFaultError as error:
@@ -323,20 +329,6 @@ def _score_batch(
         raise UsageError(
             f"labelled data {samples.source}: {name} {error.reason}", hint=error.hint
         ) from error
-
-
-def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
-    """Raise UsageError if a metric of classes has another number of classes than outputs."""
-    classes = samples.classes
-    if not classes or not isinstance(answers.metric, TopK):
-        return
-    outputs = predictions[0].size
-    if outputs != len(classes):
-        raise UsageError(
-            f"{samples.source} has {len(classes)} classes, the model's output has {outputs}",
-            hint=f"name all {outputs}, one a line, in {samples.source}/classes.txt",
-            code=ErrorCode.LABELS_MISMATCH,
-        )
 
 
 def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:

@@ -86,20 +86,16 @@ def _sweep(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ru
     inputs = restrict_inputs(eager.signature.inputs, judged.verdict.restricted_values)
     within = replace(eager, signature=replace(eager.signature, inputs=inputs))
     with case.open() as runner:
-        found = run_sweep(evidence, within, runner, origins)
-    if not found.differing:
+        swept, count, differing = run_sweep(evidence, within, runner, origins)
+    if not differing:
         return Ruling()
-    known = len(evidence.references)
-    fresh = found.evidence.references[known:]
+    fresh = swept.references[len(evidence.references) :]
     if case.tolerance.floor_factor is not None:
         fresh = add_float64(fresh, eager, request.progress)
     references = (*evidence.references, *fresh)
-    replies = mark_undecided_replies(
-        references, found.evidence.replies, case.candidate.precision, eager
-    )
-    swept = replace(found.evidence, references=references, replies=tuple(replies))
-    now = apply_second_looks(swept, eager)
-    text = f"{found.differing} of {found.count} sizes and values that were swept differ"
+    replies = mark_undecided_replies(references, swept.replies, evidence.precision, eager)
+    now = apply_second_looks(replace(swept, references=references, replies=tuple(replies)), eager)
+    text = f"{differing} of {count} sizes and values that were swept differ"
     if now.passed:
         return Ruling(notes=(f"{text}, within ties and noise",))
     return judged.use_judgment(now).plus(Ruling(notes=(text,)))
