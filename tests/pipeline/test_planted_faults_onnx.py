@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +66,7 @@ def renamed(old: str, new: str) -> Change:
 
 
 def in_turn(*changes: Change) -> Change:
-    def change(graph: onnx.GraphProto) -> None:
-        for one in changes:
-            one(graph)
-
-    return change
+    return lambda graph: [change(graph) for change in changes]
 
 
 SWAPPED = in_turn(
@@ -78,16 +75,10 @@ SWAPPED = in_turn(
 
 
 def other_order(graph: onnx.GraphProto) -> None:
-    values = {value.name: value for value in map(_copied, graph.output)}
+    values = {value.name: deepcopy(value) for value in graph.output}
     names = ["boxes.1", "boxes.0", "scores", "aux.embedding", "aux.energy"]
     del graph.output[:]
     graph.output.extend(values[name] for name in names)
-
-
-def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
 
 
 def without_output(graph: onnx.GraphProto) -> None:

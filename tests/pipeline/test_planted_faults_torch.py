@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,50 +23,53 @@ Change: TypeAlias = Callable[[Any], object]  # of a module, a program, a record
 RECORD = "modelc.json"
 
 
-def edit_archive(path: Path, change: Change) -> None:
-    """Load a TorchScript archive, change the module, save both it and its record."""
+def load(path: Path) -> tuple[Any, dict[str, Any]]:
+    """A TorchScript archive with its record."""
     extra: dict[str, Any] = {RECORD: ""}
     module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's own
-    with torch.no_grad():
-        change(module)
-    torch.jit.save(module, str(path), _extra_files=extra)
+    return module, json.loads(extra[RECORD])
 
 
-def edit_record(path: Path, change: Change) -> None:
-    """Change what a TorchScript archive says of itself."""
-    extra: dict[str, Any] = {RECORD: ""}
-    module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's own
-    record = json.loads(extra[RECORD])
-    change(record)
+def save(module: Any, record: dict[str, Any], path: Path) -> None:
     torch.jit.save(module, str(path), _extra_files={RECORD: json.dumps(record)})
 
 
-def edit_program(path: Path, change: Change) -> None:
-    """Load a torch.export archive, change its state dict, save it with its record."""
-    extra: dict[str, Any] = {RECORD: ""}
-    program = torch.export.load(path, extra_files=extra)
+def edit_archive(path: Path, change: Change) -> None:
+    """Change the module of a TorchScript archive."""
+    module, record = load(path)
     with torch.no_grad():
-        change(program)
-    torch.export.save(program, path, extra_files=extra)
+        change(module)
+    save(module, record, path)
 
 
-def edit_program_record(path: Path, change: Change) -> None:
+def edit_record(path: Path, change: Change) -> None:
+    """Change the record of a TorchScript archive."""
+    module, record = load(path)
+    change(record)
+    save(module, record, path)
+
+
+def edit_program(path: Path, change: Change, *, of_record: bool = False) -> None:
+    """Change the state dict of a torch.export archive, or its record."""
     extra: dict[str, Any] = {RECORD: ""}
     program = torch.export.load(path, extra_files=extra)
     record = json.loads(extra[RECORD])
-    change(record)
+    with torch.no_grad():
+        change(record if of_record else program)
     torch.export.save(program, path, extra_files={RECORD: json.dumps(record)})
+
+
+edit_program_record = partial(edit_program, of_record=True)
 
 
 def export_again(path: Path, change: Change) -> None:
     """Trace the right model, changed, and save it under the right one's record."""
-    extra: dict[str, Any] = {RECORD: ""}
-    torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's own
-    module = BUILT[json.loads(extra[RECORD])["inputs"][0]]().eval()
+    _, record = load(path)
+    module = BUILT[record["inputs"][0]]().eval()
     with torch.no_grad():
         change(module)
         made = torch.jit.trace(flat_of(module), example_of(module), check_trace=False)  # type: ignore[no-untyped-call]  # torch's own
-    torch.jit.save(made, str(path), _extra_files=extra)
+    save(made, record, path)
 
 
 def script_again(path: Path, change: Change) -> None:

@@ -12,35 +12,26 @@ from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure
 from modelc.core.verdict import Limits, State
-from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.manifest_file import write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.ruling import Ruling, decide
 
 from ..reasons import because, has_code, reason_codes
+from .test_validate_folder import read as manifest_in
+from .test_validate_folder import states
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modelc.core.manifest import Manifest
 
 STRICT, USUAL = Judging(floor_factor=1.0), Judging(floor_factor=5.0)
 
 
 @pytest.fixture
-def folder(exported_digits: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(exported_digits, tmp_path / "out")
-
-
-def manifest_in(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    return manifest
-
-
-def states(manifest: Manifest) -> dict[str, State]:
-    return {verdict.artifact: verdict.state for verdict in manifest.verdicts}
+def folder(digits_copy: Path) -> Path:
+    return digits_copy
 
 
 def test_stricter_limits_reject_and_usual_ones_restore(folder: Path) -> None:

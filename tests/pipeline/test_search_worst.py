@@ -269,14 +269,6 @@ def test_the_record_has_every_feed_with_its_kind(order: Orders) -> None:
     assert [r.name for r in manifest.feeds.drawn if r.beyond] == ["large"]
 
 
-def test_the_recorded_feeds_are_drawn_again(order: Orders, tmp_path: Path) -> None:
-    made = run(order("torchscript", judging=Judging(feeds=9, seed=3)))
-    again = validate_folder(tmp_path / "out")
-    assert again.feeds.drawn == made.feeds.drawn
-    first, second = made.verdicts[0], again.verdicts[0]
-    assert [o.peak for o in first.outputs] == [o.peak for o in second.outputs]
-
-
 def test_a_folder_without_a_record_of_its_feeds_is_validated(order: Orders, tmp_path: Path) -> None:
     made = run(order("torchscript"))
     older = replace(
