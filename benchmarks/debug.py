@@ -46,7 +46,7 @@ from modelc.core.target_extensions import Probed
 from modelc.pipeline.api import export
 from modelc.pipeline.debug.layer_comparer import finite_sqnr
 from modelc.pipeline.debug.locate_layer import SuspectArtifact, locate_layer
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.held_out import load_samples, refer_held_out
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Lowering
@@ -147,7 +147,7 @@ def open_bed(name: str, folder: Path, *, seed: int, precision: Precision = Preci
     manifest = read_manifest(out)
     stage = Progress(tell=ignore_events, logs=folder / "logs")
     signature = None if manifest is None else manifest.signature
-    subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage, signature)
+    subject = open_reference(source, read_checkpoint(source, stage), Judging(), stage, signature)
     if precision is Precision.INT8 and manifest is not None:  # on what it was not calibrated with
         artifact = next(one for one in manifest.artifacts if one.precision is precision)
         subject = replace(

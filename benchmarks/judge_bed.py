@@ -22,7 +22,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline import api
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.order import Judging, Lowering, Source
 from modelc.pipeline.run_progress import Progress
@@ -117,7 +117,7 @@ def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
     place.mkdir(parents=True, exist_ok=True)
     source = zoo.checkpoint(name, place, seed=seed, layers=layers)
     stage = Progress(tell=ignore_events, logs=place / "logs")
-    subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
+    subject = open_reference(source, read_checkpoint(source, stage), Judging(), stage)
     feeds = [reference.feed.arrays for reference in subject.references]
     exact = exactly(subject.model.module, subject.signature, feeds)
     return Bed(

@@ -72,12 +72,13 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
     if found is not None:
         at = ", ".join(f"{name}={size}" for name, size in found.items())
         interval = find_right_interval(made, job, found)
-        smaller = (
-            "" if interval is None else ", or accept {}={}..{} with --narrow".format(*interval)
-        )
+        hint = Hint("exclude that size from the range in ", Option("input"))
+        if interval is not None:  # worded as for torch.export, so that it is printed once
+            write = "write {}={}..{}, or accept the smaller domain with ".format(*interval)
+            hint = Hint(write, Option("narrow"))
         raise NarrowError(
             f"the trace froze a branch on sizes: at {at} the model takes another branch",
-            hint=Hint("leave that size out of the range in ", Option("input"), f"{smaller}"),
+            hint=hint,
             interval=interval,
             option="input",
             symptoms=frozenset((Symptom.SIZE_BRANCH,)),

@@ -63,9 +63,11 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         show_reason(console, artifact, manifest.verdict_of(artifact.name))
         show_guilty_layer(console, artifact, manifest, out)
     print_lines(console, (*note_lines(manifest, shown), *trace_warning_lines(manifest, shown)))
-    for failure in manifest.failures:
+    hints = [_failure_hint(failure, out) for failure in manifest.failures]
+    for number, failure in enumerate(manifest.failures):
         print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        print_line(console, f"  [dim]hint: {escape(_failure_hint(failure, out))}[/]")
+        if hints[number] not in hints[number + 1 :]:
+            print_line(console, f"  [dim]hint: {escape(hints[number])}[/]")
     for pending in waiting:
         show_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):

@@ -58,7 +58,7 @@ def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
     if not path.exists():
         rejected = path.parent / "rejected" / path.name
         hint = f"it was rejected: {rejected}" if rejected.exists() else "give a converted model"
-        raise UsageError(f"no such file: {path}", hint=hint)
+        raise UsageError(f"no such file: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
         return _own_object(max(claiming, key=lambda target: len(target.SUFFIX)))

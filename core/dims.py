@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -327,3 +327,11 @@ def _is_typo(name: str, other: str) -> bool:
 
 def _letters_of(name: str) -> str:
     return "".join(sign for sign in name if not sign.isdigit())
+
+
+def bisect_boundary(accepts: Callable[[int], bool], good: int, bad: int) -> int:
+    """Return the last accepted integer between an accepted and a rejected one."""
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if accepts(middle) else (good, middle)
+    return good

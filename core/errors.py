@@ -41,6 +41,7 @@ class ErrorCode(StrEnum):
     INPUTS_UNKNOWN = "inputs-unknown"  # neither options nor the checkpoint describe them
     FEED_REJECTED = "feed-rejected"  # eager raised on a feed
     UNSTABLE_OUTPUTS = "unstable-outputs"  # two runs of one feed differ
+    NONFINITE_OUTPUTS = "nonfinite-outputs"  # NaN or Inf on all feeds
     NO_TENSOR = "no-tensor"  # the model returns none
     STEP_LIMIT = "step-limit"  # eager does not end
     # Samples and labels.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -143,6 +144,25 @@ class Signature:
     def free_dims(self) -> dict[str, Dim]:
         """The dims whose sizes may be chosen, by name; those with a relation follow from them."""
         return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
+
+    @property
+    def opt_sizes(self) -> dict[str, int]:
+        """The opt size of each free dim."""
+        return {name: dim.opt for name, dim in self.free_dims.items()}
+
+    @property
+    def low_sizes(self) -> dict[str, int]:
+        """The lowest size of each free dim."""
+        return {name: dim.low for name, dim in self.free_dims.items()}
+
+    @property
+    def high_sizes(self) -> dict[str, int]:
+        """The highest size of each free dim."""
+        return {name: dim.high for name, dim in self.free_dims.items()}
+
+    def count_elements(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of elements of all inputs at these sizes of the free dims."""
+        return sum(math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.inputs)
 
     def fix_at_opt(self, names: Iterable[str]) -> Signature:
         """Fix these dims, and what depends on them, at their opt sizes.

@@ -34,25 +34,25 @@ from .run_context import StepWork
 from .run_progress import Progress
 
 
-def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Measure what was judged and could be run; a drop beyond the gate rejects it.
+def check_accuracy(request: JudgeRequest, judged: Judgment) -> Ruling:
+    """Measure an artifact that could be judged; a drop beyond the gate rejects it.
 
-    What cannot be measured though it was asked for is an error, and does not pass. Without labelled
-    data, the accuracy on record of an unchanged file is held to its gate.
+    An artifact that cannot be measured does not pass. Without labelled data, the accuracy on record
+    of an unchanged file is compared with its gate.
 
     Raises:
-        UsageError: the data changed meanwhile, or the user's metric raised on a sound answer.
+        UsageError: the data changed, or the user's metric raised on a valid output.
     """
-    verdict, labelled, candidate = judged.verdict, asked.labelled, asked.candidate
+    verdict, labelled, candidate = judged.verdict, request.labelled, request.candidate
     if labelled is None:
-        then = asked.recorded_accuracy
+        then = request.recorded_accuracy
         rejection = "" if then is None or not verdict.outputs else explain_refusal(then)
         return Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
     if verdict.state is State.ERROR:
         return Ruling(notes=("not measured on labelled data, as it could not be judged",))
     title = f"labelled data {candidate.name}"
     try:
-        with asked.progress.step(
+        with request.progress.step(
             title, log=candidate.log, attempt=True, runs_artifact=True
         ) as clock:
             clock.passed = False
@@ -60,9 +60,13 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
                 accuracy = measure_accuracy(
                     runner,
                     labelled,
-                    advance=lambda done, total: asked.progress.advance(title, done, total),
+                    advance=lambda done, total: request.progress.advance(title, done, total),
                 )
-            clock.passed, clock.detail = accuracy.passed, _accuracy_detail(accuracy)
+            value, drop = (
+                value_text(accuracy, accuracy.artifact),
+                drop_text(accuracy, accuracy.drop),
+            )
+            clock.passed, clock.detail = accuracy.passed, f"{accuracy.metric} {value}, drop {drop}"
     except RunnerError as error:
         state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
         fault = Ruling.fault(ReasonCode.ACCURACY, f"on labelled data: {error.message}")
@@ -70,7 +74,7 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
     except UsageError as error:
         raise UsageError(f"{candidate.name}: {error.message}", hint=error.advice) from error
     rejection, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
-    stated = describe_accuracy(accuracy) if asked.states_accuracy else ""
+    stated = describe_accuracy(accuracy) if request.states_accuracy else ""
     fault = Ruling.fault(ReasonCode.ACCURACY, *[rejection] if rejection else [])
     return replace(fault, accuracy=accuracy, notes=tuple(filter(None, (doubt, stated))))
 
@@ -78,7 +82,7 @@ def check_accuracy(asked: JudgeRequest, judged: Judgment) -> Ruling:
 def apply_recorded_gate(
     labelled: LabelledFeeds | None, then: Accuracy | None
 ) -> LabelledFeeds | None:
-    """The labelled data with the gate on record for the same metric, where none is asked for."""
+    """Add the gate on record for the same metric if none is requested."""
     if labelled is None:
         return None
     measuring = labelled.measuring
@@ -90,7 +94,7 @@ def apply_recorded_gate(
 def apply_recorded_preprocessing(
     measuring: Measuring | None, manifest: Manifest, progress: Progress
 ) -> Measuring | None:
-    """The order with the preprocessing of images on record, where none is asked for now."""
+    """Add the preprocessing of images on record if none is requested."""
     if measuring is None or measuring.data.preprocess is not None:
         return measuring
     records = [
@@ -106,20 +110,15 @@ def apply_recorded_preprocessing(
     return replace(measuring, data=replace(measuring.data, preprocess=steps))
 
 
-def _accuracy_detail(accuracy: Accuracy) -> str:
-    value, drop = value_text(accuracy, accuracy.artifact), drop_text(accuracy, accuracy.drop)
-    return f"{accuracy.metric} {value}, drop {drop}"
-
-
-_WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each
-_MIN_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
-_MAX_SECONDS = 4.0  # after which no more than the least are taken
+_WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each model
+_MIN_NOISE = 0.01  # share of a latency: the clock, and differences between processes
+_MAX_SECONDS = 4.0  # no runs beyond `_MIN_RUNS` after that
 
 
 def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
-    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
+    """Measure a calibrated artifact beside its FP32 parent, if this host runs it as intended.
 
-    Of others that are not FP32 as well, where the order asks for it.
+    With `order.timed`, measure any artifact below FP32.
     """
     step, parent, run = work.step, work.parent, work.run
     timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
@@ -143,18 +142,18 @@ def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
 def measure_latency(  # noqa: PLR0913 - two models, what runs them, and what they are run on
     path: Path, parent: Path, target: Target, *, device: str, signature: Signature, feed: Feed
 ) -> Latency:
-    """Median milliseconds of one run of `path` and of its FP32 `parent`, run by turns.
+    """Return median milliseconds of a run of `path` and of its FP32 `parent`, run alternately.
 
     Args:
         path: the model file.
         parent: the FP32 model that it was made from; the target's runtime opens it too.
-        target: whose runtime runs both.
-        device: where.
-        signature: of both.
-        feed: what is run: the smallest.
+        target: the target whose runtime runs both.
+        device: the device.
+        signature: the signature of both.
+        feed: the feed to run.
 
     Raises:
-        RunnerError: the runtime would not run one of them.
+        RunnerError: the runtime cannot run one of them.
     """
     with (
         target.open_runner(path, device, signature) as mine,
@@ -179,7 +178,7 @@ def measure_latency(  # noqa: PLR0913 - two models, what runs them, and what the
 
 
 def ratio_noise(ratios: Sequence[float]) -> float:
-    """Two standard errors of the median, as a share of it; at least 1 %.
+    """Return two standard errors of the median, as a share of it; at least 1 %.
 
     The deviation is 1.4826 times the median absolute deviation, as of a normal distribution, and a
     median of n draws scatters by sqrt(pi / 2n) of it.
@@ -189,10 +188,8 @@ def ratio_noise(ratios: Sequence[float]) -> float:
     return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
 
 
-def note_latency(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Measure the latency; note where the artifact is slower than what it replaces."""
-    del judged
-    latency = None if asked.latency is None else asked.latency()
+def report_latency(latency: Latency | None) -> Ruling:
+    """Return the ruling that holds the latency, with a note if the artifact is slower."""
     if latency is None or not latency.slower:
         return Ruling(latency=latency)
     note = (

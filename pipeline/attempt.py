@@ -23,10 +23,9 @@ from ..core.kinds import TRACES, Capture
 from ..core.records import Coverage, FileRecord, Latency, record_of
 from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
-from ..validators.feeds import NamedFeed
 from ..validators.ruling import Judgment, Ruling
 from ..validators.wide_integer_feeds import WIDE
-from .accuracy_gate import measure_step_latency
+from .accuracy_gate import measure_step_latency, report_latency
 from .branch_coverage import BRANCH_KEEPING, CaptureEvidence, branch_coverage
 from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
@@ -48,10 +47,10 @@ from .provenance.seals import (
     signature_digest,
 )
 from .quantization import make_quantization, quantize_parent, refuse_uncovered
-from .restrict_values import restrict_inputs, restrict_subject
+from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import StepWork
 from .stated_inputs import load_functions
-from .verdict_rules import judge_candidate
+from .verdict_rules import apply_artifact_rules, judge_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,38 +140,37 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         RunnerError: the runtime cannot open the artifact.
     """
     step, run = work.step, work.run
-    source = _quantize_parent(work, recipe)
+    source = None if recipe.quantizer is None else _quantize_parent(work, recipe)
     with _use_rewritten(work, recipe) as changed:
         product = _convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # may take gigabytes, once per quantizer
     judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
-    asked = JudgeRequest(
+    request = JudgeRequest(
         candidate=_product_candidate(work, product),
         eager=judged,
         judging=run.order.select_judging(step.wanted),
         progress=run.workspace.progress,
         held_out=select_held_out(step.wanted.precision, run.samples),
         restrict=True,
-        until_restricted=True,
-        capture=lambda: _look_at_capture(work, recipe, product.converted, met),
         labelled=run.samples.labelled,
-        latency=lambda: measure_step_latency(work, product.path),
     )
-    judgment = judge_candidate(asked)
-    if judgment.verdict.restricted_values:
+    of_file = judge_file(request)
+    if of_file.verdict.restricted_values:
         rmtree(product.workplace)  # its embedded domain is too large
-        inputs = restrict_inputs(run.eager.signature.inputs, judgment.verdict.restricted_values)
-        return try_recipe(work.within(restrict_subject(run.eager, inputs)), recipe, met=met)
-    capture = asked.capture_evidence
+        inputs = restrict_inputs(run.eager.signature.inputs, of_file.verdict.restricted_values)
+        return try_recipe(work.within(restrict_reference(run.eager, inputs)), recipe, met=met)
+    capture = _look_at_capture(work, recipe, product.converted, met)
+    judgment = apply_artifact_rules(replace(request, capture=capture), of_file)
+    latency = report_latency(measure_step_latency(work, product.path))
     return Trial(
         recipe=recipe,
         workplace=product.workplace,
         converted=product.converted,
         files=product.files,
-        judgment=judgment,
+        judgment=judgment.plus(latency),
         judged=judged,
-        frozen=None if capture is None else capture.frozen,
+        frozen=capture.frozen,
         coverage=product.coverage,
         switchable=source is not None and can_switch(source.path),
     )
@@ -186,8 +184,11 @@ def _look_at_capture(
     with _use_rewritten(work, recipe) as changed:
         branches = branch_coverage(changed.run.eager, accept)
         frozen = _find_frozen(changed, recipe, converted)
-    outside = _find_left_torch(recipe, converted, met)
-    untried = _list_untried_captures(work.step) if recipe.capture is not None else BRANCH_KEEPING
+    outside = find_numpy_use(met, converted.warned) if recipe.capture in TRACES else ""
+    untried: tuple[Capture, ...] = BRANCH_KEEPING
+    if recipe.capture is not None:
+        left = {*work.step.target.CAPTURES} - {*work.step.captures}
+        untried = tuple(one for one in BRANCH_KEEPING if one in left)
     return CaptureEvidence(
         branches=branches,
         frozen=frozen,
@@ -225,16 +226,6 @@ def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...
     return find_extra_sizes(job, capture, run.memory)
 
 
-def _list_untried_captures(step: Step) -> tuple[Capture, ...]:
-    """Return the target's branch-keeping captures that the step does not try."""
-    return tuple(one for one in BRANCH_KEEPING if one in {*step.target.CAPTURES} - {*step.captures})
-
-
-def _find_left_torch(recipe: Recipe, converted: Converted, met: Sequence[ModelcError]) -> str:
-    """Describe where forward computes outside of torch; a trace records only the result."""
-    return find_numpy_use(met, converted.warned) if recipe.capture in TRACES else ""
-
-
 @contextmanager
 def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
     """Yield the work with the rewritten copy as the model to capture."""
@@ -257,10 +248,8 @@ class _Product:
         return self.workplace / self.files[0].name
 
 
-def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized | None:
-    """Quantize the parent; return None if the recipe has no quantizer."""
-    if recipe.quantizer is None:
-        return None
+def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized:
+    """Quantize the parent by the recipe's quantizer."""
     task, space = make_quantization(work, recipe), work.run.workspace
     place = space.folder.workplace(f"{work.step.name}-quantized")
     return quantize_parent(task, place, space.cache, space.progress)
@@ -279,9 +268,11 @@ def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _
             capture=recipe.capture,
             programs=run.memory.programs.setdefault(recipe.rewrites, {}),
             advance=lambda done, total: run.workspace.progress.advance(title, done, total),
-            metadata={**job.metadata, **_step_metadata(work), **_recipe_metadata(recipe)},
+            metadata={**job.metadata, **_attempt_metadata(work, recipe)},
         )
-        converted = _add_quantizer_record(step.target.convert(job), source)
+        converted = step.target.convert(job)
+        if source is not None:
+            converted = _add_quantizer_record(converted, source)
         made = [*converted.files, *_write_samples(work, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
@@ -291,28 +282,21 @@ def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
-def _step_metadata(work: StepWork) -> dict[str, str]:
-    """Return the metadata on the parent and on the judging options to embed in the artifact."""
+def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
+    """Return the metadata on parent, judging options and recipe to embed in the artifact."""
     step, parent, run = work.step, work.parent, work.run
     tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
+    capture = parent.capture if recipe.capture is None else str(recipe.capture)
     return {
         PARENT_KEY: parent.digest,
-        **({CAPTURE_KEY: parent.capture} if parent.capture else {}),
+        **({CAPTURE_KEY: capture} if capture else {}),
         JUDGING_KEY: digest_judging(run.eager.feeds, tolerance),
+        **({} if recipe.quantizer is None else {QUANTIZER_KEY: recipe.quantizer.NAME}),
     }
 
 
-def _recipe_metadata(recipe: Recipe) -> dict[str, str]:
-    """Return the metadata on the recipe to embed in the artifact."""
-    if recipe.quantizer is not None:
-        return {QUANTIZER_KEY: recipe.quantizer.NAME}
-    return {} if recipe.capture is None else {CAPTURE_KEY: str(recipe.capture)}
-
-
-def _add_quantizer_record(converted: Converted, source: Quantized | None) -> Converted:
+def _add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
     """Merge the quantizer's versions, options and notes into the conversion result."""
-    if source is None:
-        return converted
     return replace(
         converted,
         versions={**source.versions, **converted.versions},
@@ -325,6 +309,9 @@ def make_job(work: StepWork, workplace: Path) -> Job:
     """Return the input of the step's converter."""
     step, parent, run = work.step, work.parent, work.run
     references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
+    feeds = (reference.feed for reference in references)
+    # converters may rely on the values of these
+    usual = (one for one in feeds if not one.beyond and one.kind not in (WIDE, NONFINITE))
     order = run.order
     return Job(
         signature=run.eager.signature,
@@ -346,7 +333,7 @@ def make_job(work: StepWork, workplace: Path) -> Job:
             PRECISION_KEY: str(step.wanted.precision),
             DOMAIN_KEY: Domain(inputs=run.eager.signature.inputs).as_input(),
         },
-        feeds=tuple(r.feed.arrays for r in references if _is_usual(r.feed)),
+        feeds=tuple(feed.arrays for feed in usual),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,
@@ -355,11 +342,6 @@ def make_job(work: StepWork, workplace: Path) -> Job:
         runtimes=order.runtimes,
         output_axes=find_output_axes(run.eager.signature, run.eager.references),
     )
-
-
-def _is_usual(feed: NamedFeed) -> bool:
-    """Return whether the feed's values are typical, so that converters may rely on them."""
-    return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
 def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:

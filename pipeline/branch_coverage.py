@@ -45,11 +45,8 @@ class BranchCoverage:
     @property
     def records(self) -> tuple[BranchRecord, ...]:
         """The records for the manifest."""
-        return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
-
-    @property
-    def _records(self) -> tuple[BranchRecord, ...]:
-        return tuple(one.record for one in self.watched.found)
+        found = (one.record for one in self.watched.found)
+        return tuple(replace(record, accepted=self.accepts(record)) for record in found)
 
     def accepts(self, record: BranchRecord) -> bool:
         """Return whether the user accepts the branch, by its line and the end of its path."""
@@ -60,8 +57,9 @@ class BranchCoverage:
         """Map places in the manifest to their current lines; keep places that are gone."""
         if frozen is None:
             return None
+        records = [one.record for one in self.watched.found]
         now = (
-            [one.place for one in self._records if self._means(place, one, then=True)] or [place]
+            [one.place for one in records if self.is_place_of(place, one)] or [place]
             for place in frozen
         )
         return tuple(dict.fromkeys(place for places in now for place in places))
@@ -73,7 +71,8 @@ class BranchCoverage:
         wherever it is now, and not to another branch that moved to its line.
         """
         old = [one for one in self.then if _matches_place(place, one.place)]
-        if old and (then or not any(_matches_place(place, one.place) for one in self._records)):
+        found = (one.record.place for one in self.watched.found)
+        if old and (then or not any(_matches_place(place, one) for one in found)):
             return any(
                 (one.kind, one.condition) == (record.kind, record.condition)
                 and Path(one.file).name == Path(record.file).name
@@ -113,44 +112,41 @@ class CaptureEvidence:
         found = self.branches.watched.found
         if self.traced and self.frozen is None:
             return list(found)
-        return [one for one in found if any(self._froze(place, one) for place in self.places)]
-
-    @property
-    def places(self) -> dict[str, None]:
-        """The places that the capture froze, without duplicates."""
-        return dict.fromkeys(self.frozen or ())
+        places = self.frozen or ()
+        return [
+            one
+            for one in found
+            if any(self.branches.is_place_of(place, one.record) for place in places)
+        ]
 
     @property
     def unseen(self) -> list[str]:
         """The frozen places at which eager could not be observed."""
-        fixed = self.frozen_branches
-        return [p for p in self.places if not any(self._froze(p, one) for one in fixed)]
-
-    def _froze(self, place: str, branch: DataBranch) -> bool:
-        return self.branches.is_place_of(place, branch.record)
+        fixed, is_place_of = self.frozen_branches, self.branches.is_place_of
+        places = dict.fromkeys(self.frozen or ())
+        return [p for p in places if not any(is_place_of(p, one.record) for one in fixed)]
 
 
-def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_frozen(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Reject an artifact with an unaccepted frozen branch whose other outcome no feed covers.
 
     If its outputs are wrong already, add which feeds take the other branch.
     """
-    capture = asked.capture_evidence
+    capture = request.capture
     if capture is None:
         return Ruling()
-    branches, fixed, unseen, passed = (
-        capture.branches,
-        capture.frozen_branches,
-        capture.unseen,
-        judged.passed,
-    )
+    branches, fixed, passed = capture.branches, capture.frozen_branches, judged.passed
     open_ones = [one for one in fixed if not branches.accepts(one.record)]
     faults = [_describe_untested(one) for one in open_ones if one.record.gap_text]
     if passed:
-        faults += [_describe_unseen(one) for one in open_ones if _is_masked_value(one)]
+        faults += [
+            f"{one.record.label}: it differs between feeds, and no feed shows its effect"
+            for one in open_ones
+            if _is_masked_value(one)
+        ]
     faults += [
-        f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
-        for place in unseen
+        f"{place}: the capture froze tensor data there, and eager could not be observed there"
+        for place in capture.unseen
         if not any(_matches_place(text, place) for text in branches.accept)
     ]
     others = [_describe_frozen(one) for one in fixed if one.others]
@@ -164,14 +160,14 @@ def check_frozen(asked: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(first=first, notes=tuple(_branch_notes(capture)) if passed else ())
 
 
-def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_rewritten(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Check branches of the model that are missing from its rewritten copy.
 
     A branch with only one observed outcome may have lost the other: a user's patch is rejected for
     it, unless it is accepted. A built-in rewrite preserves what the model computes, so it only gets
     a note.
     """
-    capture = asked.capture_evidence
+    capture = request.capture
     whole = None if capture is None else capture.whole
     if capture is None or whole is None:
         return Ruling()
@@ -186,24 +182,24 @@ def check_rewritten(asked: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(notes=tuple(map(_describe_removed, gone)) if judged.passed else ())
 
 
-def check_trace(asked: JudgeRequest, judged: Judgment) -> Ruling:
+def check_trace(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Report where Python decided by tensor data in a trace: in torch's code or outside of torch.
 
     If the trace is wrong, computation outside of torch is the first reason.
     """
-    capture = asked.capture_evidence
+    capture = request.capture
     if capture is None or not capture.is_trace:
         return Ruling()
     if judged.passed:
         within = capture.branches.watched.within
         found = sorted(f"{shorten_path(file)}:{line}" for file, line in within)
         called = f"torch's own code, called at {', '.join(found[:_MAX_LISTED])}"
-        text = f"{called}, decides by tensor data: only feeds judge that"
+        text = f"{called}, decides by tensor data: only feeds test that"
         return Ruling(notes=(text,) if found else ())
     if not capture.outside_torch:
         return Ruling()
     text = (
-        f"{capture.outside_torch}, and a trace keeps what that gave once (write it with torch's "
+        f"{capture.outside_torch}, and a trace keeps one result of that (write it with torch's "
         "operators, or change it in a copy, with --patch PKG.MOD:FN)"
     )
     return Ruling(first=(Reason(code=ReasonCode.OUTSIDE_TORCH, text=text),))
@@ -214,7 +210,7 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     branches, fixed = capture.branches, capture.frozen_branches
     for one in fixed:
         if one.others:
-            yield f"{_describe_frozen(one)}; the outputs agree all the same"
+            yield f"{_describe_frozen(one)}; the outputs agree nevertheless"
     for one in fixed:
         if one.record.gap_text and branches.accepts(one.record):
             yield f"{_describe_untested(one)}; accepted"
@@ -224,9 +220,9 @@ def _branch_notes(capture: CaptureEvidence) -> Iterator[str]:
     ]
     yield from (f"{one.record.label}: {one.record.gap_text}" for one in free if one.record.untaken)
     if free and capture.frozen is None:
-        yield "how it was captured is not on record: a trace would have frozen these"
+        yield "its capture is not on record: a trace would have frozen these"
     if branches.watched.incomplete:
-        yield f"branches on tensor data could not be looked for: {branches.watched.incomplete}"
+        yield f"branches on tensor data could not be observed: {branches.watched.incomplete}"
 
 
 def capture_from_record(
@@ -282,7 +278,7 @@ def watch_branches(
         clock.passed = not reason
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
         if reason:  # the branches seen before the failure may be incomplete
-            clock.detail = f"not watched: {reason}"
+            clock.detail = f"not observed: {reason}"
     before = () if then is None else get_accepted_branches(then)
     if not reason:
         _check_accepted([text for text in accept if text not in before], found.records)
@@ -306,8 +302,8 @@ def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> N
         if not any(_matches_place(text, place) for place in places):
             known = ", ".join(places[:_MAX_LISTED])
             raise UsageError(
-                f"--accept-branch {text} names no branch that depends on tensor data",
-                hint=f"these do: {known}" if known else "this model has none: leave it out",
+                f"--accept-branch {text} is not a branch that depends on tensor data",
+                hint=f"these are: {known}" if known else "this model has none: omit the option",
                 option="accept-branch",
                 code=ErrorCode.UNKNOWN_NAME,
             )
@@ -359,10 +355,6 @@ def _is_masked_value(found: DataBranch) -> bool:
     Something removes the difference, as `max(1, value)` does, but may not on other feeds.
     """
     return found.record.kind == "value" and bool(found.others)
-
-
-def _describe_unseen(found: DataBranch) -> str:
-    return f"{found.record.label}: it differs between feeds, and no feed shows what it decides"
 
 
 def _describe_frozen(found: DataBranch) -> str:

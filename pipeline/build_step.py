@@ -42,14 +42,14 @@ from .narrow_domain import (
     domain_inputs,
     domains_above_one,
     find_interval,
-    narrow_subject,
+    narrow_reference,
     parse_interval,
 )
 from .order import Order
 from .plan import Step, step_failure
 from .run_context import StepResult, StepWork
 from .run_progress import Clock, Progress
-from .trial_choice import balance_layers, choose_trial, has_budget
+from .trial_choice import balance_layers, choose_trial
 from .worst_feed import drop_worst_feeds, place_worst_feed
 
 _MAX_NARROWED = 3  # smaller domains to try per capture, each narrower in one more dim
@@ -145,9 +145,8 @@ def build_step(work: StepWork) -> StepResult:
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = choose_trial(trials), tuple[TradeOff, ...]()
-        if has_budget(step, run.order):
-            balanced = balance_layers(work, best)
-            best, tradeoffs = balanced.trial, balanced.tradeoffs
+        if step.quantizers and run.order.has_accuracy_budget:
+            best, tradeoffs = balance_layers(work, best)
     except (ConversionError, RunnerError) as error:
         return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)
     run.eager.stamp.check()
@@ -213,7 +212,7 @@ def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
         return work
     key = Domain(inputs=inputs).as_input()
     if key not in run.memory.narrowed:
-        run.memory.narrowed[key] = narrow_subject(run.eager, inputs, run.workspace.progress)
+        run.memory.narrowed[key] = narrow_reference(run.eager, inputs, run.workspace.progress)
     memory = replace(run.memory, programs={})
     return replace(work, run=replace(run, eager=memory.narrowed[key], memory=memory))
 

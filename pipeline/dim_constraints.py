@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
-from ..core.dims import Relation
+from ..core.dims import Relation, bisect_boundary
 from ..core.domain import DimFit, Sizes, multiples_fit, range_fit, relation_fit, single_size_fit
 from ..core.errors import CheckpointError, ErrorCode
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
@@ -54,24 +53,19 @@ class EagerTrials:
             if self.left <= 0 or not self._fits(sizes):
                 return False
             self.left -= 1
-            self._known[key] = self._try(dict(sizes))
+            self._known[key] = self.takes(self._drawer.feed("relation", dict(sizes)).arrays)
         return self._known[key]
+
+    def runs_along(self, sizes: Sizes, name: str) -> Callable[[int], bool]:
+        """Return `runs` as a function of the size of one dim."""
+        return lambda size: self.runs({**sizes, name: size})
 
     def _fits(self, sizes: Sizes) -> bool:
         """Return whether the sizes are valid and the feed is not much larger than the largest."""
-        most = {name: dim.high for name, dim in self.signature.free_dims.items()}
-        limit = max(_TIMES_LARGER * self._elements(most), _SMALL_FEED)
-        dims = self.signature.free_dims
+        count, dims = self.signature.count_elements, self.signature.free_dims
+        limit = max(_TIMES_LARGER * count(self.signature.high_sizes), _SMALL_FEED)
         least = all(size >= min(dims[name].low, 1) for name, size in sizes.items() if name in dims)
-        return least and self._elements(sizes) <= limit
-
-    def _elements(self, sizes: Sizes) -> int:
-        return sum(
-            math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
-        )
-
-    def _try(self, sizes: dict[str, int]) -> bool:
-        return self.takes(self._drawer.feed("relation", sizes).arrays)
+        return least and count(sizes) <= limit
 
     def takes(self, arrays: Feed) -> bool:
         """Return whether eager accepts this feed."""
@@ -90,10 +84,6 @@ class EagerTrials:
         if key not in self._other:
             self._other[key] = any(map(self.takes, self.others(dict(sizes))))
         return self._other[key]
-
-    def takes_all(self, sizes: Sizes) -> bool:
-        """Return whether eager accepts all trial values at these sizes."""
-        return all(map(self.takes, self.others(dict(sizes))))
 
     def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
         """Yield trial feeds at these sizes.
@@ -162,14 +152,8 @@ def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) 
         if error.code is not ErrorCode.FEED_REJECTED:
             raise
         if drawn and trials.takes_others(sizes):
-            ordered = trials.takes_sorted(sizes)
-            hint = (
-                _suggest_other_values(trials, sizes)
-                if ordered is None
-                else _suggest_sorted(ordered)
-            )
-            usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
-            if sizes and trials.takes_all(usual):
+            hint = _suggest_values(trials, sizes)
+            if sizes and all(map(trials.takes, trials.others(trials.signature.opt_sizes))):
                 raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
             raise CheckpointError(
                 error.message, hint=hint, option="input", code=error.code
@@ -178,39 +162,32 @@ def explain_rejection(trials: EagerTrials, sizes: Sizes, *, drawn: bool = True) 
             raise
         found = infer_dim_constraints(error, trials, sizes)
         if found is None:
-            if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
+            if not trials.runs(trials.signature.opt_sizes):
                 raise  # the sizes are not the cause
-            hint = _suggest_narrower(trials.signature, error)
+            free = trials.signature.free_dims.values()
+            dims = ", ".join(str(dim) for dim in free if dim.bounded and dim.low < dim.high)
+            hint = f"state sizes that eager accepts: narrow {dims}, or fix one with --static"
+            hint = hint if dims else error.hint
             raise RejectedSizesError(error.message, hint=hint, sizes=sizes) from error
-        told = f"{error.message}: {found.said}"
-        raise RejectedSizesError(told, hint=found.write, sizes=sizes) from error
+        message = f"{error.message}: {found.said}"
+        raise RejectedSizesError(message, hint=found.write, sizes=sizes) from error
 
 
-def _suggest_narrower(signature: Signature, error: CheckpointError) -> str:
-    """Return the hint if no relation of the dims is found."""
-    dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
-    if not dims:
-        return error.hint
-    return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
-
-
-def _suggest_other_values(trials: EagerTrials, sizes: Sizes) -> str:
+def _suggest_values(trials: EagerTrials, sizes: Sizes) -> str:
     """Return the hint if eager accepts other values at the same sizes."""
+    ordered = trials.takes_sorted(sizes)
+    if ordered is not None and ordered.values is not None:
+        order = ordered.values.order
+        return f"eager accepts values that are {order} along the last axis: --input '{ordered}'"
     bounded = find_narrower_input(trials, sizes)
     if bounded is not None and bounded.values is not None:
         end = int(bounded.values.high)
-        return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
+        return f"eager accepts {bounded.name} up to {end}: --input '{bounded}'"
     signature = trials.signature
     whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
     names = list(signature.dynamic_dims)
-    told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
-    return f"eager takes other values at these sizes: {told}give samples with --samples"
-
-
-def _suggest_sorted(spec: InputSpec) -> str:
-    """Return the hint for an input that requires sorted values."""
-    order = "" if spec.values is None else spec.values.order
-    return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
+    stated = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
+    return f"eager accepts other values at these sizes: {stated}give samples with --samples"
 
 
 def infer_dim_constraints(
@@ -236,29 +213,20 @@ def infer_dim_constraints(
 def _fit_line(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Find a dim whose size is a linear function of another's."""
     dims = trials.signature.free_dims
-    for first, second in _iter_pairs(list(dims)):
+    pairs = list(itertools.combinations(dims, 2))  # base and dependent dim, then the reverse
+    for first, second in (*pairs, *((other, one) for one, other in pairs)):
         for times, plus in _LINES:
             relation = Relation(base=first, times=times, plus=plus)
-            places = ({**sizes, first: size} for size in _two_sizes(dims[first]))
+            base = dims[first]
+            places = ({**sizes, first: size} for size in _two_sizes(base))
+            ends = (base.low, base.opt, base.high) if base.bounded else UNBOUNDED
             if all(_holds_relation(trials, at, second, relation) for at in places) and all(
                 trials.runs({**sizes, first: size, second: relation.size(size)})
-                for size in _representative_sizes(dims[first])
+                for size in ends
                 if relation.size(size) >= 1
             ):
                 return relation_fit(trials.signature, second, relation)
     return None
-
-
-def _representative_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return the lowest, opt and highest size of a dim, or `UNBOUNDED` for a dim without bounds."""
-    return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
-
-
-def _iter_pairs(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs (base, dependent): the base first in the signature, then the reverse."""
-    pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
-    yield from pairs
-    yield from ((other, one) for one, other in pairs)
 
 
 def _two_sizes(dim: Dim) -> tuple[int, int]:
@@ -328,7 +296,7 @@ def _multiple_range(dim: Dim, step: int) -> tuple[int, int]:
 def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Find a dim that eager accepts only in a smaller range."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _runs_at(trials, sizes, name)
+        runs = trials.runs_along(sizes, name)
         spread = (
             dim.low + (dim.high - dim.low) * part // _RANGE_PARTS
             for part in range(_RANGE_PARTS + 1)
@@ -338,31 +306,27 @@ def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
         if start is None:
             continue
         low, high = (
-            end if runs(end) else _boundary(runs, start, end) for end in (dim.low, dim.high)
+            end if runs(end) else bisect_boundary(runs, start, end) for end in (dim.low, dim.high)
         )
-        if low < high and all(map(runs, _sizes_within(low, high))):
+        middle = (low + high) // 2  # an odd and an even size, and two at each end
+        checked = {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
+        if low < high and all(map(runs, checked)):
             return range_fit(trials.signature, dim, low, high)
     return None
-
-
-def _sizes_within(low: int, high: int) -> Iterable[int]:
-    """Return sizes to check a range: two at each end, and an odd and an even one in the middle."""
-    middle = (low + high) // 2
-    return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
 
 
 def _fit_single_size(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
     """Find a dim with a single accepted size: its opt, or any size of a short range."""
     for name, dim in trials.signature.free_dims.items():
-        runs = _runs_at(trials, sizes, name)
+        runs = trials.runs_along(sizes, name)
         short = dim.bounded and dim.high - dim.low < _SHORT_RANGE
         if not short and not runs(dim.opt):
             continue
         tried = range(dim.low, dim.high + 1) if short else _sizes_around(dim)
         good = [size for size in tried if runs(size)]
-        telling = [size for size in good if size > 1] or good  # 1 broadcasts
-        if len(telling) == 1 and trials.left > 0 and runs(telling[0]):
-            return _single_size_fit(trials.signature, dim, telling[0])
+        sure = [size for size in good if size > 1] or good  # 1 broadcasts
+        if len(sure) == 1 and trials.left > 0 and runs(sure[0]):
+            return _single_size_fit(trials.signature, dim, sure[0])
     return None
 
 
@@ -383,18 +347,3 @@ def _single_size_fit(signature: Signature, dim: Dim, size: int) -> DimFit | None
     if name not in signature.dynamic_dims:
         return None
     return replace(found, write=f"write {size} for {name} wherever it stands")
-
-
-def _runs_at(trials: EagerTrials, sizes: Sizes, name: str) -> Callable[[int], bool]:
-    return lambda size: trials.runs({**sizes, name: size})
-
-
-def _boundary(runs: Callable[[int], bool], good: int, bad: int) -> int:
-    """Bisect between an accepted and a rejected size; return the last accepted one."""
-    while abs(good - bad) > 1:
-        middle = (good + bad) // 2
-        if runs(middle):
-            good = middle
-        else:
-            bad = middle
-    return good

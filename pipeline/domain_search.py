@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
-from ..core.dims import Dim, Relation, resolve_bounds
+from ..core.dims import Dim, Relation, bisect_boundary, resolve_bounds
 from ..core.signature import Signature, ValueRange
 from ..validators.edge_case_feeds import find_batch_dim
 from .run_reference import preserve_state
@@ -40,7 +40,7 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     """Return the signature with bounds for every dim; declared bounds stay as they are.
 
     The bounds of the other dims enclose sizes that eager accepts around the sample's size, or
-    around the first of `START_SIZES` that it accepts. They reach up to `SIZE_FACTOR` times the
+    around the first of `START_SIZES` that it accepts. They end at `SIZE_FACTOR` times the
     start, as far as the limit of `SizeProbe` on the elements of a feed allows. A dim with a single
     accepted size is fixed. The signature is returned unchanged if eager accepts no start, so that
     eager's own error is reported.
@@ -138,7 +138,7 @@ def _largest_sizes_to_try(
     sides = [name for name in loose if name not in rows]
     half = {name: max(cap // 2, start[name]) for name, cap in caps.items()}
     for names, least in ((sides, half), (rows, half), (sides, start), (rows, start)):
-        while probe.elements({**start, **stated, **caps}) > probe.most_elements:
+        while probe.signature.count_elements({**start, **stated, **caps}) > probe.most_elements:
             name = max(names, key=lambda one: caps[one] / least[one], default="")
             if not name or caps[name] <= least[name]:
                 break
@@ -172,10 +172,9 @@ def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
         inside = {n: s.round(s.low + int(share * (s.high - s.low))) for n, s in sides.items()}
         yield _resize_point(box, start, inside)
     yield from (one for one in probe.rejected if _contains(box, one))
-    for one in box:  # move each dim alone, as equal dims may not differ above
-        side = box[one]
+    for name, side in box.items():  # move each dim alone, as equal dims may not differ above
         if side.relation is None:
-            yield _resize_point(box, start, {one: min(side.start + side.step, side.high)})
+            yield _resize_point(box, start, {name: min(side.start + side.step, side.high)})
 
 
 def _contains(box: Box, sizes: Sizes) -> bool:
@@ -282,16 +281,10 @@ def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> i
         size = side.start + steps * side.step
         return probe.accepts(_resize_point(box, base, {name: size}))
 
-    good, bad = 0, (end - side.start) // side.step
-    if bad == 0 or accepts(bad):
+    steps = (end - side.start) // side.step
+    if steps == 0 or accepts(steps):
         return end
-    while abs(good - bad) > 1:
-        middle = (good + bad) // 2
-        if accepts(middle):
-            good = middle
-        else:
-            bad = middle
-    return side.start + good * side.step
+    return side.start + bisect_boundary(accepts, 0, steps) * side.step
 
 
 def _shrink_to_fit(probe: SizeProbe, box: Box, start: Sizes) -> None:
@@ -315,20 +308,20 @@ def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) ->
     """
     apart = [n for n, s in box.items() if s.relation is None and rejected[n] != s.start]
     alone = [n for n in apart if not probe.accepts(_resize_point(box, start, {n: rejected[n]}))]
-    mended = [
+    cured = [
         n for n in apart
         if probe.accepts(_resize_point(box, start, {**rejected, n: start[n]}))
     ]  # fmt: skip
     distance = {n: abs(math.log(rejected[n] / box[n].start)) for n in apart}
     batch = find_batch_dim(probe.signature)
     rows = batch.name if batch is not None else None
-    choice = alone or [n for n in mended if n != rows] or mended or apart
+    choice = alone or [n for n in cured if n != rows] or cured or apart
     if not choice:
         return
     name = max(choice, key=lambda one: distance[one])
     side, base = box[name], start if name in alone else {**start, **rejected}
     kept = _boundary(probe, box, base, name, rejected[name])
-    if name not in alone and kept == side.start and name not in mended:
+    if name not in alone and kept == side.start and name not in cured:
         kept = side.round((side.start + rejected[name]) // 2)
     if rejected[name] > side.start:
         side.high = kept if kept < rejected[name] else side.round(rejected[name] - side.step)
@@ -341,7 +334,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
     names = {dim.name for dim in signature.dims_with_names()}
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
 
-    def bounded(dim: Dim) -> Dim:
+    def with_bounds(dim: Dim) -> Dim:
         root = chosen.get(dim.free.name or "") if dim.dynamic else None
         if root is None or dim.relation is None:
             return root or dim
@@ -352,7 +345,7 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
         replace(
             spec,
             values=spec.values and spec.values.at(fixed),
-            dims=tuple(map(bounded, spec.dims)),
+            dims=tuple(map(with_bounds, spec.dims)),
         )
         for spec in signature.inputs
     )

@@ -93,7 +93,7 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
         return checkpoint
 
 
-def open_subject(  # noqa: PLR0913 - inputs of the eager reference
+def open_reference(  # noqa: PLR0913 - inputs of the eager reference
     source: Source,
     checkpoint: Checkpoint,
     judging: Judging,
@@ -120,7 +120,8 @@ def open_subject(  # noqa: PLR0913 - inputs of the eager reference
     samples = None if given is None else given.first
     settled = signature or _settle_signature(source, loaded, samples)
     if not source.inputs and signature is None:
-        progress.note(f"inputs as {_values_source(source)}: {_signature_text(settled)}")
+        origin = "the samples" if source.samples else "the checkpoint"
+        progress.note(f"inputs from {origin}: {'  '.join(map(str, settled.inputs))}")
     notes = (*loaded.notes, *(given.notes if given else ()))
     for note in notes:
         progress.note(note)
@@ -130,7 +131,7 @@ def open_subject(  # noqa: PLR0913 - inputs of the eager reference
     if signature is None:
         settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
 
-    def subject_of(settled: Signature) -> EagerReference:
+    def run_on(settled: Signature) -> EagerReference:
         eager = EagerReference(
             checkpoint=checkpoint,
             signature=settled,
@@ -146,9 +147,9 @@ def open_subject(  # noqa: PLR0913 - inputs of the eager reference
         return _run_feeds(eager, progress, wanted=wanted)
 
     eager = (
-        subject_of(settled)
+        run_on(settled)
         if signature
-        else _open_on_chosen(loaded, settled, judging, given, progress, subject_of)
+        else _run_on_chosen(loaded, settled, judging, given, progress, run_on)
     )
     outputs = eager.signature.outputs
     for name in judging.by_output:
@@ -157,71 +158,47 @@ def open_subject(  # noqa: PLR0913 - inputs of the eager reference
     return eager
 
 
-def _open_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its callback
+def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its callback
     loaded: LoadedModule,
     signature: Signature,
     judging: Judging,
     given: UserSamples | None,
     progress: Progress,
-    subject_of: Callable[[Signature], EagerReference],
+    run_on: Callable[[Signature], EagerReference],
 ) -> EagerReference:
-    """Open the eager reference with bounds and values chosen where the user states none.
+    """Run eager with bounds and values chosen where the user states none.
 
     If eager rejects a feed of the chosen domain, choose again without the sizes of that feed.
     """
     samples = None if given is None else given.first
     rejected: list[dict[str, int]] = []
     values: dict[str, ValueRange] = {}
+    stated = all(dim.bounded for dim in signature.free_dims.values())
     while True:
-        settled = _choose_dim_bounds(
-            loaded, signature, judging.seed or 0, given, progress, rejected, values
-        )
+        settled = signature
+        if not stated:
+            with progress.step("choose dims", log="eager"):
+                settled = choose_dims(
+                    open_eager(loaded, signature),
+                    signature,
+                    seed=judging.seed or 0,
+                    samples=samples,
+                    further=() if given is None else given.more,
+                    rejected=rejected,
+                    values=values,
+                )
+            if settled is not signature:
+                progress.note(describe_unverified_dims(settled))
         settled = choose_and_report_values(loaded, settled, judging, samples, progress)
         try:
-            return subject_of(settled)
+            return run_on(settled)
         except RejectedSizesError as error:
             sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.dims_with_names()}
             sizes = {**error.sizes, **sizes}
-            chosen = any(not dim.bounded for dim in signature.free_dims.values())
-            if not chosen or sizes in rejected or len(rejected) == _MAX_REJECTED:
+            if stated or sizes in rejected or len(rejected) == _MAX_REJECTED:
                 raise
             rejected.append(sizes)
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
-
-
-def _choose_dim_bounds(  # noqa: PLR0913, PLR0917 - inputs of the search
-    loaded: LoadedModule,
-    signature: Signature,
-    seed: int,
-    given: UserSamples | None,
-    progress: Progress,
-    rejected: Sequence[Mapping[str, int]] = (),
-    values: Mapping[str, ValueRange] | None = None,
-) -> Signature:
-    """Choose bounds that eager accepts for the dims without stated bounds."""
-    if all(dim.bounded for dim in signature.free_dims.values()):
-        return signature
-    with progress.step("choose dims", log="eager"):
-        found = choose_dims(
-            open_eager(loaded, signature),
-            signature,
-            seed=seed,
-            samples=None if given is None else given.first,
-            further=() if given is None else given.more,
-            rejected=[dict(one) for one in rejected],
-            values=values,
-        )
-    if found is not signature:
-        progress.note(describe_unverified_dims(found))
-    return found
-
-
-def _values_source(source: Source) -> str:
-    return "the samples say" if source.samples else "the checkpoint says"
-
-
-def _signature_text(signature: Signature) -> str:
-    return "  ".join(str(spec) for spec in signature.inputs)
 
 
 def _settle_signature(
@@ -232,7 +209,7 @@ def _settle_signature(
     if not source.inputs and not known:
         name = next(iter(loaded.parameters), "x")
         raise UsageError(
-            f"nothing says what goes into {source.checkpoint}",
+            f"the inputs of {source.checkpoint} are unknown",
             hint=Hint(
                 "give ",
                 Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
@@ -249,20 +226,12 @@ def _settle_signature(
 
 
 def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
-    count = LEAST_FEEDS if judging.feeds is None else judging.feeds
-    seed = judging.seed or 0
-    if samples is None:
-        return FeedPlan(count=count, seed=seed)
-    return FeedPlan(count=count, seed=seed, samples=samples.origin, samples_digest=samples.digest)
-
-
-def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) -> None:
-    if names != signature.outputs:
-        raise CheckpointError(
-            f"the model's outputs change with the feed: {', '.join(signature.outputs)} on the"
-            f" smallest, {', '.join(names)} on {feed.name}",
-            hint="return as many tensors for every input, for example stacked in one",
-        )
+    return FeedPlan(
+        count=LEAST_FEEDS if judging.feeds is None else judging.feeds,
+        seed=judging.seed or 0,
+        samples=None if samples is None else samples.origin,
+        samples_digest=None if samples is None else samples.digest,
+    )
 
 
 def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
@@ -271,11 +240,11 @@ def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -
     sampled = [name for name in find_unranged(signature, None) if name not in unknown]
     return (
         *(
-            f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
+            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
             for name in unknown
         ),
         *(
-            f"{name} is verified on values as in the sample alone: state its range, as in "
+            f"{name} is verified on values as in the sample only: state its range, as in "
             f"--input '{name}{{0..999}}'"
             for name in sampled
         ),
@@ -292,10 +261,6 @@ def _fingerprint_outputs(
         return next(one.outputs for one in references if one.feed.name == OPT)
     fixed = next(feed for feed in draw_feeds(eager.signature) if feed.name == OPT)
     return eager.model.run(fixed.arrays)
-
-
-def _feed_size(feed: NamedFeed) -> int:
-    return sum(array.size for array in feed.arrays.values())
 
 
 def refer_within(eager: EagerReference, signature: Signature, progress: Progress) -> EagerReference:
@@ -328,7 +293,7 @@ def _run_feeds(
         *draw_wide_feeds(eager.signature, seed=seed, samples=samples),
     )
     feeds = (*basic, *real, *drawn)
-    smallest = min(basic, key=_feed_size)
+    smallest = min(basic, key=lambda feed: feed.elements)
     trials = EagerTrials(eager.model, eager.signature, seed, samples)
     before = eager.model.before()
     with progress.step(REFERENCE_STEP, log="eager") as clock:
@@ -382,5 +347,10 @@ def run_eager(eager: EagerReference, feed: NamedFeed) -> ReferenceOutputs:
             or exceeds the limit of steps on extreme values.
     """
     outputs = eager.model.run_reference(feed.arrays, extreme=not feed.basic)
-    _check_names(eager.signature, tuple(outputs), feed)
+    if tuple(outputs) != eager.signature.outputs:
+        raise CheckpointError(
+            f"the model's outputs change with the feed: {', '.join(eager.signature.outputs)} on the"
+            f" smallest, {', '.join(outputs)} on {feed.name}",
+            hint="return as many tensors for every input, for example stacked in one",
+        )
     return ReferenceOutputs(feed=feed, outputs=outputs)

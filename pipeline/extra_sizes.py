@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -46,49 +47,51 @@ _PRIME_STEPS = (1, 7, 11, 13, 17, 19)
 SWEEP_PREFIX = "sweep"  # feed names: sweep:seq=25, sweep:values-3
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepResult:
-    """The result of a sweep.
+def run_sweep(
+    evidence: Evidence,
+    eager: EagerReference,
+    runner: Runner,
+    origins: frozenset[DiscreteOrigin],
+) -> tuple[Evidence, int, int]:
+    """Run eager and the artifact on many feeds; count the feeds, and those that differ.
 
-    Attributes:
-        evidence: the evidence, extended by feeds on which the artifact differs.
-        count: number of feeds in the sweep.
-        differing: number of feeds on which the artifact differs.
-    """
-
-    evidence: Evidence
-    count: int = 0
-    differing: int = 0
-
-
-def run_sweep(evidence: Evidence, eager: EagerReference, runner: Runner) -> SweepResult:
-    """Run eager and the artifact on many feeds, and add differing feeds to the evidence.
-
-    At most `_MAX_KEPT` feeds are added for each output.
+    At most `_MAX_KEPT` differing feeds are added to the evidence for each output.
 
     Args:
         evidence: evidence on an artifact that passed on all feeds so far.
         eager: the eager reference; caches eager's outputs for the next artifact.
         runner: the opened artifact.
+        origins: what the model's rounded floats depend on.
     """
-    origins = find_rounding_origins(evidence, eager)
-    largest = max((one.feed for one in evidence.references), key=_element_count).arrays
+    largest = max((one.feed for one in evidence.references), key=lambda feed: feed.elements).arrays
     costs = flops_exceed(lambda: eager.model.run(largest), _SMALL_FLOPS)
     drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(evidence.references))
     wrong: Counter[str] = Counter()  # differing feeds by output
-    count = apart = 0
-    for feed in _sweep_feeds(drawer, origins, few=costs):
+    count = differing = 0
+    feeds = itertools.chain(
+        _size_sweep_feeds(drawer, _FEW_FEEDS if costs else _MAX_SWEPT_SIZES)
+        if DiscreteOrigin.SIZES in origins
+        else (),
+        _value_sweep_feeds(drawer, _FEW_FEEDS if costs else _MAX_SWEEP_FEEDS)
+        if DiscreteOrigin.INTEGERS in origins
+        else (),
+    )
+    for feed in feeds:
         expected = _run_eager_or_none(feed, eager)
         if expected is None:
             continue
         count += 1
-        outputs = _find_differing_outputs(runner, feed, expected)
-        apart += bool(outputs)
+        try:
+            given = runner.run(feed.arrays)
+            outputs = find_differing_outputs(expected, given, share=_MIN_DIFFERENCE)
+        except RunnerError:
+            outputs = tuple(expected)
+        differing += bool(outputs)
         if any(wrong[name] < _MAX_KEPT for name in outputs):
             reference = run_eager(eager, feed)
             evidence = evidence.plus(reference, reply_to(runner, reference))
         wrong.update(outputs)
-    return SweepResult(evidence=evidence, count=count, differing=apart)
+    return evidence, count, differing
 
 
 def find_rounding_origins(evidence: Evidence, eager: EagerReference) -> frozenset[DiscreteOrigin]:
@@ -97,19 +100,10 @@ def find_rounding_origins(evidence: Evidence, eager: EagerReference) -> frozense
     return eager.model.find_discrete_origins(base.arrays)
 
 
-def _sweep_feeds(
-    drawer: FeedDrawer, origins: frozenset[DiscreteOrigin], *, few: bool
-) -> Iterator[NamedFeed]:
-    if DiscreteOrigin.SIZES in origins:
-        yield from _size_sweep_feeds(drawer, _FEW_FEEDS if few else _MAX_SWEPT_SIZES)
-    if DiscreteOrigin.INTEGERS in origins:
-        yield from _value_sweep_feeds(drawer, _FEW_FEEDS if few else _MAX_SWEEP_FEEDS)
-
-
 def _size_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
     """Yield feeds that vary one dim at a time, with the batch at its lowest size, others at opt."""
     dims = drawer.signature.free_dims
-    opt = {name: dim.opt for name, dim in dims.items()}
+    opt = drawer.signature.opt_sizes
     rows = next((dim.name for spec in drawer.signature.inputs for dim in spec.dims[:1]), None)
     if rows in dims and len(dims) > 1:
         opt[str(rows)] = dims[str(rows)].low
@@ -122,7 +116,9 @@ def _size_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
 
 def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
     """Yield feeds of consecutive integers, alternately different and equal between inputs."""
-    sizes = _largest_cheap_sizes(drawer)
+    sizes = drawer.signature.high_sizes
+    if math.prod(sizes.values()) > _MAX_VALUES:
+        sizes = drawer.signature.opt_sizes
     specs = [spec for spec in drawer.signature.inputs if _has_values(spec)]
     if not specs:
         return
@@ -138,15 +134,6 @@ def _value_sweep_feeds(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
             found = _consecutive_values(shared if alike else ends, number, shape, step)
             arrays[name] = found.astype(kind)
         yield replace(base, name=f"{SWEEP_PREFIX}:values-{number + 1}", arrays=arrays)
-
-
-def _largest_cheap_sizes(drawer: FeedDrawer) -> dict[str, int]:
-    """Return the highest sizes if the feed stays small, else opt."""
-    dims = drawer.signature.free_dims
-    high = {name: dim.high for name, dim in dims.items()}
-    if math.prod(high.values()) <= _MAX_VALUES:
-        return high
-    return {name: dim.opt for name, dim in dims.items()}
 
 
 def _consecutive_values(
@@ -207,17 +194,6 @@ def _run_eager_or_none(feed: NamedFeed, eager: EagerReference) -> Outputs | None
     return found
 
 
-def _find_differing_outputs(runner: Runner, feed: NamedFeed, expected: Outputs) -> tuple[str, ...]:
-    try:
-        return find_differing_outputs(expected, runner.run(feed.arrays), share=_MIN_DIFFERENCE)
-    except RunnerError:
-        return tuple(expected)
-
-
-def _element_count(feed: NamedFeed) -> int:
-    return sum(array.size for array in feed.arrays.values())
-
-
 _SIZE_PREFIX = "size"  # feed names: size-1, size-2, ...
 _MAX_TURNS = 6  # sizes to judge at which forward takes another branch
 
@@ -268,7 +244,7 @@ def add_size_feeds(
     further = _unique_sizes(found, besides=[*known, *missing])
     if not missing and not further:
         return eager
-    drawer = _feed_drawer(eager)
+    drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
     try:
         more = [
             run_eager(eager, drawer.feed(f"{_SIZE_PREFIX}-{number}", sizes))
@@ -276,7 +252,7 @@ def add_size_feeds(
         ]
     except CheckpointError as error:
         raise ConversionError(
-            f"at a size that torch.export did not mean, eager says: {error.message}",
+            f"at a size that torch.export treats separately, eager fails: {error.message}",
             hint=error.advice,
         ) from error
     for number, sizes in enumerate(further, start=len(missing) + 1):
@@ -297,14 +273,9 @@ def add_recorded_sizes(
     eager: EagerReference, places: Mapping[str, Mapping[str, int]]
 ) -> EagerReference:
     """Return the eager reference with the extra feeds that the manifest records for an artifact."""
-    drawer = _feed_drawer(eager)
+    drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
     more = [run_eager(eager, drawer.feed(name, dict(sizes))) for name, sizes in places.items()]
     return replace(eager, references=(*eager.references, *more)) if more else eager
-
-
-def _feed_drawer(eager: EagerReference) -> FeedDrawer:
-    """Return a drawer with the seed and sample of the eager reference."""
-    return FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
 
 
 def _unique_sizes(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,66 +26,63 @@ from ..validators.output_pairs import find_sample
 from ..validators.ruling import Judgment, Ruling
 from .eager_reference import run_eager
 from .judge_case import Candidate, JudgeCase, JudgeRequest
-from .narrow_domain import narrow_subject
+from .narrow_domain import narrow_reference
 from .reply_evidence import Evidence, reply_to
 from .restrict_values import restrict_inputs
-from .rounding_ties import judge_evidence
+from .rounding_ties import apply_second_looks
 
 if TYPE_CHECKING:
     from .eager_reference import EagerReference
 
-DEFAULT_FAULTS = 8  # faults that are planted where nobody says how many, and a run is cheap
+DEFAULT_FAULTS = 8  # faults to plant by default, if a run is cheap
 _CHEAP_FLOPS = 10**10  # of the largest feed: about a second of one core
 _CHEAP_BYTES = 1 << 28  # of the model file, which is copied for each fault
-_MAX_TRIES = 3  # faults planted for each that is asked for: not all of them change an output
-_DENSE_FEEDS = 24  # further feeds on which a fault that was not found is looked at
-_CERTAIN_CHANGE = 2e-2  # of the peak: no limit of FP32 allows half of it
+_MAX_TRIES = 3  # faults planted for each that counts: not all of them change an output
+_DENSE_FEEDS = 24  # further feeds to compare on if a fault was not found
+_CERTAIN_CHANGE = 2e-2  # share of the peak; limits of FP32 are below half of it
 
 
-def plant_faults(asked: JudgeRequest, judged: Judgment) -> Ruling:
-    """Measure the sensitivity where it is asked for, in the ranges that the candidate passed in."""
-    if not asked.sensitive:
+def plant_faults(request: JudgeRequest, judged: Judgment) -> Ruling:
+    """Measure the sensitivity, if requested, in the ranges in which the candidate passed."""
+    if not request.sensitive:
         return Ruling()
     ranges = judged.verdict.restricted_values
-    inputs = restrict_inputs(asked.eager.signature.inputs, ranges)
-    eager = narrow_subject(asked.eager, inputs, asked.progress)
-    within = asked if eager is asked.eager else replace(asked, eager=eager)
+    inputs = restrict_inputs(request.eager.signature.inputs, ranges)
+    eager = narrow_reference(request.eager, inputs, request.progress)
+    within = request if eager is request.eager else replace(request, eager=eager)
     return Ruling(sensitivity=measure_sensitivity(within, judged.verdict))
 
 
-def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | None:
+def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity | None:
     """Return how many planted faults the feeds and limits of the verdict would have found.
 
-    Nothing is planted in what did not pass, in a format whose files cannot be altered, where 0
-    faults are asked for, or, without a number, where a copy takes long to open or eager does more
-    than 10^10 floating point operations on the largest feed.
+    Nothing is planted in an artifact that did not pass, in a format whose files cannot be altered,
+    with `--sensitivity 0` or, by default, if a copy takes long to open or eager does more than
+    10^10 floating point operations on the largest feed.
 
-    A fault is found where its copy does not pass. Of those that pass, a fault is equivalent where
-    the copy's outputs stay within the limits of the artifact's own, on the same feeds and on 24
-    more over the domain, and one where the fault acts. Other faults are planted in place of these,
-    up to three for each that was asked for.
+    A fault is found if its copy does not pass. A copy that passes is equivalent if its outputs stay
+    within the limits of the artifact's own, on the same feeds, on 24 more over the domain, and on
+    one where the fault acts. Other faults replace equivalent ones, up to three for each.
     """
-    candidate, eager, progress = asked.candidate, asked.eager, asked.progress
+    candidate, eager, progress = request.candidate, request.eager, request.progress
     target, title = candidate.target, f"plant faults in {candidate.name}"
-    asked_for = asked.judging.sensitivity
-    wanted = DEFAULT_FAULTS if asked_for is None else asked_for
+    given = request.judging.sensitivity
+    wanted = DEFAULT_FAULTS if given is None else given
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
         return None
-    if asked_for is None and not _is_cheap(candidate, target, eager):
+    if given is None and not _is_cheap(candidate, target, eager):
         return None
     planting = progress.step(title, log=candidate.log, runs_artifact=True)
     with planting as clock, eager.model.cache_variants():
-        case = asked.case
-        evidence = case.ask()
-        if not judge_evidence(evidence, eager).passed:
-            return None  # it passed with what is not repeated here, as a narrower range of values
+        case = request.case
+        evidence = case.run_feeds()
+        if not apply_second_looks(evidence, eager).passed:
+            return None  # it passed by a rule that is not repeated here, as in a narrower range
         trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
         faults: list[FaultRecord] = []
         for fault in trial.plant(target, wanted * _MAX_TRIES):
             faults += filter(None, [trial.record(*fault)])
-            counted = _count_outcome(faults, FaultOutcome.FOUND) + _count_outcome(
-                faults, FaultOutcome.MISSED
-            )
+            counted = _summarize(faults, eager.feeds.seed).planted
             progress.advance(title, counted, wanted)
             if counted == wanted:
                 break
@@ -93,18 +91,12 @@ def measure_sensitivity(asked: JudgeRequest, verdict: Verdict) -> Sensitivity | 
     return found
 
 
-def _count_outcome(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
-    return sum(one.outcome is outcome for one in faults)
-
-
 def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
-    found, missed = (
-        _count_outcome(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED)
-    )
+    counts = Counter(one.outcome for one in faults)
     return Sensitivity(
-        planted=found + missed,
-        found=found,
-        equivalent=_count_outcome(faults, FaultOutcome.EQUIVALENT),
+        planted=counts[FaultOutcome.FOUND] + counts[FaultOutcome.MISSED],
+        found=counts[FaultOutcome.FOUND],
+        equivalent=counts[FaultOutcome.EQUIVALENT],
         seed=seed,
         faults=tuple(faults),
     )
@@ -114,17 +106,13 @@ def _is_cheap(candidate: Candidate, target: Plantable, eager: EagerReference) ->
     """Whether eager's work on the largest feed, and the model file, are small."""
     if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _CHEAP_BYTES:
         return False
-    largest = max(eager.references, key=_count_elements).feed.arrays
+    largest = max((one.feed for one in eager.references), key=lambda feed: feed.elements).arrays
     return not flops_exceed(lambda: eager.model.run(largest), _CHEAP_FLOPS)
-
-
-def _count_elements(reference: ReferenceOutputs) -> int:
-    return sum(array.size for array in reference.feed.arrays.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FaultTrial:
-    """An artifact that passed, with its own replies, and the limits for what a fault may move.
+    """An artifact that passed, with its outputs and their limits, to compare faulty copies with.
 
     `dense` are further feeds with the artifact's replies, filled when a fault first needs them.
     """
@@ -135,7 +123,7 @@ class _FaultTrial:
     dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
 
     def plant(self, target: Plantable, most: int) -> Iterator[tuple[FaultKind, PlantedFault]]:
-        """Copies with a fault each, the kinds by turns; a copy is gone when the next is made."""
+        """Yield copies with one fault each, of alternating kinds; the next one deletes the last."""
         kinds, known = list(FaultKind), set()
         for number in range(most):
             if not kinds:
@@ -147,7 +135,7 @@ class _FaultTrial:
                 plant = partial(target.plant_fault, path, kind, random, signature, Path(folder))
                 try:
                     fault = call_framework("planting a fault", plant)
-                except ConversionError:  # a framework may not write what it reads
+                except ConversionError:  # a framework may fail to write what it reads
                     fault = None
                 if fault is None:
                     kinds.remove(kind)
@@ -156,7 +144,7 @@ class _FaultTrial:
                     yield kind, fault
 
     def record(self, kind: FaultKind, fault: PlantedFault) -> FaultRecord | None:
-        """Whether the fault is found; None where the runtime does not open the copy."""
+        """Return whether the fault is found; None if the runtime does not open the copy."""
         copy = replace(self.case, candidate=replace(self.case.candidate, path=fault.path))
         try:
             with copy.open() as runner:
@@ -177,14 +165,14 @@ class _FaultTrial:
     ) -> tuple[FaultOutcome, float | None]:
         replies: dict[int, ArtifactOutputs] = {}
         references = self.case.references
-        for index in sorted(range(len(references)), key=lambda i: _count_elements(references[i])):
+        for index in sorted(range(len(references)), key=lambda i: references[i].feed.elements):
             replies[index] = reply_to(runner, references[index])
             if self._is_certain(references[index], replies[index], self.clean[index]):
                 return FaultOutcome.FOUND, None
         ordered = [replies[index] for index in range(len(references))]
-        evidence = copy.evidence(ordered, runner.inputs)
+        evidence = copy.make_evidence(ordered, runner.inputs)
         looks = (_keep_one_failure(evidence), evidence)
-        if any(not judge_evidence(one, self.case.eager).passed for one in looks):
+        if any(not apply_second_looks(one, self.case.eager).passed for one in looks):
             return FaultOutcome.FOUND, None
         both = zip(self.clean, ordered, strict=True)
         pairs = [
@@ -206,7 +194,7 @@ class _FaultTrial:
     def _is_certain(
         self, reference: ReferenceOutputs, reply: ArtifactOutputs, clean: ArtifactOutputs
     ) -> bool:
-        """Whether FP32's limits cannot allow what one usual feed shows; others need not run."""
+        """Whether one usual feed exceeds any FP32 limit, so that no other need run."""
         import numpy as np
 
         if self.case.candidate.precision is not Precision.FP32 or clean.outputs is None:
@@ -227,7 +215,7 @@ class _FaultTrial:
         return False
 
     def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
-        """Further feeds that eager takes, with the artifact's replies; the last at these sizes."""
+        """Yield further feeds that eager accepts with the artifact's outputs, last at `sizes`."""
         eager = self.case.eager
         sample = find_sample(eager.references)
         drawer = FeedDrawer.of(eager.signature, eager.feeds.seed + 1, sample)
@@ -239,12 +227,11 @@ class _FaultTrial:
                 self.dense.extend(_run_both(feeds, eager, runner))
             yield from self.dense
             if sizes:
-                opt = {name: dim.opt for name, dim in eager.signature.free_dims.items()}
-                feed = drawer.feed("dense-at", {**opt, **sizes})
+                feed = drawer.feed("dense-at", {**eager.signature.opt_sizes, **sizes})
                 yield from _run_both([feed], eager, runner)
 
     def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
-        """The relative L2 error of a copy's outputs over its limit, and by itself, the largest."""
+        """Return the largest relative L2 error of a copy: as a share of its limit, and itself."""
         found = [(0.0, 0.0)]
         for name, wanted in clean.items():
             error = _relative_distance(wanted, other.get(name))
@@ -252,7 +239,7 @@ class _FaultTrial:
         return max(found)
 
     def _limit(self, output: str) -> float:
-        """The relative L2 error that the verdict allows: by the noise floor, or by the SQNR."""
+        """Return the allowed relative L2 error: from the noise floor, or from the SQNR."""
         limits = self.case.tolerance.of(output)
         floors = [o.floor for o in self.verdict.outputs if o.output == output and o.floor]
         if limits.floor_factor is not None and floors:
@@ -261,29 +248,29 @@ class _FaultTrial:
 
 
 def _keep_one_failure(evidence: Evidence) -> Evidence:
-    """The evidence without most of the feeds that failed: the smallest of usual values stays.
+    """Drop the failed feeds except the smallest of usual values.
 
-    A look at one is cheap. Where it still fails, so does the copy, whatever the others show.
+    Second looks at one feed are cheap. If it still fails, the copy fails on any evidence.
     """
     failed = evidence.find_failed()
     wrong = [one for one in evidence.references if one.feed.name in failed]
-    wrong.sort(key=lambda one: (one.feed.kind == "value", _count_elements(one)))
+    wrong.sort(key=lambda one: (one.feed.kind == "value", one.feed.elements))
     left_out = {one.feed.name for one in wrong[1:]}
     return evidence.of([pair for pair in evidence.pairs if pair[0].feed.name not in left_out])
 
 
 def _run_both(
-    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], eager: EagerReference, runner: Runner
+    feeds: Iterable[NamedFeed], eager: EagerReference, runner: Runner
 ) -> Iterator[tuple[NamedFeed, Outputs]]:
     for feed in feeds:
-        with suppress(CheckpointError):  # eager need not take every size that is drawn
+        with suppress(CheckpointError):  # eager may reject a drawn size
             reply = reply_to(runner, run_eager(eager, feed))
             if reply.outputs is not None:
                 yield feed, reply.outputs
 
 
 def _relative_distance(wanted: Array, given: Array | None) -> float:
-    """The relative L2 distance; infinite where they differ in form, in NaN or in an integer."""
+    """Return the relative L2 distance; infinite if form, NaN or an integer differs."""
     import numpy as np
 
     if given is None or given.shape != wanted.shape:

@@ -1,8 +1,8 @@
-"""Carries out the pending steps of a folder from another host; digests are checked first."""
+"""Finish the pending steps of a folder that another host prepared, after checking digests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from .branch_coverage import update_branches
 from .held_out import load_samples, refer_held_out
 from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
-from .order import Order, ResumeState
+from .order import Order
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
 from .recorded_run import FinishRequest, describe_changed_file, load_manifest
@@ -26,31 +26,31 @@ from .run_context import RunContext, RunSamples
 from .run_order import execute_step, make_workspace
 from .run_progress import Progress
 
-_CHANGED_EXIT_CODE = 1  # as a verdict that failed
+_CHANGED_EXIT_CODE = 1  # as for a rejected artifact
 
 
 def finish_pending(
-    asked: FinishRequest,
+    request: FinishRequest,
     tell: Tell = ignore_events,
     *,
     targets: tuple[Target, ...] = TARGETS,
     on_start: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
-    """Carry out the pending steps of an output folder.
+    """Finish the pending steps of an output folder.
 
     Args:
-        asked: the folder, and what is said of it today.
-        tell: listens to progress.
+        request: the folder, and the options of this run.
+        tell: receives progress events.
         targets: the table of formats.
-        on_start: receives the initial manifest before the first step.
+        on_start: receives the manifest before the first step.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    manifest, folder = load_manifest(asked.out), asked.out
+    manifest, folder = load_manifest(request.out), request.out
     if not manifest.pending:
         return _check_finished(manifest, folder, tell)
-    run = find_recorded_run(manifest, folder, asked.moved, asked.judging)
+    run = find_recorded_run(manifest, folder, request.moved, request.judging)
     plan = plan_pending(manifest.pending, targets)
     with relax_gc(), ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
@@ -63,12 +63,12 @@ def finish_pending(
             out=folder,
             judging=run.judging,
             signature=manifest.signature,
-            cache=asked.cache,
-            measuring=asked.measuring,
+            cache=request.cache,
+            measuring=request.measuring,
         )
         eager = run.open_eager(checkpoint, progress)
         done = update_branches(manifest, eager, run.judging.accept, progress)
-        done = _resume_pending(done, plan, asked.resume)
+        done = _resume_pending(done, plan, request.resume)
         if on_start is not None:
             on_start(done)
         context = RunContext(
@@ -78,21 +78,21 @@ def finish_pending(
             samples=RunSamples(labelled=enter_labelled(order.measuring, eager, progress, held)),
         )
         for step, pending in zip(plan, manifest.pending, strict=True):
-            if step.name not in asked.resume.done:
-                settings = {**pending.settings, **asked.settings}
+            if step.name not in request.resume.done:
+                settings = {**pending.settings, **request.settings}
                 mine = replace(context, order=replace(order, settings=settings))
                 done = _finish_step(step, pending, done, mine)
         return done
 
 
 def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
-    """The record where nothing is pending, with every digest checked; nothing is run or written."""
+    """Check every digest of a folder without pending steps; run and write nothing."""
     tell(Noted(text=f"nothing is pending in {folder}: only digests were checked"))
     faults = [
         Failure(
             step=artifact.name,
             message=fault,
-            hint="make it again, or see what is wrong: modelc validate",
+            hint="build it again, or find the difference with modelc validate",
             exit_code=_CHANGED_EXIT_CODE,
         )
         for artifact in manifest.artifacts
@@ -103,14 +103,8 @@ def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
     return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
 
 
-def _resume_pending(manifest: Manifest, plan: Sequence[Step], resume: ResumeState) -> Manifest:
-    """The record to begin with: of this run's steps, what was done before ended as it did."""
-    names = (*sorted(resume.done), *(step.name for step in plan))
-    return replace(manifest, steps=tuple(dict.fromkeys(names)), failures=resume.failures)
-
-
 def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunContext) -> Manifest:
-    """The manifest with the step carried out, if what it is made from is as it was proven."""
+    """Execute the step, if the artifact that it is built from is unchanged."""
     parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
     reason = _describe_altered(pending, parent, context.workspace.folder)
     if parent is None or reason:
@@ -131,7 +125,7 @@ def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunC
 
 def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:
     if parent is None:
-        return f"{pending.made_from}, which it is made from, is no longer in the record"
+        return f"{pending.made_from}, from which it is built, is not in the manifest"
     if parent.digest != pending.parent:
-        return f"{pending.made_from} was made anew since this step was prepared"
+        return f"{pending.made_from} was built again after this step was prepared"
     return describe_changed_file(parent, folder.path)

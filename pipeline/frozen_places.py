@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_frozen_places(
-    capture: Capture | None,
+    capture: Capture,
     warned: Sequence[Branch],
     branches: BranchCoverage,
     eager: EagerReference,
@@ -51,28 +51,29 @@ def find_frozen_places(
     known = frozenset(place for one in frozen for place in one.places) | watched.idle
     left = places - known
     if left and not watched.incomplete:
-        left -= eager.model.find_reached_lines(eager.example, left)  # with sizes, then
-    silent = [
-        one for one in watched.found if one not in frozen and not are_library_shortcuts(one.places)
+        left -= eager.model.find_reached_lines(eager.example, left)  # these depend on sizes
+    frozen += [
+        one
+        for one in watched.found
+        if one not in frozen
+        and one.record.gap_text
+        and not are_library_shortcuts(one.places)
+        and not _is_kept(one, capture, second)
     ]
-    doubt = [one for one in silent if one.record.gap_text]
-    frozen += [one for one in doubt if not _is_kept(one, capture, second)]
-    told = [one.record.place for one in frozen]
-    return tuple(dict.fromkeys([*told, *(f"{shorten_path(f)}:{line}" for f, line in sorted(left))]))
+    observed = [one.record.place for one in frozen]
+    others = (f"{shorten_path(file)}:{line}" for file, line in sorted(left))
+    return tuple(dict.fromkeys([*observed, *others]))
 
 
-def _is_kept(found: DataBranch, capture: Capture | None, second: RepeatableCapture) -> bool:
+def _is_kept(found: DataBranch, capture: Capture, second: RepeatableCapture) -> bool:
     """Return whether the capture keeps a branch or value that it did not report."""
     if capture is Capture.MIXED:
-        return any(_is_within(found.record.module, path) for path in second.scripted)
-    # torch._dynamo reads the code and runs none of it: there is nothing to watch
+        module = f"{found.record.module}."
+        return any(not path or module.startswith(f"{path}.") for path in second.scripted)
+    # torch._dynamo reads the code and does not run it: there is nothing to observe
     if capture is not Capture.EXPORT or found.record.kind != "value":
         return False
     return bool(found.places & second.symbolic_places)
-
-
-def _is_within(module: str, path: str) -> bool:
-    return not path or module == path or module.startswith(f"{path}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,6 @@ class RepeatableCapture:
             try:
                 with watch_capture() as seen:
                     self.again(Path(folder))
-            except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
+            except Exception:  # noqa: BLE001 - observing it may make it raise anything
                 return frozenset()
         return symbol_places(seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,18 +68,18 @@ def measure_accuracy(
             answers.add(_predictions(outputs, labelled.output, batch), batch.labels)
         except LabelFaultError as error:
             raise RunnerError(
-                f"its answer to {batch.names[error.row]} cannot be scored: it {error.reason}",
+                f"its output on {batch.names[error.row]} cannot be scored: it {error.reason}",
                 hint="see the verdict on its outputs",
             ) from error
         except UsageError:
             noted.find_broken(batch, start)  # a user's metric may raise on NaN
-            noted.refuse_broken()
+            noted.check_finite()
             raise
-        noted.take(batch, start)
+        noted.collect(batch, start)
         advance(len(answers), len(labelled))
-    noted.refuse_broken()
+    noted.check_finite()
     gate = labelled.measuring.max_drop if max_drop is None else max_drop
-    return _build_accuracy(labelled, answers, tuple(noted.told), gate)
+    return _build_accuracy(labelled, answers, tuple(noted.differing), gate)
 
 
 def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
@@ -97,18 +97,18 @@ class _NotableSamples:
 
     labelled: LabelledFeeds
     answers: ModelAnswers
-    told: list[Answer] = field(default_factory=list)
+    differing: list[Answer] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def take(self, batch: LabelledBatch, start: int) -> None:
+    def collect(self, batch: LabelledBatch, start: int) -> None:
         """Collect from the batch whose first sample has the number `start`."""
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
         for place in find_differing_samples(eager, self.answers, start, stop)[
-            : MAX_NAMED_SAMPLES - len(self.told)
+            : MAX_NAMED_SAMPLES - len(self.differing)
         ]:
             label = int(batch.labels[place - start].reshape(-1)[0])
-            self.told.append(
+            self.differing.append(
                 Answer(
                     sample=batch.names[place - start],
                     label=self._class(label),
@@ -132,7 +132,7 @@ class _NotableSamples:
             return "NaN"
         return names[number] if names else str(number)
 
-    def refuse_broken(self) -> None:
+    def check_finite(self) -> None:
         """Raise BrokenAnswerError if any sample has new NaN or Inf, whatever the metric is."""
         if not self.broken:
             return
@@ -145,7 +145,7 @@ class _NotableSamples:
 
 
 def _build_accuracy(
-    labelled: LabelledFeeds, answers: ModelAnswers, told: tuple[Answer, ...], gate: float | None
+    labelled: LabelledFeeds, answers: ModelAnswers, named: tuple[Answer, ...], gate: float | None
 ) -> Accuracy:
     metric, pair = labelled.eager.metric, compare_answers(labelled.eager, answers)
     if not (math.isfinite(answers.value) and math.isfinite(pair.drop)):
@@ -165,12 +165,12 @@ def _build_accuracy(
         confidence=CONFIDENCE,
         method=pair.interval.method,
         disagreements=pair.differing,
-        disagreeing=tuple(answer.sample for answer in told),
+        disagreeing=tuple(answer.sample for answer in named),
         max_drop=gate,
         data=labelled.samples.source,
         relative=metric.relative,
         output=labelled.output,
-        answers=told,
+        answers=named,
         digest=labelled.digest,
         preprocess=labelled.samples.preprocess,
     )
@@ -193,7 +193,6 @@ class LabelledFeeds:
     output: str
     eager: ModelAnswers
     digests: tuple[bytes, ...]
-    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -225,36 +224,26 @@ class LabelledFeeds:
             )
 
 
-@contextmanager
-def open_labelled(
-    measuring: Measuring, eager: EagerReference, progress: Progress
-) -> Iterator[LabelledFeeds]:
-    """Open the data and run eager on all of it; close the data on exit.
+def enter_labelled(
+    measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
+) -> LabelledFeeds | None:
+    """Open the data until `held` closes and run eager on all of it; None if nothing is measured.
 
     Raises:
         UsageError: the data, its labels or the metric are unusable.
     """
+    if measuring is None:
+        return None
     metric = find_metric(measuring.metric, lambda spec: import_object(spec, "--metric"))
     with progress.step("open labelled data", log="labelled"):
         samples = open_labelled_set(
             measuring.data, eager.signature, lambda spec: import_object(spec, "--data")
         )
-    with samples:
-        labelled = _run_eager_on_labels(samples, ModelAnswers(metric), measuring, eager, progress)
-        for note in samples.notes:
-            progress.note(f"labelled data: {note}")
-        for note in labelled.notes:
-            progress.note(note, warning=True)
-        yield labelled
-
-
-def enter_labelled(
-    measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
-) -> LabelledFeeds | None:
-    """Open the labelled data until `held` closes; return None if nothing is measured."""
-    if measuring is None:
-        return None
-    return held.enter_context(open_labelled(measuring, eager, progress))
+    held.enter_context(samples)
+    labelled = _run_eager_on_labels(samples, ModelAnswers(metric), measuring, eager, progress)
+    for note in samples.notes:
+        progress.note(f"labelled data: {note}")
+    return labelled
 
 
 def _run_eager_on_labels(
@@ -277,10 +266,10 @@ def _run_eager_on_labels(
         broken = int((scores.count_nonfinite(0, len(scores)) > 0).sum())
         if not math.isfinite(scores.value):
             raise UsageError(
-                f"eager's own {measuring.metric} is {scores.value}, with NaN or Inf in its answers "
-                f"to {broken:,} of {len(scores):,} labelled samples",
+                f"eager's own {measuring.metric} is {scores.value}, with NaN or Inf on "
+                f"{broken:,} of {len(scores):,} labelled samples",
                 hint=Hint(
-                    "remove samples that the model cannot answer, or name another ",
+                    "remove samples on which the model fails, or name another ",
                     Option("metric-output"),
                 ),
                 option="metric-output",
@@ -288,6 +277,9 @@ def _run_eager_on_labels(
         check_defined(scores)
         value = metric_text(measuring.metric, scores.value)
         clock.detail = f"{measuring.metric} {value} on {len(scores):,} samples"
+    nan = f"eager gives NaN or Inf on {broken:,} of {len(scores):,} labelled samples"
+    for warning in filter(None, (explain_near_chance(scores), nan if broken else "")):
+        progress.note(warning, warning=True)
     return LabelledFeeds(
         samples=samples,
         signature=eager.signature,
@@ -295,14 +287,7 @@ def _run_eager_on_labels(
         output=output,
         eager=scores,
         digests=tuple(digests),
-        notes=_eager_warnings(scores, broken),
     )
-
-
-def _eager_warnings(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
-    """Return warnings about eager's own outputs."""
-    nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
-    return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
 
 
 def _choose_output(outputs: Outputs, given: str | None) -> str:
@@ -318,10 +303,8 @@ def _choose_output(outputs: Outputs, given: str | None) -> str:
     floats = [name for name, array in outputs.items() if array.dtype.kind == "f"]
     if not floats:
         raise UsageError(
-            f"no output of the model is of floats: {', '.join(outputs)}",
-            hint=Hint(
-                "name what the metric reads: ", Option("metric-output", f"{next(iter(outputs))}")
-            ),
+            f"no output of the model has a float dtype: {', '.join(outputs)}",
+            hint=Hint("name what the metric reads: ", Option("metric-output", next(iter(outputs)))),
             option="metric-output",
         )
     return floats[0]
@@ -331,8 +314,14 @@ def _score_batch(
     answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
     """Score a batch of eager's outputs; a fault is attributed to the label and names the sample."""
-    predictions = rows_of(outputs[output], output, batch)
-    _check_classes(predictions, samples, answers)
+    predictions, classes = rows_of(outputs[output], output, batch), samples.classes
+    count = predictions[0].size
+    if classes and isinstance(answers.metric, TopK) and count != len(classes):
+        raise UsageError(
+            f"{samples.source} has {len(classes)} classes, the model's output has {count}",
+            hint=f"name all {count}, one a line, in {samples.source}/classes.txt",
+            code=ErrorCode.LABELS_MISMATCH,
+        )
     try:
         answers.add(predictions, batch.labels)
     except LabelFaultError as error:
@@ -340,20 +329,6 @@ def _score_batch(
         raise UsageError(
             f"labelled data {samples.source}: {name} {error.reason}", hint=error.hint
         ) from error
-
-
-def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
-    """Raise UsageError if a metric of classes has another number of classes than outputs."""
-    classes = samples.classes
-    if not classes or not isinstance(answers.metric, TopK):
-        return
-    outputs = predictions[0].size
-    if outputs != len(classes):
-        raise UsageError(
-            f"{samples.source} has {len(classes)} classes, the model's output has {outputs}",
-            hint=f"name all {outputs}, one a line, in {samples.source}/classes.txt",
-            code=ErrorCode.LABELS_MISMATCH,
-        )
 
 
 def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:
@@ -364,7 +339,7 @@ def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:
     if not array.ndim or array.shape[0] != rows:
         shape = "x".join(map(str, array.shape)) or "a number"
         raise UsageError(
-            f"the output {output!r} is {shape} for {rows} samples: it has no row a sample",
+            f"the output {output!r} is {shape} for {rows} samples: not one row per sample",
             hint=Hint("name another with ", Option("metric-output", "NAME")),
             option="metric-output",
         )

@@ -25,7 +25,6 @@ from .cache.file_digests import FileDigests, digest_of_code
 from .layer_search import MAX_NOISE, Noise, Ranking, measure_noises, rank_by_noise
 from .quantization import QuantizationTask, make_quantization, quantization_key, quantize_parent
 from .run_context import StepWork
-from .run_progress import Clock, Progress
 
 NOISE_SAMPLES = 4  # calibration samples, spread over the set; held-out samples are for the verdict
 
@@ -51,36 +50,28 @@ def rank_layers(work: StepWork, plain: Trial, *, most: int) -> RankedLayers:
         ConversionError: no quantizer gives switchable Q/DQ nodes, no layer is quantized, or the
             switched model does not run.
     """
-    step, run = work.step, work.run
+    step, run, progress = work.step, work.run, work.run.workspace.progress
     task, result = _reference_quantization(work, plain)
     store = open_tradeoff_store(run.order.cache)
     key = digest_texts(("ranking", quantization_key(task), str(NOISE_SAMPLES)))
     title = f"rank layers of {step.name}"
-    with run.workspace.progress.step(title, log=f"rank-{step.name}") as clock:
+    with progress.step(title, log=f"rank-{step.name}", runs_artifact=True) as clock:
         with _open_switchboard(work, task, result) as board:
             if len(board.layers) == 0:
                 raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")
             feeds = _sample_evenly(run.samples.calibration)
-            runs = _BlockMeter(
-                board, feeds, store, key, lambda n: run.workspace.progress.advance(title, n, n)
-            )
+            runs = _BlockMeter(board, feeds, store, key, lambda n: progress.advance(title, n, n))
             gate = run.order.judging.min_sqnr or 0.0
             found = measure_noises(
                 len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most
             )
-        _report_ranking(board, runs, clock, run.workspace.progress)
+        clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
+        if runs.cached:
+            clock.detail += f", {runs.cached} from the cache"
+        if board.unknown:
+            text = f"{len(board.unknown)} nodes in 8 bits are not in the float model and not ranked"
+            progress.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
     return RankedLayers(layers=board.layers, ranking=rank_by_noise(found))
-
-
-def _report_ranking(
-    board: Switchboard, runs: _BlockMeter, clock: Clock, progress: Progress
-) -> None:
-    clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
-    if runs.taken:
-        clock.detail += f", {runs.taken} from the cache"
-    if board.unknown:
-        text = f"{len(board.unknown)} nodes in 8 bits are not in the float model and not ranked"
-        progress.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
 
 
 class _BlockMeter:
@@ -98,14 +89,14 @@ class _BlockMeter:
         self._store, self._key = store, key
         self._known = store.take(key, dict[str, Noise]) or {}
         self._exact: list[Outputs] = []
-        self.made = self.taken = 0
+        self.made = self.cached = 0
 
     def noise(self, layers: tuple[int, ...]) -> Noise:
         """Return noise over signal (powers) with these layers in 8 bits, per sample and output."""
         name = f"{layers[0]}-{layers[-1]}"
         found = self._known.get(name)
         if found is not None:
-            self.taken += 1
+            self.cached += 1
             return found
         if not self._exact:
             self._exact = [self._board.run(feed, ()) for feed in self._feeds]
@@ -115,7 +106,7 @@ class _BlockMeter:
             for entry in _noise_ratios(exact, self._board.run(feed, layers))
         )
         self.made += 1
-        self._advance(self.made + self.taken)
+        self._advance(self.made + self.cached)
         self._known[name] = found
         self._store.keep(self._key, self._known)
         return found
@@ -126,18 +117,15 @@ def _noise_ratios(exact: Outputs, rounded: Outputs) -> Iterator[float]:
     floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
     for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
         found = measure_arrays(exact[name], rounded[name])
-        if found.nonfinite_mismatch:
-            yield MAX_NOISE
-        elif found.noise == 0:
-            yield 0.0
-        else:
-            yield min(found.noise / found.signal, MAX_NOISE) if found.signal else MAX_NOISE
+        lost = found.nonfinite_mismatch or (found.noise and not found.signal)
+        ratio = found.noise / found.signal if found.signal else 0.0
+        yield MAX_NOISE if lost else min(ratio, MAX_NOISE)
 
 
 def _sample_evenly(calibration: CalibrationFeeds | None) -> tuple[Feed, ...]:
     """Return `NOISE_SAMPLES` calibration samples, evenly spaced over the set."""
     if calibration is None:
-        raise RuntimeError("layers are to be ranked without samples")
+        raise RuntimeError("no calibration samples to rank layers on")
     step = max(1, len(calibration) // NOISE_SAMPLES)
     return tuple(islice(calibration, 0, step * NOISE_SAMPLES, step))
 
@@ -161,7 +149,7 @@ def _reference_quantization(work: StepWork, plain: Trial) -> tuple[QuantizationT
             return task, result
         rmtree(place)
     raise ConversionError(
-        f"no quantizer for {step.target.NAME} gives a model whose layers can be looked at",
+        f"no quantizer for {step.target.NAME} gives a model whose layers can be switched",
         hint="pip install onnxruntime",
     )
 
@@ -217,15 +205,8 @@ class TradeOffStore:
         with suppress(OSError):  # a read-only home, a full disk
             self._folder.mkdir(parents=True, exist_ok=True)
             atomic_write(self._folder / f"{key}.json", msgspec.json.encode(value))
-            self._shrink()
-
-    def _shrink(self) -> None:
-        if self._folder is None:
-            return
-        files = list(self._folder.iterdir())
-        if len(files) > self._most:
-            files.sort(key=lambda file: file.stat().st_mtime)
-            for file in files[: len(files) - self._most]:
+            files = sorted(self._folder.iterdir(), key=lambda file: file.stat().st_mtime)
+            for file in files[: -self._most]:
                 file.unlink(missing_ok=True)
 
 

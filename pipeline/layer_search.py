@@ -11,18 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ..core.findings import TradeOff
+
 _MAX_FRUITLESS = 8  # stop after so many consecutive layers that cannot be dropped
 
 
-@dataclass(frozen=True, kw_only=True)
-class BudgetPoint:
-    """Result for a set of kept layers: whether it meets the budget, and SQNR in dB."""
-
-    passed: bool
-    sqnr: float | None = None
-
-
-JudgeKept: TypeAlias = Callable[[tuple[int, ...]], BudgetPoint]
+Layers: TypeAlias = tuple[int, ...]  # indices of layers
+TryLayers: TypeAlias = Callable[[Layers], TradeOff]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +29,12 @@ class LayerChoice:
         ended: whether the limit on trials ended the search.
     """
 
-    kept: tuple[int, ...] | None
+    kept: Layers | None
     ended: bool = False
 
 
 def find_fewest(
-    ranking: Ranking, target: float | None, judge: JudgeKept, more: Callable[[], bool]
+    ranking: Ranking, target: float | None, try_layers: TryLayers, more: Callable[[], bool]
 ) -> LayerChoice:
     """Find a small set of layers that meets the budget when kept in floating point.
 
@@ -49,51 +44,47 @@ def find_fewest(
 
     Args:
         ranking: the ranked layers. The last one is never kept, so that one stays in 8 bits.
-        target: SQNR in dB that guides the search, or None; `judge` alone decides whether a set
-            passes.
-        judge: builds and judges the artifact with these layers in floating point.
+        target: SQNR in dB that guides the search, or None; `try_layers` alone decides whether a
+            set passes.
+        try_layers: builds and judges the artifact with these layers in floating point.
         more: returns whether another trial is allowed.
     """
-    low, high = _find_bracket(ranking, target, judge, more)
+    low, high = _find_bracket(ranking, target, try_layers, more)
     if high is None:
         return LayerChoice(kept=None, ended=low < len(ranking.order) - 1)
     while high - low > 1:
         if not more():
             return LayerChoice(kept=ranking.order[:high], ended=True)
         middle = (low + high) // 2
-        if judge(ranking.order[:middle]).passed:
+        if try_layers(ranking.order[:middle]).passed:
             high = middle
         else:
             low = middle
-    return _drop_unneeded(ranking, ranking.order[:high], judge, more)
+    return _drop_unneeded(ranking, ranking.order[:high], try_layers, more)
 
 
 def _find_bracket(
-    ranking: Ranking, target: float | None, judge: JudgeKept, more: Callable[[], bool]
+    ranking: Ranking, target: float | None, try_layers: TryLayers, more: Callable[[], bool]
 ) -> tuple[int, int | None]:
     """Return the lengths of the longest failed prefix and of the first that passed, or None."""
     most = len(ranking.order) - 1
     low = 0
     count = min(1 if target is None else ranking.guess(target), most)
     while low < most and more():
-        point = judge(ranking.order[:count])
+        point = try_layers(ranking.order[:count])
         if point.passed:
             return low, count
-        low = count
-        count = min(most, _next_count(ranking, count, target, point))
+        low, further = count, 2 * count
+        if target is not None and point.sqnr is not None and point.sqnr < target:
+            # assume that the prediction error stays the same
+            missed = ranking.predict(ranking.order[:count]) - point.sqnr
+            further = min(max(ranking.guess(target + missed), count + 1), 2 * count + 2)
+        count = min(most, further)
     return low, None
 
 
-def _next_count(ranking: Ranking, count: int, target: float | None, point: BudgetPoint) -> int:
-    """Return the next prefix length, assuming that the prediction error stays the same."""
-    if target is None or point.sqnr is None or point.sqnr >= target:
-        return 2 * count
-    missed = ranking.predict(ranking.order[:count]) - point.sqnr
-    return min(max(ranking.guess(target + missed), count + 1), 2 * count + 2)
-
-
 def _drop_unneeded(
-    ranking: Ranking, kept: tuple[int, ...], judge: JudgeKept, more: Callable[[], bool]
+    ranking: Ranking, kept: Layers, try_layers: TryLayers, more: Callable[[], bool]
 ) -> LayerChoice:
     """Drop layers that are not needed to meet the budget.
 
@@ -106,7 +97,7 @@ def _drop_unneeded(
         if not more():
             return LayerChoice(kept=kept, ended=True)
         fewer = tuple(other for other in kept if other != layer)
-        if judge(fewer).passed:
+        if try_layers(fewer).passed:
             kept, needed = fewer, 0
         else:
             needed += 1
@@ -114,8 +105,7 @@ def _drop_unneeded(
 
 
 Noise: TypeAlias = tuple[float, ...]  # noise over signal (powers), per sample and output
-Block: TypeAlias = tuple[int, ...]  # indices of adjacent layers
-Measure: TypeAlias = Callable[[Block], Noise]  # noise with these layers in 8 bits
+Measure: TypeAlias = Callable[[Layers], Noise]  # noise with these adjacent layers in 8 bits
 
 MAX_NOISE = 1e12  # for an output that is lost or not finite
 _DOUBLE_COUNTING = 3.1  # dB; upper bound on the effect of counting each noise twice
@@ -133,7 +123,7 @@ class Ranking:
         noise: noise of each layer, by index.
     """
 
-    order: tuple[int, ...]
+    order: Layers
     noise: tuple[Noise, ...]
 
     def predict(self, kept: Collection[int]) -> float:
@@ -142,7 +132,7 @@ class Ranking:
         return to_decibel(max(map(math.fsum, zip(*left, strict=True)), default=0.0))
 
     def guess(self, target: float) -> int:
-        """Return the number of layers, at least 1, that is predicted to reach `target` dB."""
+        """Return the number of layers, at least 1, that is predicted to give `target` dB."""
         for count in range(1, len(self.order)):
             if self.predict(self.order[:count]) >= target:
                 return count
@@ -191,9 +181,9 @@ def measure_noises(count: int, measure: Measure, *, allowed: float, most: int) -
     """
     everything = tuple(range(count))
     if count <= min(_MAX_SINGLE, most):
-        found: dict[Block, Noise] = {(layer,): measure((layer,)) for layer in everything}
+        found: dict[Layers, Noise] = {(layer,): measure((layer,)) for layer in everything}
     else:
-        whole = worst_noise(measure(everything))
+        whole = max(measure(everything), default=0.0)
         size = -(-count // min(_BLOCKS, most - 1))
         blocks = [everything[at : at + size] for at in range(0, count, size)]
         found = {block: measure(block) for block in blocks}
@@ -208,22 +198,17 @@ def measure_noises(count: int, measure: Measure, *, allowed: float, most: int) -
 
 
 def _split_blocks(
-    found: dict[Block, Noise], measure: Measure, least: float, *, halvings: int
+    found: dict[Layers, Noise], measure: Measure, least: float, *, halvings: int
 ) -> None:
     """Halve the loudest block up to `halvings` times, while one exceeds `least`."""
     for _ in range(halvings):
-        wide = [b for b, noise in found.items() if len(b) > 1 and worst_noise(noise) > least]
-        if not wide:
+        wide = {block: max(found[block], default=0.0) for block in found if len(block) > 1}
+        loudest = max(wide, key=wide.__getitem__, default=())
+        if wide.get(loudest, 0.0) <= least:
             return
-        loudest = max(wide, key=lambda block: worst_noise(found[block]))
         del found[loudest]
         half = len(loudest) // 2
         found |= {part: measure(part) for part in (loudest[:half], loudest[half:])}
-
-
-def worst_noise(noise: Noise) -> float:
-    """Return the largest entry; 0 if there is none."""
-    return max(noise, default=0.0)
 
 
 def to_decibel(noise: float) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..capture.size_constraints import NarrowError
-from ..core.contract import Feed, Runner
-from ..core.dims import Dim, resolve_bounds
+from ..core.contract import Runner
+from ..core.dims import Dim, bisect_boundary, resolve_bounds
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
@@ -17,7 +17,7 @@ from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from ..validators.output_pairs import is_close
 from .eager_reference import EagerReference, refer_within
-from .restrict_values import restrict_subject
+from .restrict_values import restrict_reference
 from .run_progress import Progress
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def parse_interval(error: ModelcError, signature: Signature) -> SizeInterval | N
     return SizeInterval(dim=name, low=low, high=high)
 
 
-def narrow_subject(
+def narrow_reference(
     eager: EagerReference, inputs: Sequence[InputSpec], progress: Progress
 ) -> EagerReference:
     """Return the eager reference on feeds of these inputs; unchanged if they are its own."""
     if tuple(inputs) == eager.signature.inputs:
         return eager
     if _usual_inputs(inputs) == _usual_inputs(eager.signature.inputs):
-        return restrict_subject(eager, inputs)
+        return restrict_reference(eager, inputs)
     return refer_within(eager, replace(eager.signature, inputs=tuple(inputs)), progress)
 
 
@@ -152,8 +152,10 @@ def find_interval(
     dim, (low, high), (worst_low, worst_high) = max(around, key=lambda one: one[1][1] - one[1][0])
     with open_runner() as runner:
         is_right = _SizeComparison(eager=eager, runner=runner, dim=dim, good=good).is_right
-        low = _bisect(is_right, low, worst_low)
-        high = _bisect(is_right, high, worst_high)
+        low, high = (
+            right if wrong is None else bisect_boundary(is_right, right, wrong)
+            for right, wrong in ((low, worst_low), (high, worst_high))
+        )
     return SizeInterval(dim=dim, low=low, high=high) if low < high else None
 
 
@@ -175,16 +177,6 @@ def _separate_sizes(
     return name, (inside[0], inside[-1]), (below, above)
 
 
-def _bisect(is_right: Callable[[int], bool], right: int, wrong: int | None) -> int:
-    """Return the last right size before a wrong one; `right` if `wrong` is None."""
-    if wrong is None:
-        return right
-    while abs(right - wrong) > 1:
-        middle = (right + wrong) // 2
-        right, wrong = (middle, wrong) if is_right(middle) else (right, middle)
-    return right
-
-
 @dataclass(frozen=True, kw_only=True)
 class _SizeComparison:
     """Compares an artifact with eager at sizes of one dim; other dims are as in a right feed."""
@@ -196,7 +188,8 @@ class _SizeComparison:
 
     def is_right(self, size: int) -> bool:
         """Return whether the outputs of the artifact are close to those of eager at this size."""
-        drawer = FeedDrawer.of(self.eager.signature, self.eager.feeds.seed, self._sample)
+        sample = None if self.eager.given is None else self.eager.given.first
+        drawer = FeedDrawer.of(self.eager.signature, self.eager.feeds.seed, sample)
         feed = drawer.feed("narrow", {**self.good[0], self.dim: size})
         try:
             expected = self.eager.model.run(feed.arrays)
@@ -204,7 +197,3 @@ class _SizeComparison:
         except (CheckpointError, RunnerError):
             return False
         return is_close(expected, given, share=_DIFFERENCE)
-
-    @property
-    def _sample(self) -> Feed | None:
-        return None if self.eager.given is None else self.eager.given.first

@@ -1,6 +1,6 @@
-"""The one way to reopen a recorded folder and to judge an artifact of it again.
+"""Reopen a recorded folder, and request verdicts on its artifacts again.
 
-Used to validate a folder or a file of it, to finish pending steps, and to look for a wrong layer.
+Used to validate a folder or a file of it, to finish pending steps, and to find a wrong layer.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
 from .accuracy_gate import apply_recorded_gate
 from .branch_coverage import accept_recorded, branch_coverage, capture_from_record
-from .eager_reference import EagerReference, open_subject, read_checkpoint
+from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .extra_sizes import add_recorded_sizes
 from .held_out import load_samples, refer_held_out
 from .judge_case import Candidate, JudgeRequest
 from .labelled_accuracy import LabelledFeeds
-from .narrow_domain import domain_inputs, narrow_subject
+from .narrow_domain import domain_inputs, narrow_reference
 from .order import Judging, Source
 from .recorded_run import Moved, apply_recorded_judging, check_same, source_from_record
 from .run_progress import Progress
-from .worst_feed import add_found_feed, get_worst_feed, note_missing_feed
+from .worst_feed import add_found_feed, get_worst_feed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """An earlier run as its manifest records it, before its checkpoint is read.
 
-    `judging` has the recorded feeds, seed and accepted branches where none are asked for now.
+    `judging` has the recorded feeds, seed and accepted branches if none are given.
     """
 
     manifest: Manifest
@@ -46,7 +46,7 @@ class RecordedRun:
         """Read the checkpoint, and check that it and the samples are the recorded ones.
 
         Args:
-            progress: where progress is reported.
+            progress: the progress reporter.
             judged: the file that is to be compared with the checkpoint.
 
         Raises:
@@ -66,10 +66,8 @@ class RecordedRun:
         wanted: Callable[[NamedFeed], bool] | None = None,
     ) -> EagerReference:
         """Load the model and run it on the recorded feeds, or on those that are `wanted`."""
-        signature = self.manifest.signature
-        return open_subject(
-            self.source, checkpoint, self.judging, progress, signature, wanted=wanted
-        )
+        judging, signature = self.judging, self.manifest.signature
+        return open_reference(self.source, checkpoint, judging, progress, signature, wanted=wanted)
 
     def refer_samples(
         self, artifact: Artifact, eager: EagerReference, progress: Progress
@@ -81,10 +79,10 @@ class RecordedRun:
 def find_recorded_run(
     manifest: Manifest, folder: Path, moved: Moved | None, judging: Judging | None
 ) -> RecordedRun:
-    """Return the run that the manifest of `folder` records, with its files where they are now.
+    """Return the run that the manifest of `folder` records, with its files at their current places.
 
     Raises:
-        CheckpointError: the checkpoint is not where it was.
+        CheckpointError: the checkpoint is not at its recorded place.
         ConsentError: a pickle must be allowed again.
     """
     judging = apply_recorded_judging(judging or Judging(), manifest)
@@ -104,15 +102,15 @@ def check_not_itself(judged: Path, checkpoint: Checkpoint, source: Source) -> No
     """
     if checkpoint.digest == sha256_of(judged):
         raise UsageError(
-            f"{judged} and {source.checkpoint} are the same file: it would be compared with itself",
-            hint="give the checkpoint it was made from with --against",
+            f"{judged} and {source.checkpoint} are the same file",
+            hint="give the checkpoint that it was built from with --against",
             code=ErrorCode.SAME_FILE,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedJudge:
-    """Asks for verdicts on artifacts of a recorded run, as they were judged when they were made.
+class RecordedRequests:
+    """Makes the requests to judge artifacts of a recorded run as they were judged when made.
 
     `settings` are those of the artifacts' formats. `labelled` is data to measure accuracy on;
     None keeps the recorded accuracy.
@@ -135,8 +133,8 @@ class RecordedJudge:
             settings=self.settings,
         )
 
-    def request(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
-        """Return the request to judge the candidate by all that is on the artifact's record.
+    def make(self, artifact: Artifact, candidate: Candidate, judging: Judging) -> JudgeRequest:
+        """Return the request to judge the candidate by the artifact's record.
 
         Its feeds are those of its domain, its extra sizes, the worst feed that a search found,
         and its held-out samples. Its branches and its accuracy gate are the recorded ones.
@@ -144,18 +142,18 @@ class RecordedJudge:
         manifest, folder, progress = self.run.manifest, self.run.folder, self.progress
         worst = get_worst_feed(manifest, artifact)
         inputs = domain_inputs(artifact.domain, self.eager)
-        eager = narrow_subject(self.eager, inputs, progress)
-        eager = add_recorded_sizes(eager, artifact.places)
+        eager = narrow_reference(self.eager, inputs, progress)
+        eager, notes = add_found_feed(add_recorded_sizes(eager, artifact.places), worst, folder)
         branches = branch_coverage(self.eager, judging.accept, then=manifest)
         return JudgeRequest(
             candidate=candidate,
-            eager=add_found_feed(eager, worst, folder),
+            eager=eager,
             judging=judging,
             progress=progress,
             held_out=self.run.refer_samples(artifact, self.eager, progress),
             recorded_worst=worst,
-            notes=note_missing_feed(worst, folder),
-            capture=lambda: capture_from_record(branches, artifact, manifest),
+            notes=notes,
+            capture=capture_from_record(branches, artifact, manifest),
             sensitive=True,
             labelled=apply_recorded_gate(self.labelled, artifact.accuracy),
             recorded_accuracy=artifact.accuracy,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..core.contract import Runner
 from ..core.errors import RunnerError
@@ -34,11 +35,18 @@ _MASKED_SUFFIX = {
     False: ", and not only in rows that are masked",
     None: f", {_UNDEFINED}",
 }
-_MAX_REDRAWS = (
-    4  # rounds of float64 references or noise draws on doubtful feeds; one may expose other feeds
-)
+_MAX_REDRAWS = 4  # rounds of float64 references or noise draws; one may expose other feeds
 
-JudgeOn: TypeAlias = Callable[[Sequence[ReferenceOutputs], Sequence[ArtifactOutputs]], Verdict]
+FeedPair: TypeAlias = tuple[ReferenceOutputs, ArtifactOutputs]
+
+
+class Compare(Protocol):
+    """Compares outputs with eager's on any feeds: `judge`, with the candidate's tolerance."""
+
+    def __call__(
+        self, *, references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
+        """Return the measurements, held to the tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +57,7 @@ class Evidence:
         references: eager's outputs, one entry per feed.
         replies: the artifact's outputs or errors, parallel to `references`.
         precision: the precision that the artifact is judged as.
-        judge_on: judges any subset of the feeds.
+        compare: compares any subset of the feeds.
         loose: names of feeds on which only the form of the outputs is judged.
         notes: notes on the feeds that are left out.
     """
@@ -57,7 +65,7 @@ class Evidence:
     references: tuple[ReferenceOutputs, ...]
     replies: tuple[ArtifactOutputs, ...]
     precision: Precision
-    judge_on: JudgeOn
+    compare: Compare
     loose: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -69,54 +77,62 @@ class Evidence:
             replies=(*self.replies, reply),
         )
 
-    def of(self, pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]]) -> Evidence:
+    def of(self, pairs: Sequence[FeedPair]) -> Evidence:
         """Return the evidence restricted to these feeds."""
-        references, replies = _split_pairs(pairs)
-        return replace(self, references=references, replies=replies)
+        references = tuple(reference for reference, _ in pairs)
+        return replace(self, references=references, replies=tuple(reply for _, reply in pairs))
 
     @property
-    def pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
+    def pairs(self) -> list[FeedPair]:
         """Each reference with the artifact's reply."""
         return list(zip(self.references, self.replies, strict=True))
 
+    @property
+    def has_exact(self) -> bool:
+        """Whether the artifact is compared with float64 too."""
+        return any(one.exact is not None for one in self.references)
+
+    @cached_property
     def verdict(self) -> Verdict:
-        """Judge the feeds that count at this precision, then apply `FEED_RULES`."""
+        """The verdict on the feeds that count at this precision, under `FEED_RULES`."""
         apart = beyond_feeds(self.references, self.precision)
-        near = [p for p in self.pairs if p[0].feed.kind != WIDE and p[0].feed.name not in apart]
-        measured = self.judge_on(*_split_pairs(near))
+        measured = self.compare_pairs(
+            [p for p in self.pairs if p[0].feed.kind != WIDE and p[0].feed.name not in apart]
+        )
         return decide(measured, (rule(self, measured) for rule in FEED_RULES))
 
-    def judge(self) -> JudgedEvidence:
-        """Return the verdict together with the evidence, for further rules."""
-        return JudgedEvidence(evidence=self, measured=self.verdict())
+    def compare_pairs(self, pairs: Sequence[FeedPair]) -> Verdict:
+        """Compare some feeds, without `FEED_RULES`."""
+        part = self.of(pairs)
+        return self.compare(references=part.references, replies=part.replies)
 
-    def wide_faults(self) -> tuple[str, ...]:
-        """Return the reasons of the wide-integer feeds that do not pass."""
-        return tuple(one.reason for one in map(self.judge_alone, self.wide_pairs) if not one.passed)
+    def compare_wide_feeds(self) -> list[Verdict]:
+        """Compare each wide-integer feed separately, as its scale differs from that of others."""
+        return [self._compare_wide(*pair) for pair in self.pairs if pair[0].feed.kind == WIDE]
 
-    @property
-    def wide_pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
-        """Each wide-integer feed with the artifact's reply."""
-        return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
-
-    def judge_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
-        """Judge one wide-integer feed separately, as its scale differs from that of other feeds."""
-        measured = self.judge_on(*_split_pairs([pair]))
-        reference, reply = pair
+    def _compare_wide(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> Verdict:
+        measured = self.compare_pairs([(reference, reply)])
         if reply.outputs is not None:
             return measured
-        why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
+        why = (
+            f"rejected feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
+        )
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(measured, state=State.FAILED, reasons=(fault,))
 
+    @property
+    def is_right_on_wide_feeds(self) -> bool:
+        """Whether each wide-integer feed passes."""
+        return all(one.passed for one in self.compare_wide_feeds())
+
     def find_failed(self) -> frozenset[str]:
         """Return the names of the counted feeds on which an output exceeds its limits."""
-        outputs = self.verdict().outputs
-        beside = {name for name, found in self.judge_beside_masks().items() if not found.passed}
-        return frozenset(o.feed for o in outputs if not o.passed and not o.loose) | beside
+        beside = {name for name, found in self.verdicts_beside_masks.items() if not found.passed}
+        return find_failed_feeds(self.verdict) | beside
 
-    def judge_beside_masks(self) -> dict[str, Verdict]:
-        """Judge the batch rows beside a fully masked row; return the verdicts by feed name.
+    @cached_property
+    def verdicts_beside_masks(self) -> dict[str, Verdict]:
+        """The verdicts on the batch rows beside a fully masked row, by feed name.
 
         In lower precisions, a channel limit alone does not count: channels are judged over all
         feeds, and on a single feed a channel may be near zero.
@@ -130,7 +146,7 @@ class Evidence:
             shown = drop_masked_row(reference, reply, self.references)
             if shown is None:
                 continue
-            verdict = self.judge_on(*_split_pairs([shown]))
+            verdict = self.compare_pairs([shown])
             if self.precision is Precision.FP32 or not all(one.passed for one in verdict.outputs):
                 found[reference.feed.name] = verdict
         return found
@@ -141,6 +157,11 @@ class JudgedEvidence(Judgment):
     """Evidence with its verdict and the rulings so far."""
 
     evidence: Evidence
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> JudgedEvidence:
+        """Return the evidence with its verdict, to which further rules add rulings."""
+        return cls(evidence=evidence, measured=evidence.verdict)
 
     def use_judgment(self, other: JudgedEvidence) -> JudgedEvidence:
         """Return `other` with the rulings of this judgment before its own."""
@@ -163,19 +184,18 @@ def _check_equal_rows(evidence: Evidence, measured: Verdict) -> Ruling:
     return Ruling.fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults)
 
 
-def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_beyond(evidence: Evidence, _: Verdict) -> Ruling:
     """Report differences on values beyond the declared range and on masks with undefined rows.
 
     In FP32, a difference at positions that the mask shows rejects the artifact. Other differences
     add notes: attention leaves masked positions undefined, 16-bit floats may overflow beyond the
     range, and 8-bit scales do not cover it.
     """
-    del measured
     apart = beyond_feeds(evidence.references, evidence.precision)
     far = [p for p in evidence.pairs if p[0].feed.name in apart and p[0].feed.kind != WIDE]
     if not far:
         return Ruling()
-    found = evidence.judge_on(*_split_pairs(far))
+    found = evidence.compare_pairs(far)
     faults = _faults_where_shown(far, found) if evidence.precision is Precision.FP32 else ()
     return replace(
         Ruling.fault(ReasonCode.OUTPUT_DIFFERS, *reversed([*faults])),
@@ -185,10 +205,9 @@ def _check_beyond(evidence: Evidence, measured: Verdict) -> Ruling:
     )
 
 
-def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_wide(evidence: Evidence, _: Verdict) -> Ruling:
     """Judge each wide-integer feed separately."""
-    del measured
-    found = list(map(evidence.judge_alone, evidence.wide_pairs))
+    found = evidence.compare_wide_feeds()
     wrong = [one for one in found if not one.passed]
     reasons = wrong[0].reasons if wrong else ()
     if len(wrong) > 1:
@@ -201,16 +220,14 @@ def _check_wide(evidence: Evidence, measured: Verdict) -> Ruling:
     )
 
 
-def _check_beside_masks(evidence: Evidence, measured: Verdict) -> Ruling:
+def _check_beside_masks(evidence: Evidence, _: Verdict) -> Ruling:
     """Reject differences in the rows beside a fully masked row."""
-    del measured
-    wrong = [one.reason for one in evidence.judge_beside_masks().values() if not one.passed]
+    wrong = [one.reason for one in evidence.verdicts_beside_masks.values() if not one.passed]
     return Ruling.fault(ReasonCode.BESIDE_MASK, *reversed(wrong))
 
 
-def _note_left_out(evidence: Evidence, measured: Verdict) -> Ruling:
+def _note_left_out(evidence: Evidence, _: Verdict) -> Ruling:
     """Add the notes on feeds that are left out."""
-    del measured
     return Ruling(notes=evidence.notes)
 
 
@@ -223,9 +240,7 @@ FEED_RULES: tuple[Callable[[Evidence, Verdict], Ruling], ...] = (
 )
 
 
-def _faults_where_shown(
-    far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict
-) -> Iterator[str]:
+def _faults_where_shown(far: Sequence[FeedPair], verdict: Verdict) -> Iterator[str]:
     """Yield differences at positions that the mask shows, if eager's output is finite."""
     import numpy as np
 
@@ -251,23 +266,20 @@ def redraw(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
     outcome of a data-dependent branch: there noise flips the branch, and the artifact may lack
     that outcome.
     """
-    evidence, verdict = judged.evidence, judged.measured
-    unstable = unstable_feeds(evidence.references, verdict, eager)
+    evidence = judged.evidence
+    unstable = unstable_feeds(evidence.references, evidence.verdict, eager)
     if unstable and (unstable := _find_undecided_feeds(unstable, eager)):
         stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
         evidence = replace(evidence.of(stable), notes=(*evidence.notes, *unstable.values()))
-        verdict = evidence.verdict()
     for _ in range(_MAX_REDRAWS):
-        if not (feeds := find_doubtful_feeds(verdict)):
+        if not (feeds := find_doubtful_feeds(evidence.verdict)):
             break
         old = evidence.references
-        known = any(one.exact is not None for one in old)
-        references = add_exact(old, feeds, eager) if known else old
+        references = add_exact(old, feeds, eager) if evidence.has_exact else old
         if all(new is one for new, one in zip(references, old, strict=True)):
             references = add_noise_draws(old, feeds, eager)
         evidence = replace(evidence, references=references)
-        verdict = evidence.verdict()
-    return replace(judged, evidence=evidence, measured=verdict)
+    return replace(judged, evidence=evidence, measured=evidence.verdict)
 
 
 def _find_undecided_feeds(unstable: Mapping[str, str], eager: EagerReference) -> dict[str, str]:
@@ -299,10 +311,9 @@ def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
         return ArtifactOutputs(outputs=None, error=error.message)
 
 
-def _split_pairs(
-    pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]],
-) -> tuple[tuple[ReferenceOutputs, ...], tuple[ArtifactOutputs, ...]]:
-    return tuple(one for one, _ in pairs), tuple(reply for _, reply in pairs)
+def find_failed_feeds(verdict: Verdict) -> frozenset[str]:
+    """Return the feeds that count and on which an output exceeds its limits."""
+    return frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
 
 
 def _without_measures(output: OutputVerdict) -> OutputVerdict:
@@ -311,26 +322,23 @@ def _without_measures(output: OutputVerdict) -> OutputVerdict:
     return replace(output, passed=True, reason=reason, loose=True, form="", form_kind="")
 
 
-def _beyond_notes(
-    far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict, precision: Precision
-) -> Iterator[str]:
+def _beyond_notes(far: Sequence[FeedPair], verdict: Verdict, precision: Precision) -> Iterator[str]:
     """Yield a note on the worst output of each feed that does not count.
 
     INT8 yields no SQNR note: its scales never cover values beyond the calibrated range.
     """
-    self_evident = precision is Precision.INT8
     least = verdict.tolerance.min_sqnr
     behind: dict[bool | None, list[str]] = {}  # keyed by whether only masked rows differ
     for reference, reply in far:
         masked = reference.feed.kind == "mask"
-        why = _UNDEFINED if masked else "whose values lie beyond what is declared"
+        why = _UNDEFINED if masked else "whose values exceed the declared range"
         where = f"on {describe_named_feed(reference.feed)}, {why}"
         mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
         lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
         wrong = [one for one in mine if not one.passed]
         noisy = [one for one in mine if one.sqnr is not None and one.sqnr < least]
         if reply.outputs is None:
-            yield f"refuses to run {where}: {' '.join(reply.error.split())}"
+            yield f"fails {where}: {' '.join(reply.error.split())}"
         elif lost:
             yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
         elif masked and (wrong or noisy):
@@ -339,7 +347,7 @@ def _beyond_notes(
             behind.setdefault(alone, []).append(reference.feed.name)
         elif wrong:
             yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
-        elif noisy and not self_evident:
+        elif noisy and precision is not Precision.INT8:
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"
     for alone, names in behind.items():

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.contract import Runner, no_progress
+from ..core.dims import bisect_boundary
 from ..core.errors import CheckpointError
 from ..core.kinds import ReasonCode
 from ..core.signature import InputSpec, Signature, ValueRange
-from ..core.verdict import State, Verdict
+from ..core.verdict import State
 from ..validators.edge_case_feeds import draw_few_rows
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.output_pairs import find_sample
 from ..validators.ruling import Ruling
 from ..validators.wide_integer_feeds import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
 from .eager_reference import EagerReference, run_eager
-from .reply_evidence import Evidence, JudgedEvidence, reply_to
-from .rounding_ties import mark_undecided_replies
+from .reply_evidence import Evidence, FeedPair, JudgedEvidence
+from .rounding_ties import run_artifact
 from .run_reference import finite_part, run_reference
 
 if TYPE_CHECKING:
     from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+    from .judge_case import JudgeRequest
 
 # Ends to try, largest first: int32, 30 bits (the difference of two fits in 31), 16 bits and small
 # numbers. 2^20 stands for float32 instead of 2^24: up to it, a quotient by at most 16 has an error
@@ -34,29 +36,31 @@ _MAX_WRONG_PAIRS = 3
 _NOISE_DRAWS = 6  # of wide feeds, to judge an artifact in a range
 
 
-def restrict_values(
-    judged: JudgedEvidence, eager: EagerReference, opened: Callable[[], Runner], *, narrow: bool
-) -> JudgedEvidence:
+def restrict_values(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
     """Judge an artifact that is wrong only on wide integers within narrower ranges.
 
-    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
-    in which the artifact is right. `restricted_values` holds them, and wide feeds are drawn from
-    them. If even small numbers are wrong, or the user stated the range, the artifact is rejected
-    with a reason that names the input and a wrong value.
+    With `request.restrict`, ranges that modelc chose are narrowed, one input after another, to the
+    largest in which the artifact is right. `restricted_values` holds them, and wide feeds are drawn
+    from them. If even small numbers are wrong, or the user stated the range, the artifact is
+    rejected with a reason that names the input and a wrong value.
     """
-    specs = find_wide_inputs(eager.signature)
+    specs = find_wide_inputs(request.eager.signature)
     if judged.verdict.state is not State.FAILED or not specs:
         return judged
     evidence = judged.evidence
-    plain = _drop_wide_feeds(evidence)
-    stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
+    plain = evidence.of([pair for pair in evidence.pairs if pair[0].feed.kind != WIDE])
+    stated = [
+        spec
+        for spec in specs
+        if not request.restrict or (spec.values is not None and not spec.values.chosen)
+    ]
     chosen = [spec for spec in specs if spec not in stated]
-    if not stated and not plain.verdict().passed:
+    if not stated and not plain.verdict.passed:
         return judged
-    with opened() as runner:
-        trial = _RangeTrial(evidence=evidence, eager=eager, runner=runner)
+    with request.case.open() as runner:
+        trial = _RangeTrial(evidence=evidence, eager=request.eager, runner=runner)
         judged = judged.plus(*map(trial.find_wrong_value, stated))
-        if stated or not _has_wide_failure(judged.verdict):
+        if stated or not any(name.startswith(f"{WIDE}-") for name in judged.verdict.feeds):
             return judged
         return _judge_narrowed(trial, chosen, plain, judged)
 
@@ -71,13 +75,7 @@ def _judge_narrowed(
             return judged.plus(trial.find_wrong_value(spec))
         ranges[spec.name] = found
     for together in _narrower_together(ranges, specs):
-        pairs = trial.pairs(together) or ()
-        held = replace(
-            plain,
-            references=(*plain.references, *(one for one, _ in pairs)),
-            replies=(*plain.replies, *(reply for _, reply in pairs)),
-        )
-        now = held.judge()
+        now = JudgedEvidence.of(plain.of([*plain.pairs, *(trial.pairs(together) or ())]))
         if now.passed:
             break
     else:
@@ -112,7 +110,7 @@ def _narrower_together(
             yield held
 
 
-def restrict_subject(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
+def restrict_reference(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
     """Return the eager reference with other ranges of wide inputs; only wide feeds rerun."""
     signature = replace(eager.signature, inputs=tuple(inputs))
     seed, given = eager.feeds.seed, eager.given
@@ -139,14 +137,6 @@ def restrict_inputs(
         return replace(spec, values=replace(spec.values, low=low, high=high))
 
     return tuple(map(within, inputs))
-
-
-def _drop_wide_feeds(evidence: Evidence) -> Evidence:
-    return evidence.of([pair for pair in evidence.pairs if pair[0].feed.kind != WIDE])
-
-
-def _has_wide_failure(verdict: Verdict) -> bool:
-    return any(name.startswith(f"{WIDE}-") for name in verdict.feeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +178,7 @@ class _RangeTrial:
 
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
-    ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
+    ) -> list[FeedPair] | None:
         """Run wide feeds within these ranges on both; None if eager rejects one."""
         signature = _restrict_signature(self.eager.signature, ranges)
         samples = find_sample(self.evidence.references)
@@ -200,22 +190,18 @@ class _RangeTrial:
     def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
         """Return whether the artifact is right in these ranges on several draws."""
         drawn = (self.pairs(ranges, draw=draw) for draw in range(_NOISE_DRAWS))
-        return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
+        return all(
+            one is not None and self.evidence.of(one).is_right_on_wide_feeds for one in drawn
+        )
 
-    def _run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
+    def _run(self, feed: NamedFeed) -> FeedPair | None:
         try:
-            found = finite_part(run_eager(self.eager, feed), ())
+            reference = finite_part(run_eager(self.eager, feed), ())
         except CheckpointError:
             return None
-        if found is None:
+        if reference is None:
             return None
-        reference = found
-        if any(one.exact is not None for one in self.evidence.references):
-            exact = self.eager.model.run_exact(feed.arrays)
-            reference = replace(reference, exact=exact)
-        reply = reply_to(self.runner, reference)
-        precision = self.evidence.precision
-        return reference, mark_undecided_replies([reference], [reply], precision, self.eager)[0]
+        return run_artifact(reference, self.evidence, self.eager, self.runner)
 
     def _is_unsteady(self, spec: InputSpec) -> bool:
         """Return whether float roundoff moves eager as far as the artifact deviates.
@@ -234,7 +220,7 @@ class _RangeTrial:
     def _explains(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> bool:
         import numpy as np
 
-        if self.evidence.of([(reference, reply)]).wide_faults() == ():
+        if self.evidence.of([(reference, reply)]).is_right_on_wide_feeds:
             return True
         draws = list(
             self.eager.model.draw_perturbed(
@@ -269,13 +255,8 @@ class _RangeTrial:
                     bad = step
                     break
                 good = step
-            while abs(bad - good) > 1:
-                middle = (good + bad) // 2
-                if self._is_right_at(spec, middle):
-                    good = middle
-                else:
-                    bad = middle
-            return bad
+            good = bisect_boundary(lambda value: self._is_right_at(spec, value), good, bad)
+            return good + (1 if end > start else -1)
         return None
 
     def _is_right_at(self, spec: InputSpec, value: int) -> bool:
@@ -290,7 +271,7 @@ class _RangeTrial:
         array = np.full_like(base.arrays[spec.name], value)
         feed = replace(base, name=WIDE, kind=WIDE, arrays={**base.arrays, spec.name: array})
         pair = self._run(feed)
-        return pair is None or self.evidence.of([pair]).wide_faults() == ()
+        return pair is None or self.evidence.of([pair]).is_right_on_wide_feeds
 
 
 def _value_steps(start: int, end: int) -> Iterator[int]:
@@ -308,11 +289,9 @@ def _usual_range(values: ValueRange) -> tuple[int, int]:
 
 def _restrict_signature(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
     """Set chosen wide inputs to these ranges, and those without one to their usual values."""
-
-    def narrow(spec: InputSpec) -> InputSpec:
-        if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
-            return spec
-        low, high = ranges.get(spec.name, _usual_range(spec.values))
-        return replace(spec, values=replace(spec.values, low=low, high=high))
-
-    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
+    ends = {
+        spec.name: ranges.get(spec.name, _usual_range(spec.values))
+        for spec in find_wide_inputs(signature)
+        if spec.values is not None and spec.values.chosen
+    }
+    return replace(signature, inputs=restrict_inputs(signature.inputs, ends))

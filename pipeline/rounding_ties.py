@@ -8,25 +8,31 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.kinds import Precision
-from ..core.verdict import Verdict
 from ..validators.edge_case_values import EMPTY_MASK
 from ..validators.masked_rows import count_padded_positions, drop_masked_row
 from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from ..validators.ruling import Ruling
 from .eager_reference import EagerReference
-from .float64_reference import add_exact
-from .reply_evidence import Evidence, JudgedEvidence, redraw
+from .float64_reference import add_exact, has_same_shapes
+from .reply_evidence import (
+    Evidence,
+    FeedPair,
+    JudgedEvidence,
+    find_failed_feeds,
+    redraw,
+    reply_to,
+)
 
 if TYPE_CHECKING:
-    from ..core.contract import Array, Outputs
+    from ..core.contract import Array, Outputs, Runner
 
 _TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores; the text goes into the note
 _ROUGH_TOLERANCE = 1e-4  # share of the signal: 80 dB
 
 
-def judge_evidence(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
-    """Judge the evidence, then apply the second looks in order; each may clear a rejection."""
-    judged = evidence.judge()
+def apply_second_looks(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
+    """Judge the evidence, then apply `SECOND_LOOKS` in order; each may clear a rejection."""
+    judged = JudgedEvidence.of(evidence)
     for look in SECOND_LOOKS:
         judged = look(judged, eager)
     return judged
@@ -40,40 +46,35 @@ def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence
     within all limits, that output becomes the reference of the feed; any other choice stays
     rejected. Another feed must show the same kind of choice without a tie.
     """
-    evidence, failed = judged.evidence, _find_failed_feeds(judged.measured)
+    evidence, failed = judged.evidence, find_failed_feeds(judged.measured)
     for last in _TIE_ORDERS:
         settled = _settle_feeds(evidence, failed, eager, last=last)
         if settled is not None:
-            right = failed - _find_failed_feeds(settled.verdict())
-            evidence = _take_settled(evidence, settled, right)
-            failed -= right
+            right = failed - find_failed_feeds(settled.verdict)
+            pairs = zip(evidence.references, settled.references, strict=True)
+            references = tuple(new if old.feed.name in right else old for old, new in pairs)
+            evidence, failed = replace(evidence, references=references), failed - right
     both = zip(judged.evidence.references, evidence.references, strict=True)
     chosen = [new for old, new in both if new is not old]
     if not chosen or not _is_shown_elsewhere(evidence, eager):
         return judged
-    again = redraw(evidence.judge(), eager)
+    again = redraw(JudgedEvidence.of(evidence), eager)
     return judged.use_judgment(again).plus(Ruling(notes=_tie_notes(chosen)))
-
-
-def _find_failed_feeds(verdict: Verdict) -> frozenset[str]:
-    """Return the feeds that count and on which an output exceeds its limits."""
-    return frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
 
 
 def _settle_feeds(
     evidence: Evidence, feeds: Collection[str], eager: EagerReference, *, last: bool
 ) -> Evidence | None:
     """Return the evidence with eager's other choice on these feeds; None if there is none."""
-    known = any(one.exact is not None for one in evidence.references)
     others = {
-        one.feed.name: _reference_with_order(one, eager, last=last, known=known)
+        one.feed.name: _reference_with_order(one, eager, last=last, known=evidence.has_exact)
         for one in evidence.references
         if one.feed.name in feeds
     }
     if not any(others.values()):
         return None
-    told = tuple(others.get(one.feed.name) or one for one in evidence.references)
-    return replace(evidence, references=told)
+    references = tuple(others.get(one.feed.name) or one for one in evidence.references)
+    return replace(evidence, references=references)
 
 
 def _reference_with_order(
@@ -131,13 +132,6 @@ def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
     return False
 
 
-def _take_settled(evidence: Evidence, settled: Evidence, feeds: Collection[str]) -> Evidence:
-    """Replace the references of these feeds only with the settled ones."""
-    both = zip(evidence.references, settled.references, strict=True)
-    found = tuple(new if old.feed.name in feeds else old for old, new in both)
-    return replace(evidence, references=found)
-
-
 def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
     """Return whether a feed that counts makes the same kind of choice without a tie."""
     for one in evidence.references:
@@ -151,15 +145,16 @@ def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
 
 def _tie_notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
     """Describe, for each order of ties, on which feeds it applies."""
-    told = []
-    for order in _TIE_ORDERS.values():
-        feeds = [one.feed.name for one in chosen if one.settled == order]
-        if feeds:
-            told.append(
-                f"equal scores tie in topk or sort on {', '.join(feeds)}: held there to eager "
-                f"taking {order} of them, as torch leaves that open"
-            )
-    return tuple(told)
+    feeds = {
+        order: ", ".join(one.feed.name for one in chosen if one.settled == order)
+        for order in _TIE_ORDERS.values()
+    }
+    return tuple(
+        f"equal scores tie in topk or sort on {names}: compared there with eager taking {order} "
+        "of them, as torch leaves the order open"
+        for order, names in feeds.items()
+        if names
+    )
 
 
 PLAIN_PATH = "plain path"
@@ -172,26 +167,36 @@ def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvi
     the whole feed within all limits, and the two paths differ only in padded positions, the plain
     path becomes the reference of the feed, with a note.
     """
-    asked = judged.evidence
-    failed = frozenset() if judged.passed else asked.find_failed()
+    evidence = judged.evidence
+    failed = frozenset() if judged.passed else evidence.find_failed()
     plain = {
         one.feed.name: found
-        for one in asked.references
+        for one in evidence.references
         if one.feed.name in failed and not one.settled and (found := _plain_reference(one, eager))
     }
     if not plain:
         return judged
-    wrong = _use_plain_references(asked, plain, eager).find_failed()
+    wrong = _use_plain_references(evidence, plain, eager).find_failed()
     kept = {name: one for name, one in plain.items() if name not in wrong}
-    both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
-    outputs = [[_select_judged_outputs(one, asked.references) for one in pair] for pair in both]
-    positions = count_padded_positions([(old, new) for old, new in outputs])
     if not kept:
         return judged
+    both = [(one, kept[one.feed.name]) for one in evidence.references if one.feed.name in kept]
+    outputs = [[_select_judged_outputs(one, evidence.references) for one in pair] for pair in both]
+    positions = count_padded_positions([(old, new) for old, new in outputs])
+    feeds = f"feed {next(iter(kept))}{f' and {len(kept) - 1} more' if len(kept) > 1 else ''}"
     if not positions:
-        return judged.plus(Ruling(notes=(_leak_text([*kept]),)))
-    again = redraw(_use_plain_references(asked, kept, eager).judge(), eager)
-    return judged.use_judgment(again).plus(Ruling(notes=(_plain_path_note(positions, [*kept]),)))
+        note = (
+            f"on {feeds} the artifact equals eager without its fast path of attention, which fills "
+            "more than padded positions: mask what comes after, or call "
+            "torch.backends.mha.set_fastpath_enabled(False) in the model's factory"
+        )
+        return judged.plus(Ruling(notes=(note,)))
+    note = (
+        f"eager's fast path of attention fills {positions} padded positions on {feeds}: there the "
+        "artifact equals eager's plain path, elsewhere both"
+    )
+    again = redraw(JudgedEvidence.of(_use_plain_references(evidence, kept, eager)), eager)
+    return judged.use_judgment(again).plus(Ruling(notes=(note,)))
 
 
 SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], ...] = (
@@ -207,12 +212,10 @@ def _plain_reference(reference: ReferenceOutputs, eager: EagerReference) -> Refe
         found = eager.model.run_plain_attention(reference.feed.arrays)
     except CheckpointError:
         return None
-    shapes = {name: array.shape for name, array in reference.outputs.items()}
-    if {name: array.shape for name, array in found.items()} != shapes:
-        return None
-    if count_padded_positions([(reference.outputs, found)]) == 0:
-        return None
-    return ReferenceOutputs(feed=reference.feed, outputs=found)
+    differs = has_same_shapes(found, reference.outputs) and count_padded_positions(
+        [(reference.outputs, found)]
+    )
+    return ReferenceOutputs(feed=reference.feed, outputs=found) if differs else None
 
 
 def _select_judged_outputs(
@@ -234,31 +237,11 @@ def _use_plain_references(
     if it did not, the difference would show.
     """
     others = tuple(plain.values())
-    if any(one.exact is not None for one in evidence.references):
+    if evidence.has_exact:
         others = add_exact(others, plain, eager)
-    told = {one.feed.name: replace(one, settled=PLAIN_PATH) for one in others}
-    references = (told.get(one.feed.name, one) for one in evidence.references)
+    settled = {one.feed.name: replace(one, settled=PLAIN_PATH) for one in others}
+    references = (settled.get(one.feed.name, one) for one in evidence.references)
     return replace(evidence, references=tuple(references))
-
-
-def _leak_text(feeds: Sequence[str]) -> str:
-    return (
-        f"on feed {feeds[0]}{_more(feeds)} the artifact is eager's equal without its fast path of "
-        "attention, whose fill reaches more than padded positions: mask what comes after, or call "
-        "torch.backends.mha.set_fastpath_enabled(False) where the model is made"
-    )
-
-
-def _more(feeds: Sequence[str]) -> str:
-    return f" and {len(feeds) - 1} more" if len(feeds) > 1 else ""
-
-
-def _plain_path_note(positions: int, feeds: Sequence[str]) -> str:
-    return (
-        f"eager's fast path of attention fills {positions} padded positions on feed {feeds[0]}"
-        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere "
-        "what both give"
-    )
 
 
 # Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.
@@ -287,17 +270,27 @@ def mark_undecided_replies(
     the precision.
     """
     known = any(one.exact is not None for one in references)
-    told = []
+    marked = []
     for reference, reply in zip(references, replies, strict=True):
         names = [n for n in reference.outputs if _has_other_integers(reference, reply, n)]
         if names:
             exactly = add_exact([reference], [reference.feed.name] if known else [], eager)
             answers = {name: (reply.outputs or {})[name] for name in names}
             marks = _mark_outputs(exactly[0], answers, SHARES[precision], eager)
-            told.append(replace(reply, undecided=marks))
-        else:
-            told.append(reply)
-    return told
+            reply = replace(reply, undecided=marks)  # noqa: PLW2901 - the same reply, marked
+        marked.append(reply)
+    return marked
+
+
+def run_artifact(
+    reference: ReferenceOutputs, evidence: Evidence, eager: EagerReference, runner: Runner
+) -> FeedPair:
+    """Run the artifact on one more feed; eager runs in float64 too where the evidence has it."""
+    if evidence.has_exact:
+        reference = replace(reference, exact=eager.model.run_exact(reference.feed.arrays))
+    reply = reply_to(runner, reference)
+    (marked,) = mark_undecided_replies([reference], [reply], evidence.precision, eager)
+    return reference, marked
 
 
 def _has_other_integers(reference: ReferenceOutputs, reply: ArtifactOutputs, name: str) -> bool:

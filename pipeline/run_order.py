@@ -20,7 +20,7 @@ from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
 from .debug.rejection import RejectionScene, add_guilty_layer
-from .eager_reference import EagerReference, open_subject, read_checkpoint
+from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
 from .order import Order
@@ -76,7 +76,7 @@ def run(
         load_functions(order.custom_ops)  # fail before eager runs if one is missing
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
-        eager = open_subject(order.source, checkpoint, order.judging, progress, order.signature)
+        eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
         manifest = replace(

@@ -278,11 +278,13 @@ def check_finite(
         raise CheckpointError(
             f"{weights[0]}{more}: eager gives nothing but NaN or Inf",
             hint="use a checkpoint from before the training diverged",
+            code=ErrorCode.NONFINITE_OUTPUTS,
         )
     raise CheckpointError(
         f"eager gives nothing but NaN or Inf on all {len(references)} feeds, and no weight has any",
         hint=Hint("give the range of the inputs: ", Option("input", "'x:float32[batch]{0..1}'")),
         option="input",
+        code=ErrorCode.NONFINITE_OUTPUTS,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..checkpoints.eager_model import Eager, open_eager
-from ..core.contract import Feed, Outputs
+from ..core.contract import Feed
 from ..core.dims import UNBOUNDED, Dim, default_opt
 from ..core.domain import Domain
 from ..core.errors import CheckpointError
@@ -24,12 +23,13 @@ if TYPE_CHECKING:
 
 Sizes: TypeAlias = dict[str, int]
 
+
 SIZE_FACTOR = 4  # the largest size to choose, in multiples of the start size
 MAX_ELEMENTS = 1 << 21  # limit over all inputs of one feed, raised if the sample is large
 _MAX_PROBE_RUNS = 240  # of eager; then no further size is accepted
 _MIN_ROWS = 2  # start size of the batch without a sample
 # Start sizes without a sample: common ones of texts, images and signals. The first that eager
-# accepts is used, so that a domain reaches 256 where the model allows it.
+# accepts is used, so that a domain goes up to 256 where the model allows it.
 START_SIZES = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
 _LINEAR_RELATIONS = ((1, 0), (1, 1), (1, -1), (2, 0))  # (times, plus) of sizes that follow another
 
@@ -58,7 +58,7 @@ class SizeProbe:
         self.sampled = _largest_sizes(signature, further)
         self.rejected: list[Sizes] = []
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
-        self._asks_ends: bool | None = None
+        self._ends: bool | None = None
         self._allowed: set[str] | None = None  # outputs that are not finite at the start sizes
         sample = 0 if samples is None else sum(array.size for array in samples.values())
         self.most_elements = max(SIZE_FACTOR * sample, MAX_ELEMENTS)
@@ -79,18 +79,12 @@ class SizeProbe:
         """Return the feed of these sizes that is tried first."""
         return self._drawer.feed("domain", dict(sizes)).arrays
 
-    def elements(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of elements of all inputs at these sizes."""
-        return sum(
-            math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
-        )
-
     def _fits(self, sizes: Mapping[str, int]) -> bool:
         dims = (dim for spec in self.signature.inputs for dim in spec.dims)
         return (
             self.runs_left > 0
             and all(dim.size(sizes) >= min(dim.low, 1) for dim in dims if dim.dynamic)
-            and self.elements(sizes) <= self.most_elements
+            and self.signature.count_elements(sizes) <= self.most_elements
         )
 
     def _runs(self, sizes: Sizes) -> bool:
@@ -100,16 +94,18 @@ class SizeProbe:
                 outputs = self._eager.run(feed)
             except (CheckpointError, MemoryError):
                 continue
-            if self._finite(outputs):
-                return self._takes_ends(sizes)
+            found = nonfinite_outputs(outputs)
+            if self._allowed is None:
+                self._allowed = found
+            if found <= self._allowed:
+                return not self._asks_ends() or self._runs_at_ends(sizes)
         return False
 
-    def _takes_ends(self, sizes: Sizes) -> bool:
-        """Return whether eager accepts integers at the ends of their ranges, if required."""
-        if self._asks_ends is None:
-            opt = {name: dim.opt for name, dim in self.signature.free_dims.items()}
-            self._asks_ends = bool(self.rejected) and self._runs_at_ends(opt)
-        return not self._asks_ends or self._runs_at_ends(sizes)
+    def _asks_ends(self) -> bool:
+        """Return whether eager must accept integers at the ends of their ranges too."""
+        if self._ends is None:
+            self._ends = bool(self.rejected) and self._runs_at_ends(self.signature.opt_sizes)
+        return self._ends
 
     def _runs_at_ends(self, sizes: Sizes) -> bool:
         drawn = self._drawer.feed("domain", sizes)
@@ -136,17 +132,10 @@ class SizeProbe:
         if whole:
             yield from self._drawer.at_ends(drawn, whole)
 
-    def _finite(self, outputs: Outputs) -> bool:
-        found = nonfinite_outputs(outputs)
-        if self._allowed is None:
-            self._allowed = found
-        return found <= self._allowed
-
 
 def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Sizes | None:
     """Return sizes at which eager runs: those of the sample, or the first that it accepts."""
-    dims = probe.signature.free_dims
-    opt = {name: dim.opt for name, dim in dims.items()}
+    dims, opt = probe.signature.free_dims, probe.signature.opt_sizes
     unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
     if sampled or not unknown:
         return opt if probe.accepts(opt) else None
@@ -207,26 +196,22 @@ def choose_mask_sense(
     eager = open_eager(loaded, signature)
     before = eager.before()
     sizes = _runnable_sizes(eager, signature, seed, samples)
-    for hiding in _mask_subsets(masks):
-        tried = _set_hides(signature, hiding)
-        if _accepts_open_masks(eager, tried, sizes, seed, samples):
-            before.restore()
-            return tried
+    counts = range(len(masks) + 1)
+    subsets = itertools.chain.from_iterable(itertools.combinations(masks, n) for n in counts)
+    tried = (
+        replace(
+            signature,
+            inputs=tuple(
+                replace(spec, hides=spec.hides or spec.name in hiding) for spec in signature.inputs
+            ),
+        )
+        for hiding in subsets
+    )
+    found = next(
+        (one for one in tried if _accepts_open_masks(eager, one, sizes, seed, samples)), signature
+    )
     before.restore()  # discard state that forward kept from these feeds
-    return signature
-
-
-def _mask_subsets(masks: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield all subsets of the masks, smallest first."""
-    for count in range(len(masks) + 1):
-        yield from itertools.combinations(masks, count)
-
-
-def _set_hides(signature: Signature, names: Sequence[str]) -> Signature:
-    def with_sense(spec: InputSpec) -> InputSpec:
-        return replace(spec, hides=True) if spec.name in names else spec
-
-    return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
+    return found
 
 
 def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
@@ -234,25 +219,21 @@ def _runnable_sizes(eager: Eager, signature: Signature, seed: int, samples: Feed
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     probe = SizeProbe(eager, signature, seed, samples)
     start = find_start(probe, loose, sampled=samples is not None) if loose else None
-    return start or {name: dim.opt for name, dim in signature.free_dims.items()}
+    return start or signature.opt_sizes
 
 
 def _accepts_open_masks(
     eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
 ) -> bool:
     """Return whether eager gives outputs without NaN for masks that hide nothing."""
+    import numpy as np
+
     feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN_FEED, sizes)
     try:
         outputs = eager.run(feed.arrays)
     except CheckpointError:
         return False
-    return not _has_nan(outputs)
-
-
-def _has_nan(outputs: Outputs) -> bool:
-    import numpy as np
-
-    return any(bool(np.isnan(one).any()) for one in outputs.values() if one.dtype.kind in "fc")
+    return not any(np.isnan(one).any() for one in outputs.values() if one.dtype.kind in "fc")
 
 
 _INT32 = 2**31 - 1
@@ -310,8 +291,8 @@ def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) ->
             if values.high < min(wide.high, _INT32):
                 stated = replace(spec, values=replace(values, low=0, high=_INT32, usual=None))
                 text = (
-                    f"{spec.name} holds within {str(values)[1:-1]} only, of the values that eager "
-                    f"takes: state larger ones to try other captures, --input '{stated}'"
+                    f"{spec.name} is verified within {str(values)[1:-1]} only, not up to eager's "
+                    f"limit: state larger values to try other captures, --input '{stated}'"
                 )
                 lines.setdefault(text, []).append(artifact.name)
     return [f"{', '.join(names)}: {text}" for text, names in lines.items()]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..checkpoints.factory import import_object
 from ..core.contract import Feed
-from ..core.dims import check_typos
+from ..core.dims import bisect_boundary, check_typos
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.grammar import parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
@@ -42,12 +42,7 @@ def find_narrower_input(trials: ValueProbing, sizes: Mapping[str, int]) -> Input
     Returns:
         The input with its range narrowed, or None.
     """
-    free = trials.signature.free_dims
-    places = [
-        {name: dim.low for name, dim in free.items()},
-        dict(sizes),
-        {name: dim.high for name, dim in free.items()},
-    ]
+    places = [trials.signature.low_sizes, dict(sizes), trials.signature.high_sizes]
     first, *others = [at for number, at in enumerate(places) if at not in places[:number]]
     for spec in trials.signature.inputs:
         values = spec.values
@@ -82,9 +77,7 @@ class _Search:
                 bad = low + step
                 break
             good, step = low + step, step * _GROWS
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if self._takes(sizes, middle) else (good, middle)
+        good = bisect_boundary(lambda value: self._takes(sizes, value), good, bad)
         return good if self._left > 0 else None
 
     def ends_at(self, sizes: Mapping[str, int], value: int) -> bool:
@@ -141,8 +134,8 @@ def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
     """
     left = signature.fix_at_opt(names).dynamic_dims
     fixed = {name: dim for name, dim in signature.dynamic_dims.items() if name not in left}
-    told = ", ".join(f"{name} at {dim.opt} (was {dim})" for name, dim in fixed.items())
-    return f"fixed by --static: {told}"
+    dims = ", ".join(f"{name} at {dim.opt} (was {dim})" for name, dim in fixed.items())
+    return f"fixed by --static: {dims}"
 
 
 def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
@@ -151,16 +144,15 @@ def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., obj
     Raises:
         UsageError: it does not exist or is not callable.
     """
-    return {name: _load_function(spec) for name, spec in custom_ops.items()}
-
-
-def _load_function(spec: str) -> Callable[..., object]:
-    found = import_object(spec, "--custom-op")
-    if not callable(found):
-        raise UsageError(
-            f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
-            hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
-            option="custom-op",
-            code=ErrorCode.NOT_CALLABLE,
-        )
-    return found
+    functions: dict[str, Callable[..., object]] = {}
+    for name, spec in custom_ops.items():
+        found = import_object(spec, "--custom-op")
+        if not callable(found):
+            raise UsageError(
+                f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
+                hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
+                option="custom-op",
+                code=ErrorCode.NOT_CALLABLE,
+            )
+        functions[name] = found
+    return functions

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from shutil import rmtree
-from typing import TypeAlias
 
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
@@ -18,7 +17,6 @@ from ..core.verdict import Reason, State
 from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, try_recipe
 from .held_out import FEW_SAMPLES, plain_samples
-from .labelled_accuracy import LabelledFeeds
 from .layer_noise import (
     RankedLayers,
     digest_references,
@@ -26,9 +24,8 @@ from .layer_noise import (
     open_tradeoff_store,
     rank_layers,
 )
-from .layer_search import BudgetPoint, LayerChoice, find_fewest
-from .order import MAX_TRIALS, Order
-from .plan import Step
+from .layer_search import LayerChoice, Layers, find_fewest
+from .order import MAX_TRIALS
 from .quantization import make_quantization, quantization_key
 from .run_context import StepWork
 from .run_progress import Clock
@@ -38,39 +35,27 @@ from .run_progress import Clock
 _MEASUREMENTS_PER_TRIAL = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class BalancedTrial:
-    """The trial to keep, and the trade-offs measured during the search."""
+def balance_layers(work: StepWork, plain: Trial) -> tuple[Trial, tuple[TradeOff, ...]]:
+    """Return the trial to keep and the trade-offs: plain INT8 if it meets the accuracy budget.
 
-    trial: Trial
-    tradeoffs: tuple[TradeOff, ...]
-
-
-def has_budget(step: Step, order: Order) -> bool:
-    """Return whether the step quantizes and the order sets an accuracy budget."""
-    return bool(step.quantizers) and order.has_accuracy_budget
-
-
-def balance_layers(work: StepWork, plain: Trial) -> BalancedTrial:
-    """Return the plain INT8 trial if it meets the budget, else search layers to keep in float.
-
-    If no set of layers meets the budget, return the trial that comes nearest; its verdict is
-    failed and states what was reached. Trials other than `plain` that lose are removed from disk.
+    Else search layers to keep in floating point. If no set of layers meets the budget, return the
+    trial that comes nearest; its verdict is failed and states its SQNR and drop. Trials other than
+    `plain` that lose are removed from disk.
     """
     first = tradeoff_from(plain, (), 0.0)
     if plain.verdict.passed or not _is_numeric(plain):
-        return BalancedTrial(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
+        return plain, (replace(first, chosen=plain.verdict.passed),)
     step, order = work.step, work.run.order
     most = order.lowering.max_trials or MAX_TRIALS
     try:
         ranked = rank_layers(work, plain, most=_MEASUREMENTS_PER_TRIAL * most)
     except (ConversionError, RunnerError) as error:
-        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
+        text = f"{step.name}: layers cannot be ranked, so all stay in int8: {error.message}"
         work.run.workspace.progress.note(text, warning=True)
-        return BalancedTrial(trial=plain, tradeoffs=(first,))
+        return plain, (first,)
     trials = BudgetTrials(work, plain.recipe, ranked, most)
     ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scale_to(first.sqnr)
-    found = find_fewest(ranking, order.judging.min_sqnr, trials.judge, trials.more)
+    found = find_fewest(ranking, order.judging.min_sqnr, trials.try_layers, trials.more)
     if found.kept is not None:
         return _settle_met(trials, tuple(sorted(found.kept)), found, first, ranked)
     return _settle_missed(trials, found, plain, first, ranked)
@@ -92,27 +77,26 @@ def _is_numeric(trial: Trial) -> bool:
 
 def _settle_met(
     trials: BudgetTrials,
-    kept: KeptLayers,
+    kept: Layers,
     found: LayerChoice,
     first: TradeOff,
     ranked: RankedLayers,
-) -> BalancedTrial:
+) -> tuple[Trial, tuple[TradeOff, ...]]:
     """Return the trial of the set that meets the budget, with the verdict of normal judging."""
     trial = trials.trial(kept)
-    notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
-    notes.append(trials.rests_on)
+    notes = [
+        f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point",
+        trials.describe_samples(),
+    ]
     if found.ended:
         notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
     chosen = kept if trial.verdict.passed else None
-    return BalancedTrial(
-        trial=trial.plus(Ruling(notes=tuple(notes))),
-        tradeoffs=(first, *_sort_tradeoffs(trials, chosen)),
-    )
+    return trial.plus(Ruling(notes=tuple(notes))), (first, *_sort_tradeoffs(trials, chosen))
 
 
 def _settle_missed(
     trials: BudgetTrials, found: LayerChoice, plain: Trial, first: TradeOff, ranked: RankedLayers
-) -> BalancedTrial:
+) -> tuple[Trial, tuple[TradeOff, ...]]:
     """Return the trial that comes nearest to the budget, which may be the plain one."""
     best = trials.best()
     trial = plain
@@ -130,18 +114,13 @@ def _settle_missed(
         f"with {count} of {len(ranked.layers)} layers in floating point"
     )
     missed = Reason(code=ReasonCode.BUDGET, text=text)
-    return BalancedTrial(
-        trial=trial.plus(Ruling(last=(missed,))), tradeoffs=(first, *_sort_tradeoffs(trials, None))
-    )
+    return trial.plus(Ruling(last=(missed,))), (first, *_sort_tradeoffs(trials, None))
 
 
-def _sort_tradeoffs(trials: BudgetTrials, chosen: KeptLayers | None) -> tuple[TradeOff, ...]:
+def _sort_tradeoffs(trials: BudgetTrials, chosen: Layers | None) -> tuple[TradeOff, ...]:
     """Sort the trade-offs by the number of layers kept in float."""
     points = sorted(trials.points.items(), key=lambda item: (len(item[0]), item[0]))
     return tuple(replace(point, chosen=kept == chosen) for kept, point in points)
-
-
-KeptLayers: TypeAlias = tuple[int, ...]  # layers by index, ascending
 
 
 class BudgetTrials:
@@ -157,16 +136,16 @@ class BudgetTrials:
         self._store = open_tradeoff_store(run.order.cache)
         order = run.order
         references = (*run.eager.references, *run.samples.held_out)
+        labelled = run.samples.labelled  # what a drop of accuracy depends on besides the artifact
         self._key = (
             "trial", str(order.judging), digest_references(references), str(order.opset),
             str(order.external_data), str(sorted(order.settings.items())),
-            _key_of_labels(run.samples.labelled),
+            "" if labelled is None else f"{labelled.digest} {labelled.measuring}",
         )  # fmt: skip
-        self._live: tuple[KeptLayers, Trial] | None = None
-        self.points: dict[KeptLayers, TradeOff] = {}
+        self._live: tuple[Layers, Trial] | None = None
+        self.points: dict[Layers, TradeOff] = {}
 
-    @property
-    def rests_on(self) -> str:
+    def describe_samples(self) -> str:
         """State how many samples the choice of layers was judged on, and whether they are few."""
         count = len(plain_samples(self._work.run.samples.held_out))
         few = ": few, other samples might choose others" if count < FEW_SAMPLES else ""
@@ -176,21 +155,19 @@ class BudgetTrials:
         """Return whether another trial is allowed. Cached ones count, so that reruns agree."""
         return len(self.points) < self.most
 
-    def judge(self, layers: KeptLayers) -> BudgetPoint:
-        """Return whether the artifact with these layers in floating point meets the budget."""
+    def try_layers(self, layers: Layers) -> TradeOff:
+        """Build and judge the artifact with these layers in floating point, or take the cache's."""
         kept = tuple(sorted(layers))
         if kept not in self.points:
-            key = digest_texts(
-                (*self._key, quantization_key(make_quantization(self._work, self._way(kept))))
-            )
+            task = make_quantization(self._work, self._recipe_with(kept))
+            key = digest_texts((*self._key, quantization_key(task)))
             known = self._store.take(key, TradeOff)
             self.points[kept] = known or self._try(kept)
             self._store.keep(key, self.points[kept])
-            self._tell(kept)
-        point = self.points[kept]
-        return BudgetPoint(passed=point.passed, sqnr=point.sqnr)
+            self._note_point(kept)
+        return self.points[kept]
 
-    def trial(self, kept: KeptLayers) -> Trial:
+    def trial(self, kept: Layers) -> Trial:
         """Return the trial with these layers, rebuilt if it is no longer on disk.
 
         Raises:
@@ -200,7 +177,7 @@ class BudgetTrials:
             trial, self._live = self._live[1], None
             return trial
         self.clear()
-        return self._attempt(kept)
+        return try_recipe(self._work, self._recipe_with(kept))
 
     def clear(self) -> None:
         """Remove the trial that is on disk."""
@@ -208,7 +185,7 @@ class BudgetTrials:
             rmtree(self._live[1].workplace)
         self._live = None
 
-    def best(self) -> KeptLayers | None:
+    def best(self) -> Layers | None:
         """Return the set nearest to the budget, the smallest on a tie; None if none was judged."""
         judged = [kept for kept, point in self.points.items() if not point.error]
         key = lambda kept: (self.worth(self.points[kept]), -len(kept))  # noqa: E731 - for max alone
@@ -220,25 +197,22 @@ class BudgetTrials:
             return -point.drop
         return math.inf if point.sqnr is None else point.sqnr
 
-    def _way(self, kept: KeptLayers) -> Recipe:
+    def _recipe_with(self, kept: Layers) -> Recipe:
         nodes = tuple(name for layer in kept for name in self._ranked.layers[layer].nodes)
         return replace(self._recipe, kept=nodes)
 
-    def _attempt(self, kept: KeptLayers) -> Trial:
-        return try_recipe(self._work, self._way(kept))
-
-    def _try(self, kept: KeptLayers) -> TradeOff:
+    def _try(self, kept: Layers) -> TradeOff:
         clock = Clock()
         titles = tuple(self._ranked.layers[layer].title for layer in kept)
         try:
-            trial = self._attempt(kept)
+            trial = try_recipe(self._work, self._recipe_with(kept))
         except (ConversionError, RunnerError) as error:
             return TradeOff(kept=titles, passed=False, error=error.message, seconds=clock.seconds)
         point = tradeoff_from(trial, titles, clock.seconds)
         self._keep_live(kept, trial, point)
         return point
 
-    def _keep_live(self, kept: KeptLayers, trial: Trial, point: TradeOff) -> None:
+    def _keep_live(self, kept: Layers, trial: Trial, point: TradeOff) -> None:
         """Keep the new trial if it passes with fewer layers or comes nearer; else remove it."""
         if self._live is not None and self._rank(point) <= self._rank(self.points[self._live[0]]):
             rmtree(trial.workplace)
@@ -249,7 +223,7 @@ class BudgetTrials:
     def _rank(self, point: TradeOff) -> tuple[bool, float]:
         return point.passed, -len(point.kept) if point.passed else self.worth(point)
 
-    def _tell(self, kept: KeptLayers) -> None:
+    def _note_point(self, kept: Layers) -> None:
         point = self.points[kept]
         ratio = point.error or ("exact" if point.sqnr is None else f"{point.sqnr:.1f} dB")
         drop = "" if point.drop is None else f", drop {point.drop:.4g}"
@@ -257,11 +231,6 @@ class BudgetTrials:
         count = f"{len(kept)} of {len(self._ranked.layers)} layers in floating point"
         step = self._work.step.name
         self._work.run.workspace.progress.note(f"{step}: {count}: {ratio}{drop}, {state}")
-
-
-def _key_of_labels(labelled: LabelledFeeds | None) -> str:
-    """Return what a drop of accuracy depends on besides the artifact."""
-    return "" if labelled is None else f"{labelled.digest} {labelled.measuring}"
 
 
 def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeOff:
@@ -307,10 +276,10 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
     artifact that is slower than what it replaces is useless, however exact.
     """
     left = [trial for trial in trials if trial.verdict.passed] or list(trials)
-    left = [trial for trial in left if not _is_slower(trial)] or left
-    best_group = max(_worst_group_sqnr(trial) for trial in left)
+    left = [one for one in left if one.latency is None or not one.latency.slower] or left
+    best_group = max(map(_worst_group_sqnr, left))
     left = [trial for trial in left if _worst_group_sqnr(trial) >= best_group - NEAR]
-    best = max(_trial_sqnr(trial) for trial in left)
+    best = max(map(_trial_sqnr, left))
     near = [trial for trial in left if _trial_sqnr(trial) >= best - NEAR]
     fastest = min(near, key=_latency_share)
     as_fast = [
@@ -346,7 +315,3 @@ def _latency_share(trial: Trial) -> float:
 def _noise_factor(one: Trial, other: Trial) -> float:
     """Return the factor by which two latencies may differ due to noise."""
     return 1 + math.hypot(*(trial.latency.noise for trial in (one, other) if trial.latency))
-
-
-def _is_slower(trial: Trial) -> bool:
-    return trial.latency is not None and trial.latency.slower

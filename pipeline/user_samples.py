@@ -64,7 +64,7 @@ def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Pat
     if isinstance(module, torch.jit.ScriptModule):
         return _store_file(folder, "module", lambda path: torch.jit.save(module, str(path)))
     if isolate:
-        _refuse_main_module(module)
+        _check_importable(module)
 
     def save(path: Path) -> None:
         try:
@@ -79,13 +79,13 @@ def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Pat
     return _store_file(folder, "module", save)
 
 
-def _refuse_main_module(module: torch.nn.Module) -> None:
+def _check_importable(module: torch.nn.Module) -> None:
     for part in module.modules():
         if type(part).__module__ == "__main__":
             raise UsageError(
                 f"isolate=True opens the module in another process, which cannot import "
                 f"{type(part).__name__} from this script",
-                hint="move the class into a module of its own, or leave isolate out",
+                hint="move the class into a module of its own, or omit isolate",
             )
 
 
@@ -187,13 +187,9 @@ def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array
     """
     if not is_loader_spec(str(samples)):
         return read_samples(samples, names)
-    takes = (
-        ()
-        if names
-        else (Parameter(name="kwargs", kind=ParameterKind.REST_BY_NAME, required=False),)
-    )
-    found = read_loader(str(samples), takes, inputs=names, settled=bool(names))
-    return found.items[0]
+    anything = Parameter(name="kwargs", kind=ParameterKind.REST_BY_NAME, required=False)
+    takes = () if names else (anything,)
+    return read_loader(str(samples), takes, inputs=names, settled=bool(names)).items[0]
 
 
 def further_feeds(
@@ -210,12 +206,10 @@ def further_feeds(
             misfits.append(f"{name}: {error.message}")
             continue
         feeds.append(NamedFeed(name=name, arrays=fitted, sizes=sizes, kind="sample"))
-    return tuple(feeds), _describe_misfits(misfits)
-
-
-def _describe_misfits(misfits: Sequence[str]) -> tuple[str, ...]:
     if not misfits:
-        return ()
-    more = f"; and {len(misfits) - 1} more" if len(misfits) > 1 else ""
-    do, be = ("samples do", "are") if len(misfits) > 1 else ("sample does", "is")
-    return (f"{len(misfits)} {do} not fit the inputs and {be} not fed: {misfits[0]}{more}",)
+        return tuple(feeds), ()
+    note = f"1 sample does not match the inputs and is omitted: {misfits[0]}"
+    if len(misfits) > 1:
+        more = f"{misfits[0]}; and {len(misfits) - 1} more"
+        note = f"{len(misfits)} samples do not match the inputs and are omitted: {more}"
+    return tuple(feeds), (note,)

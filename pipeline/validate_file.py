@@ -1,4 +1,4 @@
-"""Judges one model file, or the recorded measures of a folder under other tolerances."""
+"""Judge one model file, or the recorded measurements of a folder at other tolerances."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, step_of
 from ..core.target_extensions import runtime_settings
-from ..core.verdict import State, Tolerance, Verdict
+from ..core.verdict import State, Verdict
 from ..validators.apply_tolerance import apply_tolerance
-from ..validators.ruling import Ruling, decide
+from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
-from .eager_reference import open_subject, read_checkpoint
+from .eager_reference import open_reference, read_checkpoint
 from .judge_case import Candidate, JudgeRequest, match_outputs
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
 from .order import Judging, Source
 from .output_folder import OutputFolder, open_folder
-from .provenance.seals import unbind_artifact
 from .recorded_run import (
     TRUST_HINT,
     Moved,
@@ -47,10 +46,10 @@ from .recorded_run import (
     record_beside,
     record_of_rejected,
 )
-from .reopen import RecordedJudge, check_not_itself, find_recorded_run
+from .reopen import RecordedRequests, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
-from .validate_folder import replace_verdict
+from .validate_folder import replace_verdict, set_verdict
 from .verdict_rules import judge_candidate
 from .worst_feed import add_feed, place_worst_feed, read_feed
 
@@ -72,14 +71,14 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     Args:
         path: the model file.
         source: the eager side; None takes the one recorded in the manifest beside the file.
-        tell: listens to progress.
+        tell: receives progress events.
         judging: feeds, tolerances, device.
-        precision: what to judge it as; None is the recorded one, or fp32: a file does not choose
-            its own tolerances.
-        moved: where a recorded checkpoint and samples are now.
-        settings: options that only the file's format has.
+        precision: the precision to judge it as; None is the recorded one, or fp32: a file does not
+            choose its own tolerances.
+        moved: the current places of a recorded checkpoint and samples.
+        settings: options of the file's format.
         replay: a feed as .npz that is judged among the others; the verdict shows it alone.
-        measuring: what to measure on labelled data; the accuracy is told in the verdict's notes.
+        measuring: what to measure on labelled data; a note of the verdict has the accuracy.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -94,7 +93,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         settings=settings or {},
     )
     trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
-    _refuse_untrusted(candidate, trust=trusted)
+    _check_trust(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
         return _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
@@ -110,7 +109,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         checkpoint = run.read_checkpoint(progress, judged=path)
         measuring = apply_recorded_preprocessing(measuring, manifest, progress)
         eager = run.open_eager(checkpoint, progress)
-        judge = RecordedJudge(
+        requests = RecordedRequests(
             run=run,
             eager=eager,
             progress=progress,
@@ -118,9 +117,8 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             labelled=enter_labelled(measuring, eager, progress, held),
         )
         watch_branches(eager, judging.accept, progress, then=manifest)
-        asked = judge.request(artifact, candidate, judging)
-        asked = replace(asked, domain=lambda _: artifact.domain)
-        return _judge_alone(asked, feed)
+        judgment = _judge_unrecorded(requests.make(artifact, candidate, judging), feed)
+        return judgment.plus(Ruling(domain=artifact.domain)).verdict
 
 
 def _find_record(path: Path) -> tuple[Manifest, Artifact]:
@@ -134,12 +132,12 @@ def _find_record(path: Path) -> tuple[Manifest, Artifact]:
     known = read_manifest(path.parent)
     if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
         raise UsageError(
-            f"{path} was changed after it was proven: its digest is another",
-            hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+            f"{path} was changed after it was built: its digest differs",
+            hint=f"build it again, or judge it as it is: modelc validate {path} --against …",
             code=ErrorCode.FILE_CHANGED,
         )
     raise UsageError(
-        f"no manifest beside {path} knows it, so there is nothing to compare it with",
+        f"no manifest beside {path} records it, so there is nothing to compare it with",
         hint=Hint(
             "name the eager reference: --against CHECKPOINT ",
             Option("model", "PKG.MOD:FACTORY"),
@@ -151,11 +149,11 @@ def _find_record(path: Path) -> tuple[Manifest, Artifact]:
     )
 
 
-def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
-    """Before anything is loaded: what runs its maker's code when it is opened.
+def _check_trust(candidate: Candidate, *, trust: bool) -> None:
+    """Reject a file that runs its author's code when it is opened, before anything is loaded.
 
     Raises:
-        CheckpointError: nobody said that its maker is trusted.
+        CheckpointError: the user does not trust it.
     """
     check_program_trust(candidate.path, candidate.target, trust=trust)
     if not isinstance(candidate.target, Native):
@@ -179,47 +177,46 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
         check_not_itself(candidate.path, checkpoint, source)
-        eager = open_subject(source, checkpoint, judging, progress)
+        eager = open_reference(source, checkpoint, judging, progress)
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
         candidate = match_outputs(candidate, eager.signature, progress)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
-
-        def domain(ranges: Mapping[str, tuple[int, int]]) -> Domain:
-            return Domain(inputs=restrict_inputs(eager.signature.inputs, ranges), settings=settings)
-
-        asked = JudgeRequest(
+        request = JudgeRequest(
             candidate=candidate,
             eager=eager,
             judging=judging,
             progress=progress,
             restrict=True,
-            capture=lambda: CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
+            capture=CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
             sensitive=True,
             labelled=labelled,
-            domain=domain,
         )
-        return _judge_alone(asked, replay)
+        judgment = _judge_unrecorded(request, replay)
+        ranges = judgment.verdict.restricted_values
+        inputs = restrict_inputs(eager.signature.inputs, ranges)
+        return judgment.plus(Ruling(domain=Domain(inputs=inputs, settings=settings))).verdict
 
 
-def _judge_alone(asked: JudgeRequest, replay: Feed | None) -> Verdict:
-    """Judge a file whose verdict goes to no record; the verdict shows `replay` alone, if given.
+def _judge_unrecorded(request: JudgeRequest, replay: Feed | None) -> Judgment:
+    """Judge a file whose verdict is not recorded; the verdict shows `replay` alone, if given.
 
     The other feeds run as well: the usual size of an output and eager's distance from float64 are
     measured on them, so the figures are those of the first time. No faults are planted then.
     """
-    asked = replace(asked, states_accuracy=True)
-    if replay is not None:
-        eager, name = add_feed(asked.eager, asked.held_out, replay)
-        asked = replace(asked, eager=eager, shown=name, sensitive=False)
-    return judge_candidate(asked).verdict
+    request = replace(request, states_accuracy=True)
+    if replay is None:
+        return judge_candidate(request)
+    eager, name = add_feed(request.eager, request.held_out, replay)
+    judgment = judge_candidate(replace(request, eager=eager, sensitive=False))
+    return judgment.plus(Ruling(shown=name))
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -> Manifest:
-    """Hold the recorded measures of every artifact to the tolerances that are asked for now.
+    """Compare the recorded measurements of every artifact with other tolerances.
 
-    What fails now moves to `rejected/`; what was rejected and passes now moves back. Faults that no
-    tolerance forgives (a refused feed, a shape, a frozen branch) stay, and so do errors.
+    An artifact that fails now moves to `rejected/`; one that was rejected and passes now moves
+    back. Faults at any tolerance (a rejected feed, a shape, a frozen branch) and errors stay.
 
     Raises:
         UsageError: there is no manifest, or it was written by a modelc that measured less.
@@ -231,7 +228,7 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -
     for name in judging.by_output:
         if name not in manifest.signature.outputs:
             raise unknown_name_error("output in the tolerances", name, manifest.signature.outputs)
-    judged.sort(key=lambda one: not one.rejected)  # those first, before others take their places
+    judged.sort(key=lambda one: not one.rejected)  # those first, before others take their names
     with open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         progress = Progress(tell=tell, logs=place.logs)
@@ -239,40 +236,36 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = ignore_events) -
         failures = tuple(one for one in manifest.failures if one.step not in names)
         done = replace(manifest, steps=names, failures=failures)
         for artifact in judged:
-            verdict = _judge_recorded(artifact, manifest, judging, folder)
+            verdict = _apply_tolerance_again(artifact, manifest, judging, folder)
             done = _place_artifact(done, artifact, verdict, place, progress)
             place.commit(done)
     return done
 
 
-def _judge_recorded(
+def _apply_tolerance_again(
     artifact: Artifact, manifest: Manifest, judging: Judging, folder: Path
 ) -> Verdict:
     verdict = manifest.verdict_of(artifact.name)
     if verdict is None:
         raise RuntimeError(f"{artifact.name} has no verdict")
-    told = {
+    named = {
         feed.name: f"{feed.name} ({', '.join(f'{k}={v}' for k, v in feed.sizes.items())})"
         for feed in manifest.feeds.drawn
         if feed.sizes
     }
-    if apply_tolerance(verdict, verdict.tolerance, told).state is not verdict.state:
+    if apply_tolerance(verdict, verdict.tolerance, named).state is not verdict.state:
         raise UsageError(
-            f"the measures of {artifact.name} do not make its verdict again: "
+            f"the measurements of {artifact.name} do not give its verdict: "
             "an older modelc recorded them",
             hint="run modelc validate without --rejudge",
             code=ErrorCode.INVALID_MANIFEST,
         )
-    verdict = apply_tolerance(verdict, _new_tolerance(verdict, artifact, judging), told)
+    tolerance = replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.limit_precision)
+    verdict = apply_tolerance(verdict, tolerance, named)
     changed = "" if verdict.state is State.ERROR else describe_changed_file(artifact, folder)
-    refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
-    faults = [changed] if changed and not refused else []
+    known = artifact.rejected and not verdict.passed  # for its own reasons, or this one
+    faults = [changed] if changed and not known else []
     return decide(verdict, [Ruling.fault(ReasonCode.CHANGED_FILE, *faults)])
-
-
-def _new_tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
-    """What is asked for now, in place of what the verdict was within."""
-    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.limit_precision)
 
 
 def _place_artifact(
@@ -282,7 +275,7 @@ def _place_artifact(
     place: OutputFolder,
     progress: Progress,
 ) -> Manifest:
-    """The manifest with the verdict, and the files where they belong by it."""
+    """Return the manifest with the verdict, and move the files accordingly."""
     if artifact.rejected and verdict.passed:
         return _restore_artifact(manifest, artifact, verdict, place, progress)
     if not artifact.rejected:
@@ -291,8 +284,7 @@ def _place_artifact(
         return replace_verdict(
             replace(manifest, artifacts=tuple(artifacts)), artifact, verdict, place
         )
-    others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-    return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+    return set_verdict(manifest, artifact.name, verdict)
 
 
 def _restore_artifact(
@@ -302,14 +294,12 @@ def _restore_artifact(
     place: OutputFolder,
     progress: Progress,
 ) -> Manifest:
-    """An artifact that passes now, back under its name; one that is there already stays."""
+    """Move an artifact that passes now back to its name, unless another artifact has it."""
     name = step_of(artifact.name)
     if any(one.name == name for one in manifest.artifacts):
-        progress.note(
-            f"{artifact.name} passes now, and stays: {name} is there already", warning=True
-        )
-        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+        text = f"{artifact.name} passes now, but stays there: {name} exists already"
+        progress.note(text, warning=True)
+        return set_verdict(manifest, artifact.name, verdict)
     files = tuple(replace(file, name=step_of(file.name)) for file in artifact.files)
     place.accept(files, place.path / REJECTED_FOLDER)
     back = replace(

@@ -1,4 +1,4 @@
-"""Validates an output folder again from its manifest: digests first, then every verdict."""
+"""Validate an output folder again from its manifest: first digests, then every verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .recorded_run import (
     drop_keys,
     load_manifest,
 )
-from .reopen import RecordedJudge, find_recorded_run
+from .reopen import RecordedRequests, find_recorded_run
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
 from .verdict_rules import judge_candidate
@@ -52,15 +52,15 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     measuring: Measuring | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Manifest:
-    """Check digests and judge every artifact again; what fails now moves to `rejected/`.
+    """Check digests and judge every artifact again; one that fails now moves to `rejected/`.
 
     Args:
         folder: an output folder.
-        tell: listens to progress.
-        moved: where checkpoint and samples are now.
-        judging: what is not given in it is as recorded: feeds, seed, tolerances.
-        settings: with which artifacts of a format that has any are opened.
-        measuring: what to measure anew on labelled data; None keeps what is recorded.
+        tell: receives progress events.
+        moved: the current places of checkpoint and samples.
+        judging: feeds, seed and tolerances; as recorded where not set.
+        settings: options of the artifacts' formats.
+        measuring: what to measure on labelled data; None keeps the recorded accuracy.
         targets: the table of formats.
 
     Raises:
@@ -73,7 +73,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         progress = Progress(tell=tell, logs=place.logs)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
         asked_data = apply_recorded_preprocessing(measuring, manifest, progress)
-        judge = RecordedJudge(
+        requests = RecordedRequests(
             run=run,
             eager=eager,
             progress=progress,
@@ -82,7 +82,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             targets=targets,
         )
         names = tuple(artifact.name for artifact in manifest.artifacts)
-        # What was ordered and never made is no success because the rest is judged again.
+        # Steps that gave no artifact stay failed.
         unmade = tuple(failure for failure in manifest.failures if failure.step not in names)
         done = replace(
             update_branches(manifest, eager, run.judging.accept, progress),
@@ -93,40 +93,44 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            missing = _why_not_here(artifact, targets) or _why_untrusted(artifact, judge)
-            if missing is not None:
-                done = replace(done, failures=(*done.failures, missing))
+            failure = _check_readiness(artifact, targets) or _check_trust(artifact, requests)
+            if failure is not None:
+                done = replace(done, failures=(*done.failures, failure))
                 continue
-            candidate = replace(judge.candidate_of(artifact), aside=place.workplace(artifact.name))
-            judgment = _judge_again(artifact, candidate, judge)
+            candidate = replace(
+                requests.candidate_of(artifact), aside=place.workplace(artifact.name)
+            )
+            judgment = _judge_unchanged(artifact, candidate, requests)
             record = replace(artifact, frozen=placed.frozen)
-            if judge.labelled is not None:
+            if requests.labelled is not None:
                 record, judgment = _record_accuracy(record, judgment)
             known = tuple(record if a.name == artifact.name else a for a in done.artifacts)
             done = replace_verdict(replace(done, artifacts=known), record, judgment.verdict, place)
-            place.commit(done)  # each time: a file may just have been moved
-            done = _explain_rejected(done, artifact, judge)
+            place.commit(done)  # each time, as a file may have been moved
+            done = _explain_rejected(done, artifact, requests)
     return done
 
 
-def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJudge) -> Manifest:
-    """The manifest with the guilty layer of the artifact, if it was just rejected by its values."""
+def _explain_rejected(
+    manifest: Manifest, artifact: Artifact, requests: RecordedRequests
+) -> Manifest:
+    """Return the manifest with the guilty layer of an artifact that was just rejected by values."""
     name = f"{REJECTED_FOLDER}/{artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
     scene = RejectionScene(
-        eager=judge.eager,
-        progress=judge.progress,
-        folder=judge.run.folder,
-        held_out=judge.run.refer_samples(moved, judge.eager, judge.progress),
+        eager=requests.eager,
+        progress=requests.progress,
+        folder=requests.run.folder,
+        held_out=requests.run.refer_samples(moved, requests.eager, requests.progress),
     )
-    return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), scene)
+    return add_guilty_layer(manifest, name, target_named(moved.target, requests.targets), scene)
 
 
 def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Judgment]:
-    """The artifact's record with the accuracy that was measured anew; a note where none was."""
+    """Return the artifact's record with the measured accuracy, or the judgment with a note."""
     if not judgment.rulings:  # the file was not run
         note = "not measured on labelled data, as it was not run"
         return record, judgment.plus(Ruling(notes=(note,)))
@@ -135,10 +139,9 @@ def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Ju
     return record, judgment
 
 
-def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
-    """Why the artifact cannot be judged on this host; its earlier verdict stays."""
-    target = target_named(artifact.target, targets)
-    readiness = target.readiness()
+def _check_readiness(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
+    """Return why the artifact cannot be judged on this host; its earlier verdict stays."""
+    readiness = target_named(artifact.target, targets).readiness()
     if readiness.ready:
         return None
     return Failure(
@@ -149,48 +152,45 @@ def _why_not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | 
     )
 
 
-def _why_untrusted(artifact: Artifact, judge: RecordedJudge) -> Failure | None:
-    """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
-    targets, folder = judge.targets, judge.run.folder
+def _check_trust(artifact: Artifact, requests: RecordedRequests) -> Failure | None:
+    """Return why an artifact that runs its author's code is not opened; its verdict stays."""
+    targets, folder = requests.targets, requests.run.folder
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
     if not isinstance(target, Native) or describe_changed_file(artifact, folder):
-        return None  # what was changed is refused without being opened
-    reason = target.distrust_reason(path, judge.settings)
+        return None  # a changed file is rejected without being opened
+    reason = target.distrust_reason(path, requests.settings)
     if not reason:
         return None
+    names = [
+        one.name
+        for one in requests.run.manifest.artifacts
+        if not one.rejected and not isinstance(target_named(one.target, targets), Native)
+    ]
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint=f"{TRUST_HINT}{_list_judged(judge.run.manifest, targets)}",
+        hint=f"{TRUST_HINT}; judged without it: {', '.join(names)}" if names else str(TRUST_HINT),
         exit_code=CheckpointError.exit_code,
     )
 
 
-def _list_judged(manifest: Manifest, targets: tuple[Target, ...]) -> str:
-    """What is judged all the same: the artifacts that run nobody's code when they are opened."""
-    names = [
-        one.name
-        for one in manifest.artifacts
-        if not one.rejected and not isinstance(target_named(one.target, targets), Native)
-    ]
-    return f"; judged without it: {', '.join(names)}" if names else ""
-
-
-def _judge_again(artifact: Artifact, candidate: Candidate, judge: RecordedJudge) -> Judgment:
-    """Check the digest first: only an unchanged file is run."""
-    judging = apply_exported_tolerances(judge.run.judging, artifact.tolerance)
+def _judge_unchanged(
+    artifact: Artifact, candidate: Candidate, requests: RecordedRequests
+) -> Judgment:
+    """Judge the file if its digest is the recorded one; a changed file is not run."""
+    judging = apply_exported_tolerances(requests.run.judging, artifact.tolerance)
     device = judging.device_for(candidate.target)
-    changed = describe_changed_file(artifact, judge.run.folder)
+    changed = describe_changed_file(artifact, requests.run.folder)
     if changed:
         return _unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return judge_candidate(judge.request(artifact, candidate, judging))
+        return judge_candidate(requests.make(artifact, candidate, judging))
     except RunnerError as error:
         return _unrun_judgment(artifact, device, State.ERROR, error.message)
 
 
 def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
-    """Judge a file that was not run."""
+    """Return the judgment of a file that was not run."""
     code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
     verdict = Verdict(
         artifact=artifact.name,
@@ -204,14 +204,19 @@ def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) 
     return Judgment(measured=verdict)
 
 
+def set_verdict(manifest: Manifest, artifact: str, verdict: Verdict) -> Manifest:
+    """Return the manifest with the verdict of an artifact that stays where it is."""
+    others = tuple(one for one in manifest.verdicts if one.artifact != artifact)
+    return replace(unbind_artifact(manifest, artifact), verdicts=(*others, verdict))
+
+
 def replace_verdict(
     manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder
 ) -> Manifest:
-    """The manifest with the new verdict; an artifact that fails now is moved away."""
+    """Return the manifest with the new verdict; move an artifact that fails now to `rejected/`."""
     if verdict.passed:
         verdict = place_worst_feed(verdict, place, artifact.files[0].name, artifact=artifact.name)
-        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(unbind_artifact(manifest, artifact.name), verdicts=(*others, verdict))
+        return set_verdict(manifest, artifact.name, verdict)
     there = [file for file in artifact.files if (place.path / file.name).exists()]
     moved = replace(
         artifact,

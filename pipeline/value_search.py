@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.run_limits import MoreWorkError, Work
-from ..core.dims import Relation
+from ..core.dims import Relation, bisect_boundary
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
 from ..validators.feeds import FeedDrawer
@@ -134,11 +134,12 @@ class _RangeSearch:
 
     def values(self) -> ValueRange | None:
         """Return the range; None if eager accepts no value that is tried."""
-        if _MASK in self._spec.name.rsplit(".", 1)[-1].lower() and self._is_binary():
+        sample = self._sample
+        if _MASK in self._spec.name.rsplit(".", 1)[-1].lower() and (
+            sample is None or (sample.size and {0, 1}.issuperset(sample.ravel().tolist()))
+        ):
             return ValueRange(low=0, high=1, chosen=True)
-        dims = self._signature.free_dims
-        opt = {name: dim.opt for name, dim in dims.items()}
-        low = {name: dim.low for name, dim in dims.items()}
+        opt, low = self._signature.opt_sizes, self._signature.low_sizes
         sizes = opt if self._start(low) is None else low
         start = self._start(sizes)
         if start is None:
@@ -147,10 +148,6 @@ class _RangeSearch:
         if high == LARGEST[self._spec.dtype] and self._takes(opt, high):
             return self._wide(opt, start, high)
         return self._indices(opt, high)
-
-    def _is_binary(self) -> bool:
-        sample = self._sample
-        return sample is None or (sample.size > 0 and {0, 1}.issuperset(sample.ravel().tolist()))
 
     def _start(self, sizes: Mapping[str, int]) -> int | None:
         """Return a value that eager accepts at these sizes: from the sample, else 0, 1 or 2."""
@@ -189,13 +186,9 @@ class _RangeSearch:
         low = self._lowest(opt, start)
         if not self._ends_at(opt, high):
             high = self._highest(opt, start)
-        dims = self._signature.free_dims
-        corners = [
-            {name: dim.low for name, dim in dims.items()},
-            {name: dim.high for name, dim in dims.items()},
-        ]
+        corners = [self._signature.low_sizes, self._signature.high_sizes]
         if not all(self._ends_at(sizes, high) for sizes in corners):
-            relation = self._followed(opt, high)
+            relation = self._find_followed_dim(opt, high)
             if relation is not None:
                 most = relation.size(self._signature.dynamic_dims[relation.base].high)
                 return ValueRange(low=low, high=most, high_dim=relation, chosen=True)
@@ -222,7 +215,7 @@ class _RangeSearch:
         start = self._start(sizes)
         return high if start is None else self._highest(sizes, start)
 
-    def _followed(self, opt: Mapping[str, int], high: int) -> Relation | None:
+    def _find_followed_dim(self, opt: Mapping[str, int], high: int) -> Relation | None:
         """Find the dim that the largest value follows one to one, tested at its ends."""
         for name, dim in self._signature.dynamic_dims.items():
             free = dim.free
@@ -248,21 +241,11 @@ class _RangeSearch:
         return good
 
     def _bisect(self, sizes: Mapping[str, int], good: int, bad: int) -> int:
-        for guess in self._guesses(good, bad):
+        rows = {len(one) - 1 for one in self._eager.module.parameters() if one.dim() > 1}
+        for guess in sorted(row for row in rows if good <= row < bad)[:2]:  # ends of its tables
             if self._ends_at(sizes, guess):
                 return guess
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            if self._takes(sizes, middle):
-                good = middle
-            else:
-                bad = middle
-        return good
-
-    def _guesses(self, good: int, bad: int) -> Sequence[int]:
-        """Return at most two last rows of the model's tables within these values."""
-        rows = {len(one) - 1 for one in self._eager.module.parameters() if one.dim() > 1}
-        return sorted(row for row in rows if good <= row < bad)[:2]
+        return bisect_boundary(lambda value: self._takes(sizes, value), good, bad)
 
     def _takes(self, sizes: Mapping[str, int], value: int) -> bool:
         return self._outcome(sizes, value) is _RunOutcome.TAKEN
@@ -285,8 +268,12 @@ class _RangeSearch:
         feed[self._spec.name] = np.full_like(feed[self._spec.name], value)
         key = tuple(sizes.values())
         usual = self._usually.get(key)
+        allowed = usual and Work(
+            operators=_FACTOR * usual[0].operators + _SLACK.operators,
+            elements=_FACTOR * usual[0].elements + _SLACK.elements,
+        )
         try:
-            outputs, work = self._eager.run_metered(feed, usual and _compute_allowed_work(usual[0]))
+            outputs, work = self._eager.run_metered(feed, allowed)
         except MoreWorkError:
             return _RunOutcome.OVERWORKED
         except CheckpointError:
@@ -295,13 +282,6 @@ class _RangeSearch:
             self._usually[key] = work, frozenset(nonfinite_outputs(outputs))
             return _RunOutcome.TAKEN
         return _RunOutcome.REJECTED if nonfinite_outputs(outputs) - usual[1] else _RunOutcome.TAKEN
-
-
-def _compute_allowed_work(usual: Work) -> Work:
-    return Work(
-        operators=_FACTOR * usual.operators + _SLACK.operators,
-        elements=_FACTOR * usual.elements + _SLACK.elements,
-    )
 
 
 def _keep_runnable(

@@ -1,14 +1,14 @@
-"""The rules of the verdict: judges a candidate by a table, from its outputs to its latency.
+"""The rules of the verdict, in tables: a candidate is judged by its outputs, its file, its capture.
 
-Every rule is asked once, in the order of the table. It gets what is to be judged and what earlier
-rules found, and returns what it adds. A rule that needs an expensive look takes it only where the
-rules before it leave something to see.
+Every rule runs once, in the order of the table. It gets the request and what earlier rules found,
+and returns what it adds. A rule with an expensive measurement takes it only if the rules before it
+leave something to find.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..core.contract import Weighted
@@ -21,7 +21,7 @@ from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
-from .accuracy_gate import check_accuracy, note_latency
+from .accuracy_gate import check_accuracy
 from .branch_coverage import check_frozen, check_rewritten, check_trace
 from .extra_sizes import find_rounding_origins, run_sweep
 from .fault_sensitivity import plant_faults
@@ -30,100 +30,93 @@ from .held_out import note_held_out
 from .judge_case import JudgeRequest
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
-from .rounding_ties import judge_evidence, mark_undecided_replies
+from .rounding_ties import apply_second_looks, mark_undecided_replies
 from .worst_feed import find_worst_feed
 
-Check: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
+Rule: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
+"""A rule returns a ruling, or the judgment on other evidence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One rule of the verdict: `check` returns a ruling, or the judgment on other evidence."""
-
-    name: str
-    check: Check
-
-
-def judge_candidate(asked: JudgeRequest) -> Judgment:
-    """Open the candidate, run all feeds, and ask the rules.
+def judge_candidate(request: JudgeRequest) -> Judgment:
+    """Open the candidate, run all feeds, and apply all rules.
 
     Raises:
-        RunnerError: the runtime would not open the model.
-        MissingError: the device is not here.
-        UsageError: labelled data changed meanwhile, or the user's metric raised on a sound answer.
+        RunnerError: the runtime cannot open the model.
+        MissingError: the device is missing.
+        UsageError: labelled data changed, or the user's metric raised on a valid output.
     """
-    title, candidate = f"validate {asked.candidate.name}", asked.candidate
-    case, progress, model = asked.case, asked.progress, asked.eager.model
+    return apply_artifact_rules(request, judge_file(request))
+
+
+def judge_file(request: JudgeRequest) -> JudgedEvidence:
+    """Open the candidate, run all feeds, and apply the rules on feeds and on the file."""
+    title, candidate = f"validate {request.candidate.name}", request.candidate
+    case, progress, model = request.case, request.progress, request.eager.model
     with progress.step(title, log=candidate.log, attempt=True, runs_artifact=True) as clock:
-        model.release_pages()  # the runtime holds weights of its own now
-        evidence = case.ask(lambda done, total: progress.advance(title, done, total))
-        model.release_pages()  # and has given them back
-        judged = ask_rules(FILE_RULES, asked, judge_evidence(evidence, asked.eager))
+        model.release_pages()  # the runtime has its own copy of the weights now
+        evidence = case.run_feeds(lambda done, total: progress.advance(title, done, total))
+        model.release_pages()  # the runtime is closed
+        judged = _apply_rules(FILE_RULES, request, apply_second_looks(evidence, request.eager))
         clock.detail, clock.passed = str(judged.verdict.state), judged.passed
-    judged = judged.plus(Ruling(seconds=clock.seconds))
-    if not (asked.until_restricted and judged.verdict.restricted_values):
-        judged = ask_rules(ARTIFACT_RULES, asked, judged)
-    return judged.without_evidence
+    return judged.plus(Ruling(seconds=clock.seconds))
 
 
-def ask_rules(rules: Sequence[Rule], asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
-    """Ask the rules in order; each sees what those before it found."""
+def apply_artifact_rules(request: JudgeRequest, judged: JudgedEvidence) -> Judgment:
+    """Apply the rules on how the artifact was made and on how it performs."""
+    return _apply_rules(ARTIFACT_RULES, request, judged).without_evidence
+
+
+def _apply_rules(
+    rules: Sequence[Rule], request: JudgeRequest, judged: JudgedEvidence
+) -> JudgedEvidence:
+    """Apply the rules in order; each sees what those before it found."""
     for rule in rules:
-        found = rule.check(asked, judged)
+        found = rule(request, judged)
         judged = judged.plus(found) if isinstance(found, Ruling) else found
     return judged
 
 
-def _restrict_values(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence:
-    return restrict_values(judged, asked.eager, asked.case.open, narrow=asked.restrict)
-
-
-def _sweep(asked: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
+def _sweep(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
     """Sweep an FP32 artifact that passed over sizes and integers."""
-    case, eager, evidence = asked.case, asked.eager, judged.evidence
+    case, eager, evidence = request.case, request.eager, judged.evidence
     if not judged.passed or case.candidate.precision is not Precision.FP32:
         return Ruling()
-    if not find_rounding_origins(evidence, eager):
+    if not (origins := find_rounding_origins(evidence, eager)):
         return Ruling()
     inputs = restrict_inputs(eager.signature.inputs, judged.verdict.restricted_values)
     within = replace(eager, signature=replace(eager.signature, inputs=inputs))
     with case.open() as runner:
-        found = run_sweep(evidence, within, runner)
-    if not found.differing:
+        swept, count, differing = run_sweep(evidence, within, runner, origins)
+    if not differing:
         return Ruling()
-    known = len(evidence.references)
-    fresh = found.evidence.references[known:]
+    fresh = swept.references[len(evidence.references) :]
     if case.tolerance.floor_factor is not None:
-        fresh = add_float64(fresh, eager, asked.progress)
+        fresh = add_float64(fresh, eager, request.progress)
     references = (*evidence.references, *fresh)
-    replies = mark_undecided_replies(
-        references, found.evidence.replies, case.candidate.precision, eager
-    )
-    swept = replace(found.evidence, references=references, replies=tuple(replies))
-    now = judge_evidence(swept, eager)
-    text = f"{found.differing} of {found.count} sizes and values that were swept differ"
+    replies = mark_undecided_replies(references, swept.replies, evidence.precision, eager)
+    now = apply_second_looks(replace(swept, references=references, replies=tuple(replies)), eager)
+    text = f"{differing} of {count} sizes and values that were swept differ"
     if now.passed:
-        return Ruling(notes=(f"{text}, by what ties or noise explain",))
+        return Ruling(notes=(f"{text}, within ties and noise",))
     return judged.use_judgment(now).plus(Ruling(notes=(text,)))
 
 
-def _note_held_out(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    """Note what limits the evidence: no float64, few samples, drawn feeds unlike them."""
-    case = asked.case
+def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Note the limits of the evidence: no float64, few samples, drawn feeds unlike them."""
+    case = request.case
     beyond = beyond_feeds(case.references, case.candidate.precision)
     return Ruling(
-        heading=note_missing_float64(asked.eager, case.tolerance),
-        notes=note_held_out(judged.verdict, asked.held_out, beyond),
+        heading=note_missing_float64(request.eager, case.tolerance),
+        notes=note_held_out(judged.verdict, request.held_out, beyond),
     )
 
 
-def _check_weights(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an FP32 artifact that holds a weight with some elements altered."""
-    del judged
-    candidate, model = asked.candidate, asked.eager.model
+    candidate, model = request.candidate, request.eager.model
     if candidate.precision is not Precision.FP32 or not isinstance(candidate.target, Weighted):
         return Ruling()
-    feed = asked.eager.references[0].feed.arrays
+    feed = request.eager.references[0].feed.arrays
     faults = find_altered_weights(
         model.weights(),
         candidate.target.weights(candidate.path),
@@ -133,32 +126,31 @@ def _check_weights(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
 
-def _check_compared(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_compared(_: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     """Reject an artifact whose outputs are empty on every feed: no value was compared.
 
     A detector that finds nothing gives the right shapes whatever its weights are.
     """
-    del asked
     arrays = [a for one in judged.evidence.references for a in one.outputs.values()]
     if not judged.passed or any(array.size for array in arrays):
         return Ruling()
-    text = "all outputs are empty on every feed, so no value was compared: give --samples with"
-    return Ruling.fault(ReasonCode.NOT_MEASURED, f"{text} inputs that give some")
+    text = "all outputs are empty on every feed, so no value was compared: give other --samples"
+    return Ruling.fault(ReasonCode.NOT_MEASURED, text)
 
 
 # By whose limits a runtime's own precision is judged: TF32 has as many digits as FP16.
 _PRECISION_OF_LIMITS = {"bf16": Precision.BF16, "fp16": Precision.FP16, "tf32": Precision.FP16}
 _MAX_DEFAULT_FEEDS = 8  # feeds: the figure is of roundoff, which differs little between them
-_LOWER_PRECISION_DB = 1.0  # dB below the figure as judged, from which on it is news
+_LOWER_PRECISION_DB = 1.0  # dB below the SQNR as judged; a smaller loss gets no note
 
 
-def _run_by_default(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    """Measure what the artifact gives by default, where its runtime computes in less then.
+def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Measure the artifact with its runtime's defaults, if these have a lower compute precision.
 
-    It does not decide: who opens the artifact as it was judged gets what was judged. The figure and
-    the line of code that does so are noted.
+    The result does not reject it: opened as it was judged, the artifact gives the judged outputs.
+    The SQNR and the line of code that opens it so are noted.
     """
-    candidate, eager, verdict = asked.candidate, asked.eager, judged.verdict
+    candidate, eager, verdict = request.candidate, request.eager, judged.verdict
     target, evidence = candidate.target, judged.evidence
     if not verdict.passed or not isinstance(target, SelfTuned):
         return Ruling()
@@ -202,26 +194,27 @@ def _list_compared_feeds(evidence: Evidence) -> list[ReferenceOutputs]:
 
 
 def _default_run_notes(run: DefaultRun, verdict: Verdict) -> tuple[str, ...]:
-    """One line where it is less than what was judged."""
+    """Return a note if the outputs are worse than those that were judged."""
+    passed = run.state is State.PASSED
     if run.sqnr is None or (
         verdict.sqnr is not None and run.sqnr > verdict.sqnr - _LOWER_PRECISION_DB
     ):
-        return () if run.state is State.PASSED else (_default_run_note(run, run.reason),)
-    beyond = "" if run.state is State.PASSED else f", beyond the limits of {run.compute}"
-    return (_default_run_note(run, f"SQNR {run.sqnr:.1f} dB{beyond}"),)
+        if passed:
+            return ()
+        result = run.reason
+    else:
+        result = f"SQNR {run.sqnr:.1f} dB" + ("" if passed else f", beyond {run.compute}'s limits")
+    default = f"by its runtime's default it computes in {run.compute}"
+    return (f"{default}: {result}; as judged: {run.advice}",)
 
 
-def _default_run_note(run: DefaultRun, told: str) -> str:
-    return f"by its runtime's default it computes in {run.compute}: {told}; as judged: {run.advice}"
-
-
-def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     """Reject a file that crashes or differs with its runtime's default options.
 
-    It is asked where a copy of the file was judged. A device that lacks an operator of the model is
-    noted: the file is then made for another one.
+    This applies if a copy of the file was judged. A device that lacks an operator of the model only
+    gets a note: the file is meant for another one.
     """
-    candidate, evidence, device = asked.candidate, judged.evidence, judged.verdict.device
+    candidate, evidence, device = request.candidate, judged.evidence, judged.verdict.device
     target = candidate.target
     if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
         return Ruling()
@@ -230,7 +223,7 @@ def _check_default_session(asked: JudgeRequest, judged: JudgedEvidence) -> Rulin
     if found is None:
         return Ruling()
     if found.unsupported:
-        note = f"does not run on {device} as it is; a copy was judged: {found.failure}"
+        note = f"does not run on {device} itself; a copy was judged: {found.failure}"
         return Ruling(notes=(note,))
     fault = found.failure or _find_difference(found, counted, evidence)
     texts = [f"with default session options: {fault}"] if fault else []
@@ -244,47 +237,32 @@ def _find_difference(
     if not counted:
         return ""
     replies = [ArtifactOutputs(outputs=one) for one in found.outputs]
-    verdict = evidence.judge_on(counted, replies)
+    verdict = evidence.compare(references=counted, replies=replies)
     return "" if verdict.passed else verdict.reason
 
 
-def _note_record(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    del judged
-    return Ruling(notes=asked.notes)
+def _note_record(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
+    return Ruling(notes=request.notes)
 
 
-def _state_domain(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    if asked.domain is None:
-        return Ruling()
-    return Ruling(domain=asked.domain(judged.verdict.restricted_values))
-
-
-def _show_feed(asked: JudgeRequest, judged: JudgedEvidence) -> Ruling:
-    del judged
-    return Ruling(shown=asked.shown)
-
-
-FILE_RULES = (
-    Rule(name="ranges of wide integers", check=_restrict_values),
-    Rule(name="sweep over sizes and integers", check=_sweep),
-    Rule(name="samples and float64", check=_note_held_out),
-    Rule(name="weights", check=_check_weights),
-    Rule(name="values that were compared", check=_check_compared),
-    Rule(name="the runtime's default", check=_run_by_default),
-    Rule(name="the file with default options", check=_check_default_session),
+FILE_RULES: tuple[Rule, ...] = (
+    restrict_values,
+    _sweep,
+    _note_held_out,
+    _check_weights,
+    _check_compared,
+    _run_by_default,
+    _check_default_session,
 )
 """Rules on the outputs and the bytes of a file, after those on feeds (see reply_evidence.py)."""
 
-ARTIFACT_RULES = (
-    Rule(name="search for the worst feed", check=find_worst_feed),
-    Rule(name="notes on the record", check=_note_record),
-    Rule(name="branches that the capture froze", check=check_frozen),
-    Rule(name="branches that the rewritten copy lacks", check=check_rewritten),
-    Rule(name="decisions that a trace keeps", check=check_trace),
-    Rule(name="sensitivity", check=plant_faults),
-    Rule(name="accuracy", check=check_accuracy),
-    Rule(name="latency", check=note_latency),
-    Rule(name="domain", check=_state_domain),
-    Rule(name="one feed", check=_show_feed),
+ARTIFACT_RULES: tuple[Rule, ...] = (
+    find_worst_feed,
+    _note_record,
+    check_frozen,
+    check_rewritten,
+    check_trace,
+    plant_faults,
+    check_accuracy,
 )
-"""Rules on how the artifact was made and how it serves."""
+"""Rules on how the artifact was made and how it performs."""

@@ -32,6 +32,11 @@ class NamedFeed:
     hiding: frozenset[str] = frozenset()
 
     @property
+    def elements(self) -> int:
+        """Number of elements of all arrays."""
+        return sum(array.size for array in self.arrays.values())
+
+    @property
     def basic(self) -> bool:
         """Whether a model must accept the feed; if eager rejects it, that is an error."""
         return self.name in (SAMPLE, "min", OPT, "max")

@@ -18,7 +18,7 @@ from ...core.target_extensions import Probed
 from ...validators.feeds import NamedFeed
 from ...validators.judge import ReferenceOutputs
 from ...validators.tolerance import tolerance_for
-from ..eager_reference import EagerReference, open_subject, read_checkpoint
+from ..eager_reference import EagerReference, open_reference, read_checkpoint
 from ..held_out import loose_feeds
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
@@ -243,7 +243,7 @@ class _UnopenedEager:
     ) -> EagerReference:
         if self.run is not None:
             return self.run.open_eager(self.checkpoint, progress, wanted)
-        return open_subject(self.source, self.checkpoint, self.judging, progress, wanted=wanted)
+        return open_reference(self.source, self.checkpoint, self.judging, progress, wanted=wanted)
 
 
 def open_for_localising(

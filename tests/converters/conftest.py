@@ -10,7 +10,7 @@ import pytest
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.kinds import Capture, Precision
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 
@@ -54,7 +54,7 @@ def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> E
     """Digits opened, with the feeds and what eager says on each."""
     stage = Progress(tell=lambda _: None, logs=tmp_path_factory.mktemp("logs"))
     checkpoint = read_checkpoint(digits_source, stage)
-    return open_subject(digits_source, checkpoint, Judging(), stage)
+    return open_reference(digits_source, checkpoint, Judging(), stage)
 
 
 @pytest.fixture(scope="session")

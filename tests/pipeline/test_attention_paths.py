@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,32 +11,27 @@ from torch import nn
 
 from modelc.checkpoints.eager_model import Eager
 from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.grammar import parse_input
-from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.api import export
 from modelc.pipeline.float64_reference import add_exact
-from modelc.pipeline.reply_evidence import Evidence
-from modelc.pipeline.rounding_ties import judge_evidence
+from modelc.pipeline.rounding_ties import apply_second_looks
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.masked_rows import count_padded_positions
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.tolerance import TOLERANCES
+
+from ..open_models import evidence_of, reference_of, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.eager_reference import EagerReference
 
 # torch's own word on the layout of nested tensors, which the encoder chooses
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 INPUTS = ("x:float32[3,7,8]", "lengths:int64[3]")
-SIGNATURE = merge_inputs([parse_input(text) for text in INPUTS], {}).with_outputs(["output"])
+SIGNATURE = signature_of(*INPUTS, outputs=["output"])
 # Of most feeds no row is padded: there float32 and float64 agree.
 LENGTHS = {"full": (7, 7, 7), "one": (7, 7, 4), "two": (7, 5, 2), "also-full": (7, 7, 7)}
 LENGTHS |= {f"full-{number}": (7, 7, 7) for number in range(3)}
@@ -69,7 +63,7 @@ def looked(
 ) -> Verdict:
     """The verdict on what the plain path gives, changed."""
     eager = eager_of(Encoder(pooled=pooled).eval())
-    subject = cast("EagerReference", SimpleNamespace(model=eager, exact={}))
+    subject = reference_of(eager, exact={})
     references, replies = [], []
     generator = np.random.default_rng(0)
     for name, lengths in LENGTHS.items():
@@ -80,26 +74,8 @@ def looked(
         found = {"output": eager.run_plain_attention(arrays)["output"] * np.float32(1 + 1e-7)}
         replies.append(ArtifactOutputs(outputs=found if change is None else change(arrays, found)))
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin",
-            references=references,
-            replies=replies,
-            tolerance=TOLERANCES[Precision.FP32],
-            device="cpu",
-            artifact_inputs=["x", "lengths"],
-            signature=SIGNATURE,
-        )
-
-    evidence = Evidence(
-        references=add_exact(references, LENGTHS, subject),
-        replies=tuple(replies),
-        precision=Precision.FP32,
-        judge_on=judge_on,
-    )
-    return judge_evidence(evidence, subject).verdict
+    exact = add_exact(references, LENGTHS, subject)
+    return apply_second_looks(evidence_of(exact, replies, SIGNATURE), subject).verdict
 
 
 def altered(feed: Feed, found: Outputs, *, padded: bool, times: float) -> Outputs:

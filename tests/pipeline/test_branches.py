@@ -219,35 +219,57 @@ def the_branch(manifest: Manifest) -> BranchRecord:
     return record
 
 
-def test_the_untaken_arm_of_a_trace_is_named_and_refused(net: OrderOf) -> None:
-    found = run(net("Gate", "torchscript", capture=Capture.TRACE))
+TRACED, EXPORTED = ("torchscript", Capture.TRACE), ("pt2", Capture.EXPORT)
+GATE = f".py:{LINE}: if x.abs().max() > 1e8: "
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "named"),
+    [
+        ("Gate", TRACED, GATE),
+        ("Equal", TRACED, "if torch.equal(x, x + 1): "),  # the tracer does not warn
+        ("Shortcut", TRACED, ""),
+        ("Shortcut", EXPORTED, ""),
+        ("Shortcut", ("onnx", Capture.EXPORT), ""),
+        ("Asserting", EXPORTED, "if not (most < 7e7): "),
+        ("Asserting", ("pt2", Capture.EXPORT_STRICT), "if not (most < 7e7): "),
+        ("Hooked", TRACED, "if 7.0 < float(out.max()) < 7.001: "),
+        ("Caught", TRACED, "float(x.max())"),
+        ("Kept", TRACED, "count = int((x > 1e8).sum()): "),
+        ("Hidden", TRACED, "scale = max"),
+    ],
+)
+def test_a_frozen_branch_whose_other_outcome_no_feed_covers_is_rejected(
+    net: OrderOf, name: str, how: tuple[str, Capture], named: str
+) -> None:
+    found = run(net(name, how[0], capture=how[1]))
     (verdict,) = found.verdicts
     assert found.exit_code == 1
     assert found.artifacts[0].rejected
-    assert f".py:{LINE}: if x.abs().max() > 1e8: " in verdict.reason
-    assert the_branch(found).untaken == ("true",)
-    assert "--accept-branch" in verdict.reason
-    assert verdict.faults
-
-
-def test_what_is_refused_so_is_right_on_every_feed(net: OrderOf) -> None:
-    (verdict,) = run(net("Gate", "torchscript", capture=Capture.TRACE)).verdicts
     assert all(output.passed for output in verdict.outputs)
+    assert reason_codes(verdict)[-1] is ReasonCode.BRANCH_UNCOVERED
+    assert named in verdict.reason
+    assert "--accept-branch" in verdict.reason
+    assert the_branch(found).untaken == (() if name in ("Kept", "Hidden") else ("true",))
+    assert the_branch(found).place in (found.artifacts[0].frozen or ())
 
 
-def test_a_patch_that_drops_an_arm_no_feed_took_is_refused(net: OrderOf) -> None:
+def test_the_warnings_of_the_tracer_are_on_record(net: OrderOf) -> None:
+    found = run(net("Gate", "torchscript", capture=Capture.TRACE))
+    (warned,) = found.warned
+    assert (warned.line, warned.kind) == (LINE, "TracerWarning")
+    assert warned.file == the_branch(found).file
+
+
+def test_a_patch_that_drops_an_uncovered_outcome_is_rejected_unless_accepted(net: OrderOf) -> None:
     found = run(patched(net("Gate", "torchscript"), "low_only"))
     (verdict,) = found.verdicts
     assert all(output.passed for output in verdict.outputs)
-    assert f".py:{LINE}: if x.abs().max() > 1e8: " in verdict.reason
-    assert the_branch(found).untaken == ("true",)
+    assert GATE in verdict.reason
     assert reason_codes(verdict) == [ReasonCode.BRANCH_UNCOVERED]
     assert found.exit_code == 1
-
-
-def test_the_arm_that_a_patch_drops_may_be_accepted_and_is_noted(net: OrderOf) -> None:
     order = net("Gate", "torchscript", accept=f"net.py:{LINE}")
-    (verdict,) = run(patched(order, "low_only")).verdicts
+    (verdict,) = run(patched(replace(order, overwrite=True), "low_only")).verdicts
     assert verdict.passed
     assert any(f".py:{LINE}" in note for note in verdict.notes)
 
@@ -259,13 +281,13 @@ def test_a_patch_that_leaves_the_branch_is_judged_as_the_model(net: OrderOf) -> 
 
 
 @pytest.mark.needs("onnx")
-def test_a_child_of_a_refused_trace_is_not_made(net: OrderOf) -> None:
+def test_a_child_of_a_rejected_trace_is_not_built(net: OrderOf) -> None:
     found = run(net("Gate", "onnx", "onnx:fp16", capture=Capture.TRACE))
     assert [a.name for a in found.artifacts] == ["rejected/onnx"]
     assert [failure.step for failure in found.failures] == ["onnx-fp16"]
 
 
-def test_a_script_keeps_the_branch_and_says_which_arm_no_feed_took(net: OrderOf) -> None:
+def test_a_script_keeps_the_branch_and_notes_the_uncovered_outcome(net: OrderOf) -> None:
     found = run(net("Gate", "torchscript"))
     (artifact,) = found.artifacts
     assert found.passed
@@ -278,27 +300,30 @@ def test_a_script_keeps_the_branch_and_says_which_arm_no_feed_took(net: OrderOf)
     assert the_branch(found).untaken == ("true",)
 
 
-def test_an_accepted_branch_passes_with_a_note_and_is_recorded(net: OrderOf) -> None:
-    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
-    found = run(order)
+@pytest.mark.parametrize(("name", "text"), [("Gate", "abs().max()"), ("Hidden", "scale = max")])
+def test_an_accepted_branch_passes_with_a_note_and_is_recorded(
+    net: OrderOf, name: str, text: str
+) -> None:
+    line = 1 + next(at for at, code in enumerate(NETS.splitlines()) if text in code)
+    found = run(net(name, "torchscript", capture=Capture.TRACE, accept=f"net.py:{line}"))
     assert found.passed
     assert any(the_branch(found).place in note for note in found.verdicts[0].notes)
     assert the_branch(found).accepted
     assert found.artifacts[0].frozen == (the_branch(found).place,)
 
 
-def test_a_name_that_accepts_nothing_is_refused_with_those_there_are(net: OrderOf) -> None:
+def test_accepting_an_unknown_branch_names_the_known_ones(net: OrderOf) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
         run(net("Gate", "torchscript", accept="net.py:1"))
     assert f".py:{LINE}" in caught.value.hint
 
 
-def test_what_is_no_place_is_no_branch() -> None:
+def test_a_branch_to_accept_must_be_a_place() -> None:
     with pytest.raises(UsageError, match="not FILE:LINE"):
         Judging(accept=("gate.py",))
 
 
-def test_what_torch_itself_decides_is_noted_again_when_judged_again(net: OrderOf) -> None:
+def test_branches_in_torch_itself_are_noted_again_by_validate(net: OrderOf) -> None:
     order = net("Masked", "torchscript", capture=Capture.TRACE)
     (first,) = run(order).verdicts
     (again,) = validate_folder(order.out).verdicts
@@ -318,71 +343,7 @@ def test_sizes_make_no_trace_fail(net: OrderOf) -> None:
     assert found.warned  # the tracer warned of them
 
 
-def test_what_the_tracer_does_not_warn_of_is_found_in_a_second_trace(net: OrderOf) -> None:
-    found = run(net("Equal", "torchscript", capture=Capture.TRACE))
-    assert found.exit_code == 1
-    assert "if torch.equal(x, x + 1): " in found.verdicts[0].reason
-    assert the_branch(found).untaken == ("true",)
-
-
-@pytest.mark.parametrize(
-    ("target", "capture"),
-    [("torchscript", Capture.TRACE), ("pt2", Capture.EXPORT), ("onnx", Capture.EXPORT)],
-)
-def test_a_branch_that_the_code_leaves_out_of_captures_is_frozen(
-    net: OrderOf, target: str, capture: Capture
-) -> None:
-    found = run(net("Shortcut", target, capture=capture))
-    (artifact,) = found.artifacts
-    assert found.exit_code == 1
-    assert artifact.frozen == (the_branch(found).place,)
-    assert the_branch(found).untaken == ("true",)
-    assert reason_codes(found.verdicts[0])[-1] is ReasonCode.BRANCH_UNCOVERED
-
-
-@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.EXPORT_STRICT])
-def test_an_assert_whose_error_forward_catches_is_a_branch_of_exports(
-    net: OrderOf, capture: Capture
-) -> None:
-    found = run(net("Asserting", "pt2", capture=capture))
-    assert found.exit_code == 1
-    assert "if not (most < 7e7): " in found.verdicts[0].reason
-    assert the_branch(found).untaken == ("true",)
-
-
-def test_a_branch_at_the_end_of_a_hook_is_seen(net: OrderOf) -> None:
-    found = run(net("Hooked", "torchscript", capture=Capture.TRACE))
-    assert found.exit_code == 1
-    assert the_branch(found).untaken == ("true",)
-    assert "if 7.0 < float(out.max()) < 7.001: " in (found.verdicts[0].reason)
-
-
-def test_a_kept_value_that_is_the_same_on_every_feed_is_refused(net: OrderOf) -> None:
-    found = run(net("Kept", "torchscript", capture=Capture.TRACE))
-    assert found.exit_code == 1
-    assert "count = int((x > 1e8).sum()): " in found.verdicts[0].reason
-    assert reason_codes(found.verdicts[0]) == [ReasonCode.BRANCH_UNCOVERED]
-
-
-def test_a_frozen_value_whose_difference_no_feed_shows_is_refused(net: OrderOf) -> None:
-    found = run(net("Hidden", "torchscript", capture=Capture.TRACE))
-    assert found.exit_code == 1
-    assert reason_codes(found.verdicts[0]) == [ReasonCode.BRANCH_UNCOVERED]
-
-
-def test_a_check_whose_error_forward_catches_is_a_branch(net: OrderOf) -> None:
-    found = run(net("Caught", "torchscript", capture=Capture.TRACE))
-    assert found.exit_code == 1
-    assert "float(x.max())" in found.verdicts[0].reason
-
-
-def test_such_a_value_may_be_accepted(net: OrderOf) -> None:
-    line = 1 + next(at for at, text in enumerate(NETS.splitlines()) if "scale = max" in text)
-    found = run(net("Hidden", "torchscript", capture=Capture.TRACE, accept=f"net.py:{line}"))
-    assert found.passed
-
-
-def test_a_branch_in_a_scripted_part_is_kept_though_no_feed_takes_its_other_arm(
+def test_an_uncovered_branch_in_a_scripted_part_is_kept(
     net: OrderOf,
 ) -> None:
     found = run(net("Parts", "torchscript", capture=Capture.MIXED))
@@ -391,7 +352,7 @@ def test_a_branch_in_a_scripted_part_is_kept_though_no_feed_takes_its_other_arm(
     assert the_branch(found).untaken == ("true",)
 
 
-def test_strict_export_does_not_pass_with_a_branch_that_nobody_could_watch(net: OrderOf) -> None:
+def test_strict_export_fails_with_a_branch_that_cannot_be_observed(net: OrderOf) -> None:
     found = run(net("Compiled", "pt2"))
     assert found.exit_code == 1
     assert [(a.capture, a.outcome) for a in found.artifacts[0].attempts] == [
@@ -407,21 +368,6 @@ def test_checks_of_data_are_no_branches(net: OrderOf) -> None:
     assert found.branches == ()
 
 
-def test_the_tracers_warnings_are_findings(net: OrderOf) -> None:
-    found = run(net("Gate", "torchscript", capture=Capture.TRACE))
-    (warned,) = found.warned
-    assert (warned.line, warned.kind) == (LINE, "TracerWarning")
-    assert warned.file == the_branch(found).file
-
-
-def test_a_folder_is_validated_to_the_same_verdict(net: OrderOf, tmp_path: Path) -> None:
-    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
-    run(order)
-    again = validate_folder(tmp_path / "out")
-    assert again.passed
-    assert the_branch(again).accepted
-
-
 def forget(folder: Path) -> None:
     """Take back what was accepted."""
     manifest = read_manifest(folder)
@@ -430,52 +376,43 @@ def forget(folder: Path) -> None:
     write_manifest(replace(manifest, branches=branches), folder)
 
 
-def test_without_the_acceptance_validating_refuses_it(net: OrderOf, tmp_path: Path) -> None:
-    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
-    forget(tmp_path / "out")
-    assert not validate_file(tmp_path / "out" / "model.torchscript.pt").passed
-    again = validate_folder(tmp_path / "out")
-    assert again.exit_code == 1
+def test_a_folder_is_validated_by_the_branches_that_were_accepted(
+    net: OrderOf, tmp_path: Path
+) -> None:
+    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
+    run(order)
+    again = validate_folder(order.out)
+    assert again.passed
+    assert the_branch(again).accepted
+    forget(order.out)
+    assert not validate_file(order.out / "model.torchscript.pt").passed
+    now = validate_folder(order.out, judging=Judging(accept=order.judging.accept))
+    assert now.passed
+    assert the_branch(now).accepted
+    forget(order.out)
+    assert validate_folder(order.out).exit_code == 1
     assert (tmp_path / "out" / "rejected" / "model.torchscript.pt").exists()
 
 
-def test_a_trace_of_which_an_older_record_says_nothing_is_refused(
-    net: OrderOf, tmp_path: Path
+@pytest.mark.parametrize(("capture", "passes"), [(Capture.TRACE, False), (Capture.SCRIPT, True)])
+def test_an_older_record_without_frozen_places(
+    net: OrderOf, tmp_path: Path, capture: Capture, passes: bool
 ) -> None:
-    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    run(net("Gate", "torchscript", capture=capture, accept=f"net.py:{LINE}"))
     forget(tmp_path / "out")
     record = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
     del record["artifacts"][0]["frozen"]
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(record))
-    assert not validate_file(tmp_path / "out" / "model.torchscript.pt").passed
-    assert validate_folder(tmp_path / "out").exit_code == 1
+    assert validate_file(tmp_path / "out" / "model.torchscript.pt").passed is passes
+    assert validate_folder(tmp_path / "out").passed is passes
 
 
-def test_a_script_of_which_an_older_record_says_nothing_passes(
-    net: OrderOf, tmp_path: Path
-) -> None:
-    run(net("Gate", "torchscript", capture=Capture.SCRIPT))
-    record = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    del record["artifacts"][0]["frozen"]
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(record))
-    assert validate_folder(tmp_path / "out").passed
-
-
-def test_other_tolerances_do_not_forgive_a_frozen_branch(net: OrderOf, tmp_path: Path) -> None:
+def test_other_tolerances_do_not_accept_a_frozen_branch(net: OrderOf, tmp_path: Path) -> None:
     run(net("Gate", "torchscript", capture=Capture.TRACE))
     done = rejudge_folder(tmp_path / "out", Judging(min_sqnr=0.0, rtol=1e9))
     assert done.exit_code == 1
     assert f":{LINE}" in done.verdicts[0].reason
     assert not (tmp_path / "out" / "model.torchscript.pt").exists()
-
-
-def test_it_may_be_accepted_when_it_is_validated(net: OrderOf, tmp_path: Path) -> None:
-    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
-    run(order)
-    forget(tmp_path / "out")
-    again = validate_folder(tmp_path / "out", judging=Judging(accept=order.judging.accept))
-    assert again.passed
-    assert the_branch(again).accepted
 
 
 def edited(folder: Path, *, text: str) -> None:
@@ -514,16 +451,14 @@ def test_validated_from_another_folder_it_is_the_same_branch(
     assert validate_folder(tmp_path / "out").passed
 
 
-def test_other_feeds_do_not_make_the_captured_way_another(net: OrderOf, tmp_path: Path) -> None:
+def test_with_another_seed_the_frozen_branch_stays_uncovered(net: OrderOf, tmp_path: Path) -> None:
     run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
     forget(tmp_path / "out")
     assert not validate_folder(tmp_path / "out", judging=Judging(seed=7)).passed
 
 
 @pytest.mark.needs("onnx")
-def test_a_build_from_an_accepted_trace_is_accepted_and_knows_what_is_frozen(
-    net: OrderOf, tmp_path: Path
-) -> None:
+def test_a_build_from_an_accepted_trace_has_its_frozen_places(net: OrderOf, tmp_path: Path) -> None:
     order = net("Gate", "onnx", capture=Capture.TRACE, accept=f"net.py:{LINE}")
     run(order)
     parent = tmp_path / "out" / "model.onnx"
@@ -538,7 +473,7 @@ def test_a_build_from_an_accepted_trace_is_accepted_and_knows_what_is_frozen(
     assert validate_folder(tmp_path / "half", moved=Moved()).passed
 
 
-def test_a_frozen_branch_of_which_feeds_take_both_arms_fails_by_its_values(
+def test_a_frozen_branch_with_both_outcomes_covered_fails_by_value(
     net: OrderOf,
 ) -> None:
     order = net("Gate", "torchscript", capture=Capture.TRACE)

@@ -152,7 +152,7 @@ def test_a_net_that_plain_int8_ruins_holds_with_the_planted_layers_in_float(
     assert read_manifest(tmp_path / "out") == manifest
 
 
-def test_what_is_recorded_is_what_is_there(ordered: Callable[..., Order], tmp_path: Path) -> None:
+def test_the_record_matches_the_file(ordered: Callable[..., Order], tmp_path: Path) -> None:
     manifest = run(ordered("outliers", "onnx", min_sqnr=26.0))
     artifact = int8_of(manifest)
     (point,) = (p for p in artifact.tradeoffs if p.chosen)
@@ -166,7 +166,7 @@ def test_what_is_recorded_is_what_is_there(ordered: Callable[..., Order], tmp_pa
     assert found.quantized
 
 
-def test_plain_int8_without_a_budget_searches_nothing(ordered: Callable[..., Order]) -> None:
+def test_without_a_budget_no_layers_are_searched(ordered: Callable[..., Order]) -> None:
     told: list[Event] = []
     manifest = run(ordered("outliers", "onnx", min_sqnr=None), told.append)
     artifact = int8_of(manifest)
@@ -193,7 +193,7 @@ def test_plain_int8_that_holds_is_left_alone(
     assert quantizations(told) == 1
 
 
-def test_without_int8_it_is_a_tolerance_and_nothing_else(
+def test_without_int8_a_budget_is_only_a_tolerance(
     ordered: Callable[..., Order], tmp_path: Path
 ) -> None:
     order = replace(
@@ -207,7 +207,7 @@ def test_without_int8_it_is_a_tolerance_and_nothing_else(
     assert not (tmp_path / "cache" / "tradeoffs").exists()
 
 
-def test_what_int8_is_made_from_is_not_judged_by_its_budget(ordered: Callable[..., Order]) -> None:
+def test_the_parent_of_int8_is_not_judged_by_its_budget(ordered: Callable[..., Order]) -> None:
     manifest = run(ordered("detector", "onnx", min_sqnr=1.0))
     parent, artifact = manifest.verdict_of("onnx"), manifest.verdict_of("onnx-int8")
     assert parent is not None
@@ -216,7 +216,7 @@ def test_what_int8_is_made_from_is_not_judged_by_its_budget(ordered: Callable[..
     assert parent.tolerance.min_sqnr != 1.0
 
 
-def test_a_budget_that_cannot_be_met_says_what_was_reached(
+def test_a_missed_budget_states_the_best_result(
     ordered: Callable[..., Order], tmp_path: Path
 ) -> None:
     manifest = run(ordered("outliers", "onnx", min_sqnr=90.0))
@@ -235,7 +235,7 @@ def test_a_budget_that_cannot_be_met_says_what_was_reached(
     assert not any(point.chosen for point in artifact.tradeoffs)
 
 
-def test_an_interrupted_search_goes_on_where_it_was(ordered: Callable[..., Order]) -> None:
+def test_an_interrupted_search_resumes(ordered: Callable[..., Order]) -> None:
     whole: list[Event] = []
     run(replace(ordered("outliers", "onnx", min_sqnr=29.0, out="a"), cache=None), whole.append)
     trials = [e.text for e in whole if isinstance(e, Noted) and "in floating point:" in e.text]
@@ -305,7 +305,7 @@ def test_a_slow_machine_keeps_the_same_layers(
 
 
 @pytest.mark.parametrize("pattern", ["head", "blocks.1"])
-def test_what_the_user_keeps_is_kept_on_top(ordered: Callable[..., Order], pattern: str) -> None:
+def test_layers_of_keep_fp_are_kept_too(ordered: Callable[..., Order], pattern: str) -> None:
     artifact = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0, keep=(pattern,))))
     node = {"head": "node_Conv_9", "blocks.1": "node_Conv_2"}[pattern]
     kept = artifact.options["kept"].split(", ")
@@ -330,7 +330,7 @@ def test_a_drop_of_accuracy_is_a_budget_too(ordered: Callable[..., Order]) -> No
     assert 1 <= len(point.kept) <= 5
 
 
-def test_a_drop_that_cannot_be_met_is_told(ordered: Callable[..., Order]) -> None:
+def test_a_drop_that_cannot_be_met_is_a_reason(ordered: Callable[..., Order]) -> None:
     measuring = Measuring(data=LabelledOptions(source="budget_nets:labelled"), max_drop=0.03)
     order = ordered("classifier", "onnx", min_sqnr=None, max_trials=1)
     manifest = run(replace(order, measuring=measuring))
@@ -342,12 +342,12 @@ def test_a_drop_that_cannot_be_met_is_told(ordered: Callable[..., Order]) -> Non
 
 
 @pytest.mark.parametrize("trials", [0, -1])
-def test_a_number_of_trials_below_one_is_refused(trials: int) -> None:
+def test_a_number_of_trials_below_one_is_rejected(trials: int) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="max-trials")):
         Lowering(max_trials=trials)
 
 
-def test_trials_without_anything_to_search_for_are_refused(ordered: Callable[..., Order]) -> None:
+def test_max_trials_without_a_budget_is_rejected(ordered: Callable[..., Order]) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="max-trials")):
         make_plan(ordered("outliers", "onnx", min_sqnr=None, max_trials=5))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 
 import pytest
 
+from modelc.core.findings import TradeOff
 from modelc.pipeline.layer_search import (
     MAX_NOISE,
-    BudgetPoint,
     LayerChoice,
     Noise,
     Ranking,
@@ -28,11 +28,11 @@ class Bed:
         self.judged: list[tuple[int, ...]] = []
         self.ranking = rank_by_noise([(one,) for one in noise])
 
-    def judge(self, kept: tuple[int, ...]) -> BudgetPoint:
+    def judge(self, kept: tuple[int, ...]) -> TradeOff:
         assert len(kept) < len(self.noise), "nothing would be left in 8 bits"
         self.judged.append(tuple(sorted(kept)))
         sqnr = to_decibel(self.hidden + sum(n for i, n in enumerate(self.noise) if i not in kept))
-        return BudgetPoint(passed=sqnr >= self.target, sqnr=sqnr)
+        return TradeOff(kept=(), passed=sqnr >= self.target, sqnr=sqnr)
 
     def find(self, more: Callable[[], bool] = lambda: True) -> LayerChoice:
         return find_fewest(self.ranking, self.target, self.judge, more)
@@ -47,7 +47,7 @@ def test_a_layer_that_loses_an_output_comes_first() -> None:
     assert rank_by_noise([(1e-2,), (MAX_NOISE,), (1e-3,)]).order[0] == 1
 
 
-def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
+def test_the_remaining_noise_is_predicted_by_a_sum() -> None:
     ranking = rank_by_noise([(1e-3,), (1e-2,), (1e-4,)])
     assert ranking.predict(()) == pytest.approx(-10 * math.log10(1.11e-2))
     assert ranking.predict((1,)) == pytest.approx(-10 * math.log10(1.1e-3))
@@ -88,8 +88,8 @@ def test_noise_that_the_ranking_did_not_see_costs_more_layers_not_the_budget() -
 def test_a_layer_that_is_not_needed_is_dropped_again() -> None:
     """The second looks as loud as the first, and is not: they share a tensor."""
 
-    def judge(kept: tuple[int, ...]) -> BudgetPoint:
-        return BudgetPoint(passed=1 in kept, sqnr=40.0 if 1 in kept else 5.0)
+    def judge(kept: tuple[int, ...]) -> TradeOff:
+        return TradeOff(kept=(), passed=1 in kept, sqnr=40.0 if 1 in kept else 5.0)
 
     ranking = rank_by_noise([(2e-1,), (1e-1,), (1e-7,), (1e-7,)])
     assert find_fewest(ranking, 30.0, judge, lambda: True).kept == (1,)
@@ -98,9 +98,9 @@ def test_a_layer_that_is_not_needed_is_dropped_again() -> None:
 def test_a_budget_without_decibels_is_met_by_doubling() -> None:
     judged: list[int] = []
 
-    def judge(kept: tuple[int, ...]) -> BudgetPoint:
+    def judge(kept: tuple[int, ...]) -> TradeOff:
         judged.append(len(kept))
-        return BudgetPoint(passed=set(range(5)) <= set(kept), sqnr=20.0)
+        return TradeOff(kept=(), passed=set(range(5)) <= set(kept), sqnr=20.0)
 
     ranking = rank_by_noise([(1.0 / (i + 1),) for i in range(64)])
     found = find_fewest(ranking, None, judge, lambda: True)
@@ -115,15 +115,19 @@ def test_the_last_layer_is_never_returned() -> None:
     assert max(map(len, bed.judged)) == 2
 
 
-def test_a_model_of_one_layer_has_nothing_to_return() -> None:
+def test_a_model_of_one_layer_is_not_searched() -> None:
     bed = Bed([1e-2], target=60.0)
     assert bed.find() == LayerChoice(kept=None, ended=False)
     assert bed.judged == []
 
 
 def test_a_trial_that_breaks_is_a_trial_that_misses() -> None:
-    def judge(kept: tuple[int, ...]) -> BudgetPoint:
-        return BudgetPoint(passed=False) if len(kept) < 3 else BudgetPoint(passed=True, sqnr=50.0)
+    def judge(kept: tuple[int, ...]) -> TradeOff:
+        return (
+            TradeOff(kept=(), passed=False)
+            if len(kept) < 3
+            else TradeOff(kept=(), passed=True, sqnr=50.0)
+        )
 
     ranking = rank_by_noise([(1e-1,), (1e-2,), (1e-3,), (1e-4,), (1e-5,)])
     assert len(find_fewest(ranking, 12.0, judge, lambda: True).kept or ()) == 3
@@ -162,7 +166,7 @@ def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
     return len(measured), rank_by_noise(found)
 
 
-def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
+def test_only_loud_blocks_of_many_layers_are_split() -> None:
     runs, ranking = runs_for({17, 444}, 512)
     assert set(ranking.order[:2]) == {17, 444}
     assert runs <= 1 + 16 + 2 * 2 * 5
@@ -181,7 +185,7 @@ def ranked_by(most: int, noise: Callable[[int], float], count: int = 512) -> Ran
     return rank_by_noise(found)
 
 
-def test_with_few_measurements_the_loudest_block_is_taken_apart_first() -> None:
+def test_with_few_measurements_the_loudest_block_is_split_first() -> None:
     ranking = ranked_by(1 + 16 + 10, lambda layer: 1e-2 if layer == 444 else 1e-4)
     assert ranking.order[0] == 444
 

@@ -12,7 +12,7 @@ import pytest
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted, ignore_events
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.quantization import prepare_calibration, preview_calibration
 from modelc.pipeline.run_progress import Progress
@@ -29,7 +29,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Source], Eager
 
     def open_it(source: Source) -> EagerReference:
         stage = Progress(tell=ignore_events, logs=tmp_path_factory.mktemp("logs"))
-        return open_subject(source, read_checkpoint(source, stage), Judging(), stage)
+        return open_reference(source, read_checkpoint(source, stage), Judging(), stage)
 
     return open_it
 

@@ -10,19 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
-from modelc.pipeline.eager_reference import EagerReference, open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 from modelc.sample_models import gate
 
 from ..conftest import saved
+from ..open_models import open_module
+from ..reasons import has_code
 
 
 class Added(nn.Module):
@@ -73,9 +70,7 @@ def rejected(
     module: nn.Module, *inputs: str, filled: dict[str, int | list[int]] | None = None, **sizes: int
 ) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
-    signature = merge_inputs([parse_input(text) for text in inputs], {})
-    loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, *inputs)
     trials = EagerTrials(eager, signature, 0, None)
     feed = {
         spec.name: np.full(
@@ -84,7 +79,7 @@ def rejected(
         for spec in signature.inputs
     }
     with (
-        pytest.raises(CheckpointError, match="eager rejects") as caught,
+        pytest.raises(CheckpointError, check=has_code(ErrorCode.FEED_REJECTED)) as caught,
         explain_rejection(trials, sizes),
     ):
         eager.run(feed)
@@ -96,37 +91,6 @@ def test_two_dims_that_must_be_equal() -> None:
     error = rejected(Added(), *inputs, b=1, s=2, s2=3)
     assert "s2=s" in error.hint
     assert "'s2'" in error.message
-
-
-def test_two_batches_that_must_be_equal() -> None:
-    inputs = "a:float32[b=2..4,5]", "b:float32[rows=2..4,5]"
-    assert rejected(Added(), *inputs, b=2, rows=4).hint.split()[1] == "rows=b"
-
-
-def test_a_dim_that_must_be_twice_another() -> None:
-    inputs = "a:float32[b=1..4,s=2..9]", "b:float32[b,t=2..18]"
-    assert rejected(Doubled(), *inputs, b=1, s=2, t=3).hint.split()[1] == "t=2*s"
-
-
-def test_sides_that_must_be_multiples() -> None:
-    error = rejected(Halved(), "x:float32[b=1..4,3,h=20..100,w=30..70]", b=1, h=20, w=30)
-    assert error.hint == "write h=8*(k=3..12) and w=8*(k2=4..8)"
-
-
-def test_a_step_of_3_is_not_taken_for_one_of_6() -> None:
-    error = rejected(Three(), "x:float32[b=1..4,t=1..32]", b=1, t=1)
-    assert error.hint == "write t=3*(k=1..10)"
-
-
-@pytest.mark.parametrize(("at", "write"), [(1, "write t=7..21"), (30, "write t=7..21")])
-def test_a_size_beyond_what_the_model_takes(at: int, write: str) -> None:
-    error = rejected(Long(), "x:float32[b=1..4,t=1..30]", b=2, t=at)
-    assert error.hint == write
-
-
-@pytest.mark.parametrize(("dim", "write"), [("n=2..60", "n=7..21"), ("n=2..9..60", "n=7..21")])
-def test_an_opt_beyond_what_the_model_takes(dim: str, write: str) -> None:
-    assert rejected(Long(), f"x:float32[batch=1..2,{dim}]", batch=1, n=31).hint == f"write {write}"
 
 
 class Table(nn.Module):
@@ -154,17 +118,38 @@ class Wider(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("dim", ["t=2..12..40", "t=2..12..400"])
-def test_a_dim_that_has_one_size_is_static(dim: str) -> None:
-    assert rejected(Table(), f"x:float32[b=1..4,{dim}]", b=1, t=2).hint == "--static t"
+LINES = "a:float32[b=1..4,s=2..9]", "b:float32[b,t=2..18]"
 
 
-def test_one_size_that_is_not_the_middle_is_said_itself() -> None:
-    error = rejected(Table(), "x:float32[b=1..4,t=1..20]", b=2, t=10)
-    assert error.hint.split()[1] == "12"
+@pytest.mark.parametrize(
+    ("module", "inputs", "sizes", "write"),
+    [
+        (Added(), ("a:float32[b=2..4,5]", "b:float32[rows=2..4,5]"), {"b": 2, "rows": 4}, "rows=b"),
+        (Doubled(), LINES, {"b": 1, "s": 2, "t": 3}, "t=2*s"),
+        (
+            Halved(),
+            ("x:float32[b=1..4,3,h=20..100,w=30..70]",),
+            {"b": 1, "h": 20, "w": 30},
+            "h=8*(k=3..12) and w=8*(k2=4..8)",
+        ),
+        (Three(), ("x:float32[b=1..4,t=1..32]",), {"b": 1, "t": 1}, "t=3*(k=1..10)"),  # not 6
+        (Long(), ("x:float32[b=1..4,t=1..30]",), {"b": 2, "t": 1}, "t=7..21"),
+        (Long(), ("x:float32[b=1..4,t=1..30]",), {"b": 2, "t": 30}, "t=7..21"),
+        (Long(), ("x:float32[b=1..2,n=2..60]",), {"b": 1, "n": 31}, "n=7..21"),
+        (Long(), ("x:float32[b=1..2,n=2..9..60]",), {"b": 1, "n": 31}, "n=7..21"),
+        (Table(), ("x:float32[b=1..4,t=2..12..40]",), {"b": 1, "t": 2}, "--static t"),
+        (Table(), ("x:float32[b=1..4,t=2..12..400]",), {"b": 1, "t": 2}, "--static t"),
+        (Table(), ("x:float32[b=1..4,t=1..20]",), {"b": 2, "t": 10}, "12 for t"),  # not the opt
+    ],
+)
+def test_the_hint_states_the_sizes_that_eager_accepts(
+    module: nn.Module, inputs: tuple[str, ...], sizes: dict[str, int], write: str
+) -> None:
+    hint = rejected(module, *inputs, filled=None, **sizes).hint
+    assert hint.removeprefix("write ").startswith(write)
 
 
-def test_values_that_are_the_cause_are_told_from_sizes() -> None:
+def test_values_are_distinguished_from_sizes_as_the_cause() -> None:
     inputs = "x:float32[b=1..4,s=1..9]", "n:int64[b]{1..9}"
     error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
     assert not isinstance(error, RejectedSizesError)
@@ -204,10 +189,7 @@ class Boxes(nn.Module):
 def test_values_that_must_ascend_are_found_and_written() -> None:
     box = "box:int64[b=1..4,n=2..9,4]{0..99}"
     hint = rejected(Boxes(), box, filled={"box": [5, 5, 1, 1]}, b=2, n=9).hint
-    assert hint == (
-        "eager takes values that are ascending along the last axis:"
-        " write --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'"
-    )
+    assert hint.endswith(" --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'")
 
 
 def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
@@ -215,15 +197,15 @@ def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
     assert isinstance(error, RejectedSizesError)
 
 
-def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
+def test_an_error_at_all_sizes_keeps_its_hint() -> None:
     error = rejected(Never(), "x:float32[b=1..4,t=1..30]", b=2, t=3)
-    assert error.hint == "correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line"
+    assert not isinstance(error, RejectedSizesError)
+    assert "--input NAME:DTYPE[DIM,...]" in error.hint
 
 
 def test_eager_is_not_run_without_end() -> None:
-    signature = merge_inputs([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
-    loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
-    trials = EagerTrials(open_eager(loaded, signature), signature, 0, None)
+    inputs = "x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]"
+    trials = EagerTrials(*open_module(Never(), inputs), 0, None)
     before = trials.left
     with pytest.raises(CheckpointError), explain_rejection(trials, dict.fromkeys("abcde", 3)):
         raise CheckpointError("it raised", hint="none", code=ErrorCode.FEED_REJECTED)
@@ -249,12 +231,12 @@ def opened(tmp_path: Path) -> Opened:
         stage = Progress(
             tell=lambda event: notes.append(str(getattr(event, "text", ""))), logs=tmp_path
         )
-        return open_subject(source, read_checkpoint(source, stage), Judging(), stage), notes
+        return open_reference(source, read_checkpoint(source, stage), Judging(), stage), notes
 
     return make
 
 
-def test_a_static_dim_is_fixed_before_anything_runs_and_said(opened: Opened) -> None:
+def test_a_static_dim_is_fixed_before_eager_runs_and_noted(opened: Opened) -> None:
     subject, notes = opened("batch")
     assert str(subject.signature.inputs[0]) == "x:float32[2,16]"
     assert {one.feed.arrays["x"].shape for one in subject.references} == {(2, 16)}

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from modelc.checkpoints.eager_model import Eager, open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.sample_inputs import infer_specs
-from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, merge_inputs
+from modelc.core.signature import Signature, ValueRange
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import MAX_ELEMENTS
 from modelc.validators.feeds import FeedDrawer
+
+from ..open_models import load, open_module, signature_of
 
 
 class Squeeze(nn.Module):
@@ -105,17 +104,14 @@ class Grown(nn.Module):
 
 
 def opened(module: nn.Module, signature: Signature) -> Eager:
-    return open_eager(
-        LoadedModule(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)),
-        signature,
-    )
+    return open_eager(load(module), signature)
 
 
 def chosen(
     module: nn.Module, *inputs: str, samples: Mapping[str, np.ndarray] | None = None
 ) -> Signature:
-    known = {} if samples is None else infer_specs(samples)
-    signature = merge_inputs([parse_input(text) for text in inputs], known)
+    known = None if samples is None else infer_specs(samples)
+    signature = signature_of(*inputs, known=known)
     return choose_dims(opened(module, signature), signature, samples=samples)
 
 
@@ -171,15 +167,6 @@ def test_stated_bounds_are_as_stated() -> None:
     assert [dim.chosen for dim in found.inputs[0].dims] == [False, False, False, True]
 
 
-def test_sizes_that_are_known_to_be_rejected_are_left_out() -> None:
-    signature = merge_inputs([parse_input("x:float32[batch,3,height,width]")], {})
-    eager = opened(Squeeze(), signature)
-    rejected = [{"batch": 1, "height": 248, "width": 64}]
-    found = choose_dims(eager, signature, rejected=rejected)
-    expected = "batch 1..8, height 8..240 step 8, width 8..256 step 8 (chosen)"
-    assert text(found) == expected
-
-
 class Counted(nn.Module):
     """Positions count what a mask shows, as in OPT: 40 at most."""
 
@@ -190,33 +177,6 @@ class Counted(nn.Module):
     def forward(self, mask: Tensor) -> Tensor:
         found: Tensor = self.table[mask.cumsum(1)]
         return found
-
-
-def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -> None:
-    sample = {"mask": np.ones((2, 13), np.int64)}
-    signature = merge_inputs([parse_input("mask[batch,seq]{0..1}")], infer_specs(sample))
-    eager = opened(Counted(), signature)
-    assert (
-        text(choose_dims(eager, signature, samples=sample))
-        == "mask 0..1; chosen: batch 1..8, seq 1..52"
-    )
-    rejected = [{"batch": 8, "seq": 52}]
-    found = choose_dims(eager, signature, samples=sample, rejected=rejected)
-    assert text(found) == "mask 0..1; chosen: batch 1..8, seq 1..40"
-
-
-def test_values_that_were_chosen_are_asked_at_their_ends_too() -> None:
-    sample = {"mask": np.tri(2, 13, 6, dtype=np.int64)}
-    signature = merge_inputs([parse_input("mask[batch,seq]")], infer_specs(sample))
-    eager, rejected = opened(Counted(), signature), [{"batch": 8, "seq": 52}]
-    values = {"mask": ValueRange(low=0, high=1, chosen=True)}
-    found = choose_dims(eager, signature, samples=sample, rejected=rejected, values=values)
-    assert text(found) == "batch 1..8, seq 1..40 (chosen)"
-
-
-def test_nothing_is_chosen_where_all_is_stated() -> None:
-    signature = merge_inputs([parse_input("x:float32[batch=1..2,3,8,8]")], {})
-    assert choose_dims(opened(Squeeze(), signature), signature) is signature
 
 
 def test_the_search_begins_at_the_sample() -> None:
@@ -236,6 +196,7 @@ def test_every_corner_of_the_box_runs() -> None:
     dims = found.free_dims
     eager, drawer = opened(Area(), found), FeedDrawer.of(found, 0, None)
     assert all(dim.low <= 64 <= dim.high for name, dim in dims.items() if name != "batch")
+    assert chosen(Area(), "x:float32[batch,height,width]") == found  # the same again
     for sizes in itertools.product(*((dim.low, dim.high) for dim in dims.values())):
         eager.run(drawer.feed("corner", dict(zip(dims, sizes, strict=True))).arrays)
 
@@ -249,28 +210,21 @@ def test_no_feed_is_larger_than_the_cap() -> None:
     assert found.free_dims["batch"].high >= 2
 
 
-def test_the_module_is_left_as_it_was() -> None:
+def test_the_search_restores_the_module() -> None:
     module = Grown()
-    signature = merge_inputs([parse_input("x:float32[batch,seq]")], {})
-    choose_dims(opened(module, signature), signature)
+    choose_dims(*open_module(module, "x:float32[batch,seq]"))
     assert len(module.cache) == 4
 
 
-def test_a_model_that_runs_nowhere_is_left_to_its_own_error() -> None:
+def test_a_model_that_runs_at_no_size_keeps_its_signature() -> None:
     class Never(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError(f"not today, {x.shape}")
 
-    signature = merge_inputs([parse_input("x:float32[batch,seq]")], {})
-    eager = opened(Never(), signature)
+    eager, signature = open_module(Never(), "x:float32[batch,seq]")
     assert choose_dims(eager, signature) is signature
     with pytest.raises(CheckpointError):
         eager.run({"x": np.zeros((1, 1), np.float32)})
-
-
-def test_the_choice_is_the_same_again() -> None:
-    first = chosen(Area(), "x:float32[batch,height,width]")
-    assert chosen(Area(), "x:float32[batch,height,width]") == first
 
 
 class Rows(nn.Module):
@@ -280,13 +234,40 @@ class Rows(nn.Module):
         return x.view(-1, 8).sum() + y.view(-1, 16).sum()
 
 
-def test_what_follows_from_a_chosen_dim_is_printed_as_it_is_read() -> None:
-    texts = ["x:float32[seq]", "y:float32[2*seq]"]
-    signature = merge_inputs([parse_input(text) for text in texts], {})
-    takes = parameters_of(Rows().forward)
-    loaded = LoadedModule(kind="state_dict", module=Rows().eval(), takes=takes)
-    found = choose_dims(open_eager(loaded, signature), signature)
+def test_a_dim_that_follows_a_chosen_one_prints_as_valid_input() -> None:
+    found = chosen(Rows(), "x:float32[seq]", "y:float32[2*seq]")
     printed = [str(spec) for spec in found.inputs]
     assert printed == ["x:float32[seq=8*(k_seq=1..8..32)]", "y:float32[16*(k_seq=1..8..32)]"]
-    again = merge_inputs([parse_input(text) for text in printed], {})
-    assert [str(spec) for spec in again.inputs] == printed
+    assert [str(spec) for spec in signature_of(*printed).inputs] == printed
+
+
+def test_sizes_that_are_known_to_be_rejected_are_excluded() -> None:
+    eager, signature = open_module(Squeeze(), "x:float32[batch,3,height,width]")
+    rejected = [{"batch": 1, "height": 248, "width": 64}]
+    found = choose_dims(eager, signature, rejected=rejected)
+    assert text(found) == "batch 1..8, height 8..240 step 8, width 8..256 step 8 (chosen)"
+    assert choose_dims(eager, found) is found  # all is chosen now
+
+
+FULL = np.ones((2, 13), np.int64)
+RANGE = {"mask": ValueRange(low=0, high=1, chosen=True)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "mask", "values", "expected"),
+    [
+        ("{0..1}", FULL, {}, "mask 0..1; chosen: batch 1..8, seq 1..40"),
+        ("", np.tri(2, 13, 6, dtype=np.int64), RANGE, "batch 1..8, seq 1..40 (chosen)"),
+    ],
+)
+def test_integers_are_tried_at_their_ends_once_sizes_were_rejected(
+    spec: str, mask: np.ndarray, values: dict[str, ValueRange], expected: str
+) -> None:
+    signature = signature_of(f"mask[batch,seq]{spec}", known=infer_specs({"mask": mask}))
+    eager, samples = opened(Counted(), signature), {"mask": mask}
+    assert text(choose_dims(eager, signature, samples=samples)).endswith(
+        "seq 1..52" if spec else ")"
+    )
+    rejected = [{"batch": 8, "seq": 52}]
+    found = choose_dims(eager, signature, samples=samples, rejected=rejected, values=values)
+    assert text(found) == expected

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,22 +41,18 @@ class Count(Net):
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.chdir(tmp_path)
-    before, name = list(sys.path), f"nets_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(NETS)
+def source(tmp_path: Path, write_module: Callable[[str], str]) -> Source:
     weights = {f"line.{k}": v for k, v in torch.nn.Linear(4, 2).state_dict().items()}
     torch.save(weights, tmp_path / "net.pt")
-    yield Source(
+    return Source(
         checkpoint=tmp_path / "net.pt",
-        model=f"{name}:Net",
+        model=f"{write_module(NETS)}:Net",
         inputs=("x:float32[batch=1..4,4]",),
         drop_outputs=("more.kinds",),
     )
-    sys.path[:] = before
 
 
-def test_what_is_left_is_named_and_judged_again(order: Orders, source: Source) -> None:
+def test_the_remaining_outputs_are_named_and_validated(order: Orders, source: Source) -> None:
     manifest = run(order("torchscript", source=source))
     assert manifest.passed
     names = ("scores", "more.pairs.0.0", "more.pairs.0.1", "more.pairs.1.deep.0")
@@ -66,19 +61,21 @@ def test_what_is_left_is_named_and_judged_again(order: Orders, source: Source) -
     assert validate_folder(order("torchscript").out).passed
 
 
-def test_the_command_to_repeat_has_it(order: Orders, source: Source) -> None:
+def test_the_replay_command_has_drop_output(order: Orders, source: Source) -> None:
     manifest = run(order("torchscript", source=source))
     assert any("--drop-output more.kinds" in one.text for one in list_commands(manifest))
 
 
-def test_without_it_the_run_ends_and_names_it(order: Orders, source: Source) -> None:
+def test_an_output_without_a_tensor_is_an_error_that_names_it(
+    order: Orders, source: Source
+) -> None:
     with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=replace(source, drop_outputs=())))
     assert "more.kinds" in caught.value.message
     assert caught.value.hint.startswith("--drop-output more.kinds ")
 
 
-def test_a_name_that_is_no_output_is_refused(order: Orders, source: Source) -> None:
+def test_an_unknown_output_is_rejected(order: Orders, source: Source) -> None:
     wrong = ("more.kinds", "scorse")
     with pytest.raises(UsageError) as caught:
         run(order("torchscript", source=replace(source, drop_outputs=wrong)))

@@ -1,24 +1,29 @@
-"""An artifact is judged at the sizes that its converter names, beside those of all feeds."""
+"""An artifact is judged at the sizes that its converter names; axes of outputs have names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
+import modelc
 from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import CheckpointError, ConversionError
 from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference
-from modelc.pipeline.extra_sizes import add_size_feeds
+from modelc.pipeline.extra_sizes import add_size_feeds, find_output_axes
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_folder import validate_folder
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.judge import ReferenceOutputs
 
 from .conftest import eagerly
 
@@ -44,13 +49,15 @@ def made(order: Orders, gate_source: Source, fake: Fakes) -> Callable[..., Manif
     return make
 
 
-def test_what_is_wrong_at_such_a_size_is_refused(made: Callable[..., Manifest]) -> None:
+def test_an_artifact_that_is_wrong_at_such_a_size_is_rejected(
+    made: Callable[..., Manifest],
+) -> None:
     found = made({"batch": 3}, {"batch": BATCH}, answer=off_at_one_size)
     assert found.exit_code == 1
     assert f"batch={BATCH}" in found.verdicts[0].reason
 
 
-def test_other_feeds_do_not_show_it(made: Callable[..., Manifest]) -> None:
+def test_other_feeds_do_not_reveal_it(made: Callable[..., Manifest]) -> None:
     assert made(answer=off_at_one_size).passed
 
 
@@ -67,18 +74,7 @@ def test_validate_judges_there_again(
     assert f"batch={BATCH}" in wrong.verdicts[0].reason
 
 
-def test_what_is_right_there_passes_and_the_feeds_are_named(made: Callable[..., Manifest]) -> None:
-    (verdict,) = made({"batch": 78}, {"batch": BATCH}).verdicts
-    assert verdict.passed
-    assert {"size-1", "size-2"} <= set(verdict.feeds)
-
-
-def test_a_size_that_feeds_have_anyway_is_not_drawn_again(made: Callable[..., Manifest]) -> None:
-    (verdict,) = made({"batch": 1}, {"batch": 200}).verdicts
-    assert not {name for name in verdict.feeds if name.startswith("size-")}
-
-
-def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
+def test_a_size_that_eager_rejects_is_a_conversion_error() -> None:
     def reject(feed: Feed, *, extreme: bool) -> Outputs:
         assert extreme
         raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
@@ -89,5 +85,55 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
         references=(),
         model=SimpleNamespace(run_reference=reject),
     )
-    with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
+    with pytest.raises(ConversionError, match=f"batch of {BATCH}$"):
         add_size_feeds(cast("EagerReference", subject), [{"batch": BATCH}])
+
+
+@pytest.mark.parametrize(
+    ("batches", "added"), [((78, BATCH), {"size-1", "size-2"}), ((1, 200), set())]
+)
+def test_sizes_that_no_feed_has_get_one(
+    made: Callable[..., Manifest], batches: tuple[int, ...], added: set[str]
+) -> None:
+    (verdict,) = made(*({"batch": one} for one in batches)).verdicts
+    assert verdict.passed
+    assert {name for name in verdict.feeds if name.startswith("size-")} == added
+
+
+def reference(batch: int, seq: int) -> ReferenceOutputs:
+    sizes = {"batch": batch, "seq": seq}
+    feed = NamedFeed(name=f"{batch}-{seq}", arrays={"x": np.zeros((batch, seq))}, sizes=sizes)
+    outputs = {
+        "rows": np.zeros((batch, 2 * seq)),
+        "turned": np.zeros((seq, batch)),
+        "sum": np.zeros(3),
+    }
+    return ReferenceOutputs(feed=feed, outputs=outputs)
+
+
+def test_an_axis_is_named_where_its_size_is_the_dims_on_every_feed() -> None:
+    signature = merge_inputs([parse_input("x:float32[batch=1..4,seq=2..9]")], {})
+    signature = signature.with_outputs(["rows", "turned", "sum"])
+    found = find_output_axes(signature, [reference(3, 3), reference(2, 5), reference(3, 4)])
+    assert found == {
+        "rows": {0: "batch", 1: "rows.axis1"},
+        "turned": {0: "seq", 1: "batch"},
+    }
+
+
+@pytest.mark.parametrize("capture", ["script", "trace"])
+def test_the_onnx_of_a_script_has_the_users_axes(
+    digits_source: Source, tmp_path: Path, capture: str
+) -> None:
+    manifest = modelc.export(
+        digits_source.checkpoint,
+        to=["onnx"],
+        out=tmp_path,
+        model=digits_source.model,
+        inputs=digits_source.inputs,
+        samples=digits_source.samples,
+        capture=capture,
+    ).manifest
+    assert manifest.passed
+    (output,) = modelc.inspect(tmp_path / "model.onnx").inspection.outputs
+    assert output.dims == ("batch", "10")

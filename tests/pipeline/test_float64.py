@@ -9,7 +9,7 @@ import numpy as np
 from modelc.core.events import ignore_events
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
-from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import open_reference, read_checkpoint
 from modelc.pipeline.float64_reference import _choose_references, add_float64
 from modelc.pipeline.order import Judging
 from modelc.pipeline.run_progress import Progress
@@ -34,7 +34,7 @@ def test_feeds_of_one_name_have_each_their_own_reference(
     digits_source: Source, tmp_path: Path
 ) -> None:
     stage = Progress(tell=ignore_events, logs=tmp_path)
-    subject = open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
+    subject = open_reference(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
     for seed in (1, 2):
         (found,) = add_float64((held_out_1(subject, seed),), subject, stage)
         assert found.exact is not None

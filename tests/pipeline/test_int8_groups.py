@@ -62,7 +62,9 @@ def scores_vary(path: Path, manifest: Manifest, calib: Path) -> bool:
     return bool(np.ptp(scores, axis=(0, 2, 3)).all())
 
 
-def test_int8_whose_scores_died_is_rejected(detector: Source, calib: Path, tmp_path: Path) -> None:
+def test_int8_whose_scores_are_constant_is_rejected(
+    detector: Source, calib: Path, tmp_path: Path
+) -> None:
     manifest = int8_by("onnxruntime", detector, calib, tmp_path, "onnx")
     assert manifest.exit_code == 1
     (artifact,) = (a for a in manifest.artifacts if a.precision is Precision.INT8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +66,7 @@ def renamed(old: str, new: str) -> Change:
 
 
 def in_turn(*changes: Change) -> Change:
-    def change(graph: onnx.GraphProto) -> None:
-        for one in changes:
-            one(graph)
-
-    return change
+    return lambda graph: [change(graph) for change in changes]
 
 
 SWAPPED = in_turn(
@@ -78,16 +75,10 @@ SWAPPED = in_turn(
 
 
 def other_order(graph: onnx.GraphProto) -> None:
-    values = {value.name: value for value in map(_copied, graph.output)}
+    values = {value.name: deepcopy(value) for value in graph.output}
     names = ["boxes.1", "boxes.0", "scores", "aux.embedding", "aux.energy"]
     del graph.output[:]
     graph.output.extend(values[name] for name in names)
-
-
-def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
 
 
 def without_output(graph: onnx.GraphProto) -> None:
@@ -186,7 +177,7 @@ def gathered(change: Callable[[Floats], Floats]) -> Change:
     return changed
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
     model: str
     change: Change
@@ -196,65 +187,49 @@ class Fault:
 EITHER = r"output '(hidden|pooled)' on feed "
 FAULTS = {
     "a weight of the first conv off by 1 %": Fault(
-        model="digits", change=weight(one_percent, "Conv", 0), reason="output 'output' on feed "
+        "digits", weight(one_percent, "Conv", 0), "output 'output' on feed "
     ),
     "a weight of the last linear off by 1 %": Fault(
-        model="digits", change=weight(one_percent, "Gemm", -1), reason="output 'output' on feed "
+        "digits", weight(one_percent, "Gemm", -1), "output 'output' on feed "
     ),
     "a NaN in a weight": Fault(
-        model="digits", change=weight(one_nan, "Gemm", -1), reason="elements NaN/Inf where eager"
+        "digits", weight(one_nan, "Gemm", -1), "elements NaN/Inf where eager"
     ),
-    "two outputs swapped": Fault(
-        model="nested", change=SWAPPED, reason="looks like eager's output 'boxes."
-    ),
+    "two outputs swapped": Fault("nested", SWAPPED, "looks like eager's output 'boxes."),
     "outputs in another order": Fault(
-        model="nested", change=other_order, reason="outputs are reordered: boxes.1, boxes.0, scores"
+        "nested", other_order, "outputs are reordered: boxes.1, boxes.0, scores"
     ),
     "an output through half and back": Fault(
-        model="nested",
-        change=followed_by("aux.energy", TO_HALF, TO_SINGLE),
-        reason="output 'aux.energy' on feed ",
+        "nested", followed_by("aux.energy", TO_HALF, TO_SINGLE), "output 'aux.energy' on feed "
     ),
     "an output in half": Fault(
-        model="digits",
-        change=in_turn(followed_by("output", TO_HALF), declared_as_half),
-        reason=r"output 'output' on feed sample \(batch=8\): dtype float16, eager has float32",
+        "digits",
+        in_turn(followed_by("output", TO_HALF), declared_as_half),
+        r"output 'output' on feed sample \(batch=8\): dtype float16, eager has float32",
     ),
-    "a batch size in a Reshape": Fault(
-        model="digits", change=literal_in_reshape, reason=r"refused feed sample \(batch=8\)"
-    ),
+    "a batch size in a Reshape": Fault("digits", literal_in_reshape, r"feed sample \(batch=8\)"),
     "a batch size in an Expand": Fault(
-        model="digits",
-        change=in_turn(LITERAL, followed_by("output", ("Expand", ["literal"], None))),
-        reason=r"\(batch=1\): shape \[4, 10\], eager has \[1, 10\]",
+        "digits",
+        in_turn(LITERAL, followed_by("output", ("Expand", ["literal"], None))),
+        r"\(batch=1\): shape \[4, 10\], eager has \[1, 10\]",
     ),
-    "a static batch": Fault(
-        model="digits", change=static_batch, reason=r"refused feed sample \(batch=8\)"
-    ),
+    "a static batch": Fault("digits", static_batch, r"feed sample \(batch=8\)"),
     "an input that nothing reads": Fault(
-        model="bert", change=with_all_tokens_on, reason="input 'mask' is ignored: eager's"
+        "bert", with_all_tokens_on, "input 'mask' is ignored: eager's"
     ),
     "an input that is gone": Fault(
-        model="bert",
-        change=without_mask,
-        reason="input 'mask' is ignored: the artifact does not take it",
+        "bert", without_mask, "input 'mask' is ignored: the artifact does not take it"
     ),
-    "an output missing": Fault(
-        model="nested", change=without_output, reason="output 'aux.energy' is missing"
-    ),
+    "an output missing": Fault("nested", without_output, "output 'aux.energy' is missing"),
     "an output renamed": Fault(
-        model="nested",
-        change=with_output_called("energy"),
-        reason="output 'aux.energy' is missing; output 'energy' is extra",
+        "nested",
+        with_output_called("energy"),
+        "output 'aux.energy' is missing; output 'energy' is extra",
     ),
-    "an output too many": Fault(
-        model="nested", change=with_one_more_output, reason="output 'more' is extra"
-    ),
-    "another epsilon in a norm": Fault(model="bert", change=epsilon, reason=EITHER),
-    "a square weight transposed": Fault(
-        model="bert", change=weight(np.transpose, "MatMul", 0), reason=EITHER
-    ),
-    "positions off by one": Fault(model="bert", change=gathered(shifted), reason=EITHER),
+    "an output too many": Fault("nested", with_one_more_output, "output 'more' is extra"),
+    "another epsilon in a norm": Fault("bert", epsilon, EITHER),
+    "a square weight transposed": Fault("bert", weight(np.transpose, "MatMul", 0), EITHER),
+    "positions off by one": Fault("bert", gathered(shifted), EITHER),
 }
 
 
@@ -281,7 +256,7 @@ def test_half_is_recognised_by_its_values(judged: Judged) -> None:
     change = followed_by("aux.energy", TO_HALF, TO_SINGLE)
     verdict = judged("nested", "model.onnx", lambda path: edit(path, change))
     reasons = [output.reason for output in verdict.outputs if output.output == "aux.energy"]
-    assert all("cast to half?" in reason for reason in reasons if reason)
+    assert all("half?" in reason for reason in reasons if reason)
     assert any(reasons)
 
 

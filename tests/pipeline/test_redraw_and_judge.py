@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
-from modelc.checkpoints.eager_model import Eager
-from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline import reply_evidence
-from modelc.pipeline.reply_evidence import Evidence, redraw
+from modelc.pipeline.reply_evidence import Evidence, JudgedEvidence, redraw
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES
 
+from ..open_models import evidence_of, open_module, reference_of, signature_of
 from ..reasons import because
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from modelc.pipeline.eager_reference import EagerReference
-
-SIGNATURE = merge_inputs([parse_input("x:float32[2,3,56,56]")], {}).with_outputs(["output"])
+INPUT = "x:float32[2,3,56,56]"
+SIGNATURE = signature_of(INPUT, outputs=["output"])
 
 
 class Pooled(torch.nn.Module):
@@ -96,8 +90,7 @@ def looked(
     module: torch.nn.Module,
     converted: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> Verdict:
-    module.eval()
-    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
+    eager, _ = open_module(module, INPUT)
     generator = np.random.default_rng(1)
     arrays = {
         "constant": np.ones((2, 3, 56, 56), np.float32),
@@ -112,28 +105,9 @@ def looked(
             given = converted(artifact, torch.from_numpy(x)).numpy()
         replies.append(ArtifactOutputs(outputs={"output": given}))
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin",
-            references=references,
-            replies=replies,
-            tolerance=TOLERANCES[Precision.FP32],
-            device="cpu",
-            artifact_inputs=["x"],
-            signature=SIGNATURE,
-        )
-
-    evidence = Evidence(
-        references=tuple(references),
-        replies=tuple(replies),
-        precision=Precision.FP32,
-        judge_on=judge_on,
-    )
-    assert evidence.verdict().state is State.FAILED  # what torch's own sums would refuse
-    subject = cast("EagerReference", SimpleNamespace(model=eager))
-    return redraw(evidence.judge(), subject).verdict
+    evidence = evidence_of(references, replies, SIGNATURE)
+    assert evidence.verdict.state is State.FAILED  # by torch's own sums
+    return redraw(JudgedEvidence.of(evidence), reference_of(eager)).verdict
 
 
 def test_a_pool_that_sums_in_order_passes() -> None:
@@ -147,7 +121,7 @@ def test_a_weight_that_is_off_by_a_thousandth_beside_such_a_pool_fails() -> None
         wrong.head.weight[3, int(wrong.head.weight[3].abs().argmax())] *= 1.001
     verdict = looked(wrong, Pooled(), pooling_in_order)
     assert verdict.state is State.FAILED
-    assert "times as far from float64" in verdict.reason
+    assert "float64" in verdict.reason
 
 
 def test_norms_that_sum_in_order_pass_on_constant_images() -> None:
@@ -182,20 +156,19 @@ def test_a_fault_beside_such_norms_fails(plant: Callable[[Normed], None]) -> Non
 def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = torch.nn.Linear(4, 4).eval()
-    eager = Eager(module, ("x",), bind_inputs(("x",), parameters_of(module.forward)))
+    eager, _ = open_module(torch.nn.Linear(4, 4), "input:float32[2,4]")
     references = []
     for number in range(3):
         x = np.full((2, 4), number, np.float32)
-        feed = NamedFeed(name=f"feed-{number}", arrays={"x": x}, sizes={})
-        references.append(ReferenceOutputs(feed=feed, outputs=eager.run({"x": x})))
+        feed = NamedFeed(name=f"feed-{number}", arrays={"input": x}, sizes={})
+        references.append(ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays)))
     rounds = iter([{"feed-1"}, {"feed-0", "feed-1", "feed-2"}, set[str]()])
     monkeypatch.setattr(reply_evidence, "find_doubtful_feeds", lambda _: next(rounds))
     evidence = Evidence(
         references=tuple(references),
         replies=tuple(ArtifactOutputs(outputs=one.outputs) for one in references),
         precision=Precision.FP32,
-        judge_on=lambda *_: Verdict(
+        compare=lambda **_: Verdict(
             artifact="model.bin",
             state=State.FAILED,
             reasons=because("off"),
@@ -205,6 +178,5 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
             tolerance=TOLERANCES[Precision.FP32],
         ),
     )
-    subject = cast("EagerReference", SimpleNamespace(model=eager))
-    found = redraw(evidence.judge(), subject)
+    found = redraw(JudgedEvidence.of(evidence), reference_of(eager))
     assert all(one.again for one in found.evidence.references)

@@ -127,7 +127,9 @@ def test_faults_of_every_kind_are_planted_and_most_are_found(
     assert {fault.kind for fault in found.faults_missed} <= {"size"}
 
 
-def test_a_size_that_no_feed_has_is_missed_and_said(exported: Callable[..., Manifest]) -> None:
+def test_a_fault_at_a_size_that_no_feed_has_is_missed_and_listed(
+    exported: Callable[..., Manifest],
+) -> None:
     manifest = exported("Small", "onnx", sensitivity=30)
     found = found_in(manifest, "onnx")
     missed = [fault for fault in found.faults_missed if fault.kind == "size"]
@@ -138,7 +140,7 @@ def test_a_size_that_no_feed_has_is_missed_and_said(exported: Callable[..., Mani
     assert all(fault.where in second for fault in missed)
 
 
-def test_what_changes_no_output_is_equivalent_and_not_counted(
+def test_a_fault_without_effect_is_equivalent_and_not_counted(
     exported: Callable[..., Manifest],
 ) -> None:
     found = found_in(exported("Dead", "torchscript", sensitivity=4), "torchscript")
@@ -148,7 +150,7 @@ def test_what_changes_no_output_is_equivalent_and_not_counted(
     assert found.planted == found.found + len(found.faults_missed)
 
 
-def test_none_are_planted_where_none_are_asked_for(exported: Callable[..., Manifest]) -> None:
+def test_none_are_planted_with_a_sensitivity_of_zero(exported: Callable[..., Manifest]) -> None:
     verdict = exported("Small", "onnx", sensitivity=0).verdict_of("onnx")
     assert verdict is not None
     assert verdict.passed
@@ -156,21 +158,21 @@ def test_none_are_planted_where_none_are_asked_for(exported: Callable[..., Manif
 
 
 @pytest.mark.parametrize("target", ["torchscript", "onnx", "openvino"])
-def test_none_are_planted_where_a_loop_may_not_end_then(
+def test_none_are_planted_in_a_loop_that_data_ends(
     exported: Callable[..., Manifest], target: str
 ) -> None:
     assert found_in(exported("Endless", target, sensitivity=24), target).planted == 0
 
 
 @pytest.mark.parametrize("target", ["torchscript", "onnx", "openvino"])
-def test_faults_are_planted_where_a_loop_is_counted(
+def test_faults_are_planted_in_a_counted_loop(
     exported: Callable[..., Manifest], target: str
 ) -> None:
     assert found_in(exported("Counted", target, sensitivity=2), target).planted == 2
 
 
 @pytest.mark.plants_faults
-def test_eight_are_planted_by_default_where_a_run_is_cheap(
+def test_eight_are_planted_by_default_if_a_run_is_cheap(
     exported: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found_in(exported("Small", "onnx", sensitivity=None), "onnx").planted == 8
@@ -209,6 +211,6 @@ def test_a_mask_along_an_inner_axis_shows_what_it_hides(exported: Callable[..., 
 
 
 @pytest.mark.parametrize("count", [-1, 1001])
-def test_a_number_out_of_range_is_refused(count: int) -> None:
+def test_a_number_out_of_range_is_rejected(count: int) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="sensitivity")):
         Judging(sensitivity=count)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +47,8 @@ class Froze(Step):
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Source]]:
-    monkeypatch.chdir(tmp_path)
-    before, name = list(sys.path), f"nets_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(NETS)
+def source(tmp_path: Path, write_module: Callable[[str], str]) -> Callable[..., Source]:
+    name = write_module(NETS)
 
     def of(kind: str, *inputs: str) -> Source:
         sizes = (8, 8) if kind == "Largest" else (8, 24)
@@ -60,8 +57,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         torch.save({f"line.{key}": value for key, value in line.items()}, tmp_path / "net.pt")
         return Source(checkpoint=tmp_path / "net.pt", model=f"{name}:{kind}", inputs=inputs)
 
-    yield of
-    sys.path[:] = before
+    return of
 
 
 STEP = ("x:float32[batch=1..2,1,8]", "past:float32[batch,2,past=0..12,4]")
@@ -101,7 +97,7 @@ def test_a_branch_on_size_zero_is_not_frozen(order: Orders, source: Callable[...
     assert not manifest.passed
 
 
-def test_that_eager_rejects_size_zero_is_said_with_the_sizes_that_it_takes(
+def test_the_hint_excludes_size_zero_if_eager_rejects_it(
     order: Orders, source: Callable[..., Source]
 ) -> None:
     with pytest.raises(CheckpointError) as caught:

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.run_reference import check_stateless
 from modelc.pipeline.value_search import choose_values
 from modelc.validators.feeds import draw_feeds
 from modelc.validators.judge import ReferenceOutputs
+
+from ..open_models import open_module, signature_of
+
+INPUT = "x:float32[n=1..4,3]"
 
 
 class SetUp(nn.Module):
@@ -78,11 +78,7 @@ class Noting(nn.Module):
 
 
 def remembered(module: nn.Module) -> None:
-    signature = merge_inputs([parse_input("x:float32[n=1..4,3]")], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, INPUT)
     before = eager.before()
     feeds = draw_feeds(signature)
     references = [ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
@@ -97,22 +93,18 @@ def remembered(module: nn.Module) -> None:
         (Peak(), "peak"),
     ],
 )
-def test_what_runs_before_decide_is_refused(module: nn.Module, names: str) -> None:
+def test_a_model_whose_outputs_depend_on_earlier_runs_is_rejected(
+    module: nn.Module, names: str
+) -> None:
     with pytest.raises(CheckpointError, match=f"forward changes {names}$"):
         remembered(module)
-
-
-def test_counters_and_caches_are_no_matter() -> None:
-    remembered(Noting())
 
 
 def test_the_state_is_as_the_runs_left_it() -> None:
     module = Noting()
     remembered(module)
     assert sorted(module.tables) == [1, 2, 4]
-    assert int(module.count) == len(
-        draw_feeds(merge_inputs([parse_input("x:float32[n=1..4,3]")], {}))
-    )
+    assert int(module.count) == len(draw_feeds(signature_of(INPUT)))
     assert module.last is not None
 
 
@@ -144,7 +136,7 @@ class Stamped:
     _version = "0.0.5"
 
 
-def test_a_setting_with_a_version_of_its_own_is_no_tensor() -> None:
+def test_an_object_with_a_version_attribute_is_not_a_tensor() -> None:
     module = Noting()
     module.settings = {"config": Stamped()}  # type: ignore[assignment]  # any attribute
     remembered(module)
@@ -189,11 +181,7 @@ class Largest(nn.Module):
 
 def chosen_for(module: nn.Module, text: str) -> Signature:
     """The dims and values that are chosen for one input of integers."""
-    signature = merge_inputs([parse_input(text)], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    eager = open_eager(loaded, signature)
+    eager, signature = open_module(module, text)
     return choose_values(eager, choose_dims(eager, signature))
 
 
@@ -205,8 +193,8 @@ def test_weights_that_a_search_changes_are_put_back(text: str) -> None:
     assert torch.equal(module.table.weight, weight)
 
 
-def test_a_search_that_changes_what_no_module_holds_is_noticed() -> None:
-    with pytest.raises(CheckpointError, match=r"depend on what it ran before .* no attribute"):
+def test_a_search_notices_changes_of_state_outside_modules() -> None:
+    with pytest.raises(CheckpointError, match="no attribute"):
         chosen_for(Largest(), "ids:int64[batch]{0..9}")
 
 

@@ -12,17 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as in every tutorial
 
-from modelc.checkpoints.eager_model import open_eager
 from modelc.checkpoints.eager_probes import DiscreteOrigin
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
 from modelc.core.contract import Array
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Capture
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
+
+from ..open_models import open_module
 
 
 class Buckets(nn.Module):
@@ -100,10 +97,8 @@ COUNTS = {name: np.array([3, 4]) for name in ("part", "whole")}
 def test_what_a_rounded_float_follows_from(
     net: type[nn.Module], feed: Mapping[str, Array], origins: set[DiscreteOrigin]
 ) -> None:
-    inputs = [parse_input(f"{name}:{one.dtype}{list(one.shape)}") for name, one in feed.items()]
-    module = net().eval()
-    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, merge_inputs(inputs, {}))
+    inputs = [f"{name}:{one.dtype}{list(one.shape)}" for name, one in feed.items()]
+    eager, _ = open_module(net(), *inputs)
     assert eager.find_discrete_origins(feed) == origins
 
 

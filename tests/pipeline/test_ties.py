@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from modelc.checkpoints.eager_model import Eager
-from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.grammar import parse_input
-from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence, redraw
+from modelc.pipeline.reply_evidence import JudgedEvidence, redraw
 from modelc.pipeline.rounding_ties import settle_ties
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.tolerance import TOLERANCES
+
+from ..open_models import evidence_of, open_module, reference_of, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from modelc.pipeline.eager_reference import EagerReference
+    from collections.abc import Callable
 
     Choose = Callable[[torch.Tensor], torch.Tensor]
 
-SIGNATURE = merge_inputs([parse_input("x:float32[6,8]")], {}).with_outputs(("output",))
+INPUT = "x:float32[6,8]"
+SIGNATURE = signature_of(INPUT, outputs=("output",))
 
 
 def by_torch(scores: torch.Tensor) -> torch.Tensor:
@@ -89,7 +82,7 @@ def feeds(*, drawn: bool = True) -> dict[str, np.ndarray]:
 def judged(
     module: nn.Module, artifact: Callable[[torch.Tensor], torch.Tensor], *, drawn: bool = True
 ) -> Verdict:
-    eager = Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(module.forward)))
+    eager, _ = open_module(module, INPUT)
     references, replies = [], []
     for name, x in feeds(drawn=drawn).items():
         feed = NamedFeed(name=name, arrays={"x": x}, sizes={})
@@ -101,29 +94,10 @@ def judged(
                 ArtifactOutputs(outputs={"output": artifact(torch.from_numpy(x)).numpy()})
             )
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin",
-            references=references,
-            replies=replies,
-            tolerance=TOLERANCES[Precision.FP32],
-            device="cpu",
-            artifact_inputs=["x"],
-            signature=SIGNATURE,
-        )
-
-    evidence = Evidence(
-        references=tuple(references),
-        replies=tuple(replies),
-        precision=Precision.FP32,
-        judge_on=judge_on,
-    )
-    subject = cast("EagerReference", SimpleNamespace(model=eager))
-    judged = redraw(evidence.judge(), subject)
-    assert not judged.passed  # what would be refused without a look at the ties
-    return settle_ties(judged, subject).verdict
+    reference = reference_of(eager)
+    found = redraw(JudgedEvidence.of(evidence_of(references, replies, SIGNATURE)), reference)
+    assert not found.passed  # rejected without a look at the ties
+    return settle_ties(found, reference).verdict
 
 
 def other_choice() -> Choose:
@@ -132,10 +106,10 @@ def other_choice() -> Choose:
     return the_last if torch.equal(by_torch(zeros).sort()[0], the_first(zeros)) else the_first
 
 
-def test_another_choice_among_equals_passes_and_is_told() -> None:
+def test_another_choice_among_equals_passes_with_a_note() -> None:
     verdict = judged(Mixture(), Mixture(other_choice()).eval())
     assert verdict.passed, verdict.reason
-    assert any("equal scores tie in topk or sort on zeros" in note for note in verdict.notes)
+    assert any("topk" in note and "on zeros:" in note for note in verdict.notes)
 
 
 def worst_two(scores: torch.Tensor) -> torch.Tensor:
@@ -168,11 +142,11 @@ def test_a_weight_that_is_off_behind_another_choice_fails() -> None:
     assert not judged(Mixture(), wrong).passed
 
 
-def test_a_threshold_that_is_just_met_is_no_tie() -> None:
+def test_a_threshold_that_is_just_met_is_not_a_tie() -> None:
     right = judged(Stepping(), Stepping(other_choice()).eval())
     assert right.passed, right.reason
     assert not judged(Stepping(), Stepping(other_choice(), meets=True).eval()).passed
 
 
-def test_where_no_feed_shows_the_choice_without_a_tie_nothing_is_excused() -> None:
+def test_without_a_feed_that_shows_the_choice_a_tie_rejects() -> None:
     assert not judged(Mixture(), Mixture(other_choice()).eval(), drawn=False).passed

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.rounding_ties import mark_undecided_replies
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 
+from ..open_models import open_module, reference_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from modelc.pipeline.eager_reference import EagerReference
 
 
 class Picking(nn.Module):
@@ -44,22 +40,31 @@ class Picking(nn.Module):
 X = np.random.default_rng(3).standard_normal((60, 4)).astype(np.float32)
 
 
-def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
-    module = Picking().eval()
-    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[60,4]")], {}))
-    feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
-    outputs = eager.run(feed.arrays)
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    name = next(iter(outputs))
-    told = mark_undecided_replies(
-        [ReferenceOutputs(feed=feed, outputs=outputs)],
-        [ArtifactOutputs(outputs={name: answer})],
+def marked(
+    module: nn.Module,
+    x: NDArray[Any],
+    answer: Callable[[NDArray[Any]], NDArray[Any]],
+    precision: Precision = Precision.FP32,
+) -> NDArray[Any] | None:
+    """Which elements of an artifact's output are undecided: its answer follows from eager's."""
+    eager, _ = open_module(module, f"x:float32{list(x.shape)}")
+    feed = NamedFeed(name="opt", arrays={"x": x}, sizes={})
+    ((name, output),) = eager.run(feed.arrays).items()
+    (found,) = mark_undecided_replies(
+        [ReferenceOutputs(feed=feed, outputs={name: output})],
+        [ArtifactOutputs(outputs={name: answer(output)})],
         precision,
-        cast("EagerReference", SimpleNamespace(model=eager)),
+        reference_of(eager),
     )
+    return found.undecided.get(name)
+
+
+def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
+    module = Picking()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    marks = marked(module, X, lambda _: answer, precision)
     assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
-    return np.asarray(told[0].undecided.get(name, np.zeros((60, 2), bool)))
+    return np.zeros((60, 2), bool) if marks is None else marks
 
 
 def picked() -> NDArray[Any]:
@@ -80,7 +85,7 @@ def test_eight_bits_decide_less() -> None:
     assert marks(wrong, Precision.INT8).sum() > marks(wrong, Precision.FP32).sum()
 
 
-def test_nothing_is_asked_where_nothing_differs() -> None:
+def test_equal_integers_are_not_undecided() -> None:
     assert not marks(picked(), Precision.FP32).any()
 
 
@@ -97,20 +102,10 @@ class Strict(nn.Module):
         return self.inner(x)  # type: ignore[no-any-return]  # torch's own
 
 
-def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
-    module = Strict().eval()
-    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[60,4]")], {}))
-    feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
-    outputs = eager.run(feed.arrays)
-    name = next(iter(outputs))
-    told = mark_undecided_replies(
-        [ReferenceOutputs(feed=feed, outputs=outputs)],
-        [ArtifactOutputs(outputs={name: outputs[name] + 1})],
-        Precision.FP32,
-        cast("EagerReference", SimpleNamespace(model=eager)),
-    )
-    assert not told[0].undecided[name].any()
+def test_integers_are_decided_if_eager_rejects_perturbed_inputs() -> None:
+    found = marked(Strict(), X, lambda output: output + 1)
+    assert found is not None
+    assert not found.any()
 
 
 class Passing(nn.Module):
@@ -124,20 +119,13 @@ class Passing(nn.Module):
         return (x * self.scale >= 1).nonzero()
 
 
-def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> None:
-    module = Passing().eval()
-    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
-    eager = open_eager(loaded, merge_inputs([parse_input("x:float32[6]")], {}))
+@pytest.mark.parametrize(
+    ("answer", "undecided"), [([2, 4, 4], [True] * 3), ([77, 2, 4], [False, True, True])]
+)
+def test_where_roundoff_decides_the_number_only_values_of_eager_are_undecided(
+    answer: list[int], undecided: list[bool]
+) -> None:
     x = np.array([0, 1, 2, 0, 3, 0], np.float32)
-    feed = NamedFeed(name="opt", arrays={"x": x}, sizes={})
-    outputs = eager.run(feed.arrays)
-    (name,) = outputs
-    assert outputs[name].ravel().tolist() == [1, 2, 4]
-    for answer, forgiven in (([2, 4, 4], [True] * 3), ([77, 2, 4], [False, True, True])):
-        (told,) = mark_undecided_replies(
-            [ReferenceOutputs(feed=feed, outputs=outputs)],
-            [ArtifactOutputs(outputs={name: np.array(answer).reshape(-1, 1)})],
-            Precision.FP32,
-            cast("EagerReference", SimpleNamespace(model=eager)),
-        )
-        assert told.undecided[name].ravel().tolist() == forgiven
+    found = marked(Passing(), x, lambda _: np.array(answer).reshape(-1, 1))
+    assert found is not None
+    assert found.ravel().tolist() == undecided

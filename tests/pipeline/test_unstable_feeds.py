@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,22 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from modelc.checkpoints.eager_model import Eager
-from modelc.core.call import bind_inputs, parameters_of
-from modelc.core.grammar import parse_input
-from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Verdict
-from modelc.pipeline.reply_evidence import Evidence, redraw
+from modelc.pipeline.reply_evidence import JudgedEvidence, redraw
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.tolerance import TOLERANCES
+
+from ..open_models import evidence_of, open_module, reference_of, signature_of
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed, Outputs
-    from modelc.pipeline.eager_reference import EagerReference
 
-SIGNATURE = merge_inputs([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
+INPUT = "x:float32[2,1,32,32]"
+SIGNATURE = signature_of(INPUT, outputs=["output"])
 FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
 
 
@@ -53,7 +48,7 @@ class Normed(nn.Module):
 
 def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> Verdict:
     """The verdict on eager's own answers, changed."""
-    eager = Eager(module.eval(), ("x",), bind_inputs(("x",), parameters_of(module.forward)))
+    eager, _ = open_module(module, INPUT)
     draw = np.random.default_rng(1)
     references, replies = [], []
     for name, kind in FEEDS:
@@ -67,22 +62,11 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
         change(name, found)
         replies.append(ArtifactOutputs(outputs={"output": found}))
 
-    def judge_on(
-        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
-    ) -> Verdict:
-        return judge(
-            artifact="model.bin", references=references, replies=replies, device="cpu",
-            tolerance=TOLERANCES[Precision.FP32], artifact_inputs=["x"], signature=SIGNATURE,
-        )  # fmt: skip
-
-    evidence = Evidence(
-        references=tuple(references), replies=tuple(replies), precision=Precision.FP32,
-        judge_on=judge_on,
-    )  # fmt: skip
-    subject = SimpleNamespace(
-        model=eager, references=references, example=references[0].feed.arrays, feeds=None
-    )
-    return redraw(evidence.judge(), cast("EagerReference", subject)).verdict
+    judged = JudgedEvidence.of(evidence_of(references, replies, SIGNATURE))
+    example = references[0].feed.arrays
+    return redraw(
+        judged, reference_of(eager, references=references, example=example, feeds=None)
+    ).verdict
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:
@@ -93,7 +77,7 @@ def off_on(where: str) -> Callable[[str, np.ndarray], None]:
     return change
 
 
-def test_a_feed_on_which_eager_is_noise_is_left_out_and_told() -> None:
+def test_a_feed_on_which_eager_is_unstable_is_omitted_with_a_note() -> None:
     verdict = verdict_of(Normed(), off_on("zeros"))
     assert verdict.passed, verdict.reason
     assert "zeros" not in verdict.feeds
@@ -123,14 +107,8 @@ def test_feeds_of_usual_values_are_never_left_out(where: str) -> None:
     assert not verdict_of(Normed(), off_on(where)).passed
 
 
-def test_odd_values_count_where_eager_is_stable() -> None:
-    verdict = verdict_of(Normed(norm=False), off_on("zeros"))
-    assert not verdict.passed
-    assert "zeros" in {reason.feed for reason in verdict.reasons}
-
-
 class Shortcut(nn.Module):
-    """An arm for inputs that are all alike, which noise never takes."""
+    """A branch for inputs that are all alike, which noise never takes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.equal(x, x.flip(-1)):
@@ -138,14 +116,15 @@ class Shortcut(nn.Module):
         return torch.cat([x, x * 2], dim=1)
 
 
-def test_a_feed_that_takes_an_arm_of_its_own_counts() -> None:
-    verdict = verdict_of(Shortcut(), off_on("zeros"))
+@pytest.mark.parametrize("module", [Normed(norm=False), Shortcut()])
+def test_odd_values_count_where_eager_is_stable_or_takes_another_branch(module: nn.Module) -> None:
+    verdict = verdict_of(module, off_on("zeros"))
     assert not verdict.passed
     assert "zeros" in {reason.feed for reason in verdict.reasons}
 
 
 @pytest.mark.parametrize(("flipped", "left_out"), [(4, True), (2, False)])
-def test_values_on_an_edge_say_nothing_where_most_draws_fall_to_the_other_side(
+def test_values_on_a_threshold_are_omitted_if_most_draws_flip_them(
     flipped: int, left_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draws_off(self: Eager, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:  # noqa: ARG001 - its
@@ -155,5 +134,5 @@ def test_values_on_an_edge_say_nothing_where_most_draws_fall_to_the_other_side(
 
     monkeypatch.setattr(Eager, "draw_perturbed", draws_off)
     verdict = verdict_of(Normed(norm=False), off_on("zeros"))
-    note = any("feed zeros is not judged on" in note for note in verdict.notes)
+    note = any("feed zeros" in note for note in verdict.notes)
     assert (verdict.passed, note) == (left_out, left_out)

@@ -7,13 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.checkpoints.eager_model import open_eager
-from modelc.checkpoints.loaded_module import LoadedModule
-from modelc.core.call import parameters_of
-from modelc.core.dims import Relation
-from modelc.core.grammar import parse_input
-from modelc.core.signature import RowOrder, Signature, ValueRange, merge_inputs
+from modelc.core.signature import Signature, ValueRange
 from modelc.pipeline.value_search import choose_values
+
+from ..open_models import open_module
 
 LARGE = 2**40
 
@@ -119,16 +116,7 @@ class Columns(nn.Module):
 
 def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
     """The signature with what is chosen."""
-    signature = merge_inputs([parse_input(text) for text in inputs], {})
-    loaded = LoadedModule(
-        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
-    )
-    return choose_values(open_eager(loaded, signature), signature, samples=samples or None)
-
-
-def test_a_table_ends_the_range() -> None:
-    spec = chosen(Embedded(), "ids:int64[batch=1..4,seq=1..9]").inputs[0]
-    assert spec.values == ValueRange(low=0, high=299, chosen=True)
+    return choose_values(*open_module(module, *inputs), samples=samples or None)
 
 
 def test_a_range_is_looked_for_among_values_that_eager_takes_of_the_others() -> None:
@@ -137,17 +125,6 @@ def test_a_range_is_looked_for_among_values_that_eager_takes_of_the_others() -> 
     found = chosen(Columns(), "columns:int64[n=1..64,2]", "seconds:int64[n]", **samples)
     assert found.inputs[0].values == ValueRange(low=0, high=11, chosen=True)
     assert found.inputs[1].values is not None
-
-
-def test_a_table_that_is_indexed_from_its_end() -> None:
-    spec = chosen(Indexed(), "ids:int64[n=1..4]").inputs[0]
-    assert spec.values == ValueRange(low=-77, high=76, chosen=True, usual=(0, 76))
-
-
-def test_a_sample_is_widened_to_the_table() -> None:
-    sample = np.array([[5, 17]])
-    spec = chosen(Embedded(), "ids:int64[1,2]", ids=sample).inputs[0]
-    assert spec.values == ValueRange(low=0, high=299, chosen=True)
 
 
 @pytest.mark.parametrize("least", [1, 3])
@@ -166,72 +143,6 @@ def test_the_range_holds_the_values_of_the_sample(least: int) -> None:
     assert (values.low, values.high, values.usual) == (least, LARGE, (3, 8))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "low", "high"),
-    [
-        ("int64", -LARGE, LARGE),
-        ("int32", -(2**31) + 1, 2**31 - 1),
-        ("int16", -32767, 32767),
-        ("int8", -127, 127),
-    ],
-)
-def test_what_takes_any_value_has_all_of_its_dtype(dtype: str, low: int, high: int) -> None:
-    spec = chosen(Passed(), f"ids:{dtype}[n=1..4]").inputs[0]
-    assert spec.values == ValueRange(low=low, high=high, chosen=True, usual=(0, 1))
-
-
-def test_bytes_are_drawn_over_all_values() -> None:
-    spec = chosen(Passed(), "ids:uint8[n=1..4]").inputs[0]
-    assert spec.values == ValueRange(low=0, high=255, chosen=True, usual=(0, 255))
-
-
-def test_a_sample_says_the_usual_values_of_what_takes_any() -> None:
-    spec = chosen(Passed(), "ids:int64[2]", ids=np.array([30, 70])).inputs[0]
-    assert spec.values == ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(30, 70))
-
-
-def test_lengths_follow_the_dim() -> None:
-    found = chosen(Lengths(), "x:float32[batch=1..4,seq=2..12,3]", "lengths:int64[batch]")
-    values = ValueRange(low=1, high=12, high_dim=Relation(base="seq"), chosen=True)
-    assert found.inputs[1].values == values
-
-
-def test_edges_follow_the_nodes() -> None:
-    found = chosen(Graph(), "x:float32[nodes=2..20,3]", "edges:int64[2,edges=1..30]")
-    values = ValueRange(low=0, high=19, high_dim=Relation(base="nodes", plus=-1), chosen=True)
-    assert found.inputs[1].values == values
-
-
-def test_an_index_into_a_fixed_dim_ends_there() -> None:
-    found = chosen(Graph(), "x:float32[12,3]", "edges:int64[2,edges=1..30]")
-    assert found.inputs[1].values == ValueRange(low=0, high=11, chosen=True)
-
-
-def test_a_count_ends_where_it_is_much_work() -> None:
-    spec = chosen(Counted(), "n:int64[]").inputs[0]
-    assert spec.values == ValueRange(low=0, high=64, chosen=True)
-
-
-def test_values_that_overflow_are_left_out() -> None:
-    spec = chosen(Powers(), "n:int64[3]").inputs[0]
-    assert spec.values is not None
-    assert (spec.values.low, spec.values.high) == (0, 127)
-
-
-def test_a_mask_holds_zeros_and_ones() -> None:
-    class Masked(nn.Module):
-        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
-            return x * attention_mask
-
-    found = chosen(Masked(), "x:float32[n=1..4]", "attention_mask:int64[n]")
-    assert found.inputs[1].values == ValueRange(low=0, high=1, chosen=True)
-
-
-def test_values_that_must_ascend_do() -> None:
-    found = chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values
-    assert found == ValueRange(low=0, high=1023, chosen=True, order=RowOrder.ASCENDING)
-
-
 class Packed(nn.Module):
     """The last state of packed sequences, which must come sorted by their lengths."""
 
@@ -245,22 +156,78 @@ class Packed(nn.Module):
         return last
 
 
-def test_lengths_that_must_be_sorted_are() -> None:
-    found = chosen(Packed(), "x:float32[batch=2..4,seq=3..9,3]", "lengths:int64[batch]").inputs[1]
-    assert str(found.values) == "{1..seq descending}"
+class Masked(nn.Module):
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        return x * attention_mask
 
 
-def test_what_takes_nothing_drawn_stays_without_a_range() -> None:
-    class Alternating(nn.Module):
-        def forward(self, ids: Tensor) -> Tensor:
-            steps = ids[1:] - ids[:-1]
-            if bool((steps[1:] * steps[:-1] > 0).any()) or bool((ids[0] > ids[1:]).any()):
-                raise ValueError("not in order")
-            return ids * 2
+class Alternating(nn.Module):
+    """Takes nothing that is drawn, sorted or not."""
 
-    assert chosen(Alternating(), "ids:int64[n=6..9]").inputs[0].values is None
+    def forward(self, ids: Tensor) -> Tensor:
+        steps = ids[1:] - ids[:-1]
+        if bool((steps[1:] * steps[:-1] > 0).any()) or bool((ids[0] > ids[1:]).any()):
+            raise ValueError("not in order")
+        return ids * 2
 
 
-def test_stated_ranges_are_left_alone() -> None:
-    signature = chosen(Passed(), "ids:int64[n=1..4]{3..4}")
-    assert signature.inputs[0].values == ValueRange(low=3, high=4)
+GRAPH = "x:float32[nodes=2..20,3]", "edges:int64[2,edges=1..30]"
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "expected"),
+    [
+        (Embedded(), ("ids:int64[batch=1..4,seq=1..9]",), "{0..299}"),
+        (Indexed(), ("ids:int64[n=1..4]",), "{-77..76}"),
+        (Lengths(), ("x:float32[batch=1..4,seq=2..12,3]", "lengths:int64[batch]"), "{1..seq}"),
+        (Graph(), GRAPH, "{0..nodes-1}"),
+        (Graph(), ("x:float32[12,3]", GRAPH[1]), "{0..11}"),
+        (Counted(), ("n:int64[]",), "{0..64}"),  # more is much work
+        (Powers(), ("n:int64[3]",), "{0..127}"),  # more overflows
+        (Masked(), ("x:float32[n=1..4]", "attention_mask:int64[n]"), "{0..1}"),
+        (Ordered(), ("ids:int64[n=4..9]",), "{0..1023 ascending}"),
+        (
+            Packed(),
+            ("x:float32[batch=2..4,seq=3..9,3]", "lengths:int64[batch]"),
+            "{1..seq descending}",
+        ),
+        (Alternating(), ("ids:int64[n=6..9]",), "None"),
+        (Passed(), ("ids:int64[n=1..4]{3..4}",), "{3..4}"),  # as stated
+    ],
+)
+def test_the_range_is_what_eager_accepts(
+    module: nn.Module, inputs: tuple[str, ...], expected: str
+) -> None:
+    assert str(chosen(module, *inputs).inputs[-1].values) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "sample", "expected"),
+    [
+        ("int64[n=1..4]", None, (-LARGE, LARGE, (0, 1))),
+        ("int32[n=1..4]", None, (-(2**31) + 1, 2**31 - 1, (0, 1))),
+        ("int16[n=1..4]", None, (-32767, 32767, (0, 1))),
+        ("int8[n=1..4]", None, (-127, 127, (0, 1))),
+        ("uint8[n=1..4]", None, (0, 255, (0, 255))),  # all of them are usual
+        ("int64[2]", [30, 70], (-LARGE, LARGE, (30, 70))),  # usual as in the sample
+    ],
+)
+def test_an_input_that_takes_any_value_has_the_range_of_its_dtype(
+    spec: str, sample: list[int] | None, expected: tuple[object, ...]
+) -> None:
+    samples = {} if sample is None else {"ids": np.array(sample)}
+    values = chosen(Passed(), f"ids:{spec}", **samples).inputs[0].values
+    assert values is not None
+    assert values.chosen
+    assert (values.low, values.high, values.usual) == expected
+
+
+def test_an_index_from_the_end_of_a_table_is_not_usual() -> None:
+    values = chosen(Indexed(), "ids:int64[n=1..4]").inputs[0].values
+    assert values is not None
+    assert values.usual == (0, 76)
+
+
+def test_a_sample_is_widened_to_the_table() -> None:
+    spec = chosen(Embedded(), "ids:int64[1,2]", ids=np.array([[5, 17]])).inputs[0]
+    assert spec.values == ValueRange(low=0, high=299, chosen=True)

@@ -31,7 +31,7 @@ from modelc.pipeline.debug.rejection import (
     describe_guilty,
     outputs_wrong_by_value,
 )
-from modelc.pipeline.eager_reference import open_subject, read_checkpoint
+from modelc.pipeline.eager_reference import open_reference, read_checkpoint
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
@@ -200,7 +200,7 @@ def test_when_time_is_up_the_note_says_how_far_the_look_came(
     out, manifest, _ = spoiled_out
     stage = Progress(tell=print, logs=out / "logs")
     checkpoint = read_checkpoint(bert_source, stage)
-    subject = open_subject(bert_source, checkpoint, Judging(), stage)
+    subject = open_reference(bert_source, checkpoint, Judging(), stage)
     scene = RejectionScene(
         eager=subject, progress=stage, folder=out.with_name("short"), seconds=0.0
     )
