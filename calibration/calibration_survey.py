@@ -22,7 +22,6 @@ from .sample_reader import (
     open_source,
     report_opened,
 )
-from .sample_sources import LoaderSource
 from .sample_statistics import (
     RunningStatistics,
     check_channels,
@@ -73,8 +72,7 @@ class CalibrationSurvey:
 
     def close(self) -> None:
         """Delete the temporary samples of a loader."""
-        if isinstance(self.reader.source, LoaderSource):
-            self.reader.source.close()
+        self.reader.source.close()
 
     def run(self, advance: Advance) -> CalibrationReport:
         """Read, check and measure the samples; keep only summaries in memory."""
@@ -113,7 +111,7 @@ class CalibrationSurvey:
     def _count_places(self) -> int:
         """Return the number of samples; an unopened place counts as one."""
         counts = self.reader.counts
-        return sum(counts.values()) + len(self.reader.source) - len(counts)
+        return sum(counts.values()) + self.reader.source.count - len(counts)
 
     def _check(self, inputs: tuple[InputReport, ...]) -> None:
         specs = self._form.signature.inputs
@@ -125,7 +123,7 @@ class CalibrationSurvey:
         source = self.reader.source
         if source.kind == "folder" and self._options.selection == FIRST:
             used = [source.name(ref.place) for unit in self.split()[0] for ref in unit.refs]
-            names = (source.name(place) for place in range(len(source)))
+            names = (source.name(place) for place in range(source.count))
             check_folders(self._findings, used, names)
         report_opened(self._opened, self._options.preprocess, self._findings)
         if not self._scan.units and not any(self._findings.errors()):
@@ -230,7 +228,7 @@ def scan_samples(
     refs: Iterable[SampleRef], wanted: int, into: SampleScan, advance: Advance
 ) -> None:
     """Check samples until `wanted` are read or there are no more."""
-    total = min(wanted, max(len(into.reader.source), 1))
+    total = min(wanted, max(into.reader.source.count, 1))
     for ref in refs:
         into.add(ref)
         advance(min(into.read, total), total)

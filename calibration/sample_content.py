@@ -6,7 +6,7 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -50,23 +50,12 @@ class ImageLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadResult:
-    """The content of one file: an array, or arrays by name or position."""
-
-    value: object
-    look: ImageLook | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleContent:
     """The stored arrays by input; `surplus` names arrays that no input takes."""
 
     parts: Mapping[str, Array]
     surplus: tuple[str, ...] = ()
     look: ImageLook | None = None
-
-
-FileReader: TypeAlias = Callable[[Blob], ReadResult]
 
 
 def make_content(
@@ -80,21 +69,12 @@ def make_content(
     found = name_parts(value, names, is_array)
     if found is None:
         raise SampleError(FindingKind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
-    return _complete_content(found.parts, names, found.surplus, look)
-
-
-def _complete_content(
-    parts: Mapping[str, object],
-    names: Sequence[str],
-    surplus: tuple[str, ...],
-    look: ImageLook | None,
-) -> SampleContent:
-    missing = [name for name in names if name not in parts]
+    missing = [name for name in names if name not in found.parts]
     if missing:
-        held = ", ".join([*parts, *surplus]) or "nothing"
+        held = ", ".join([*found.parts, *found.surplus]) or "nothing"
         raise SampleError(FindingKind.NAMES, f"lacks {', '.join(missing)}; it holds {held}")
-    arrays = {name: _content_array(name, parts[name]) for name in names}
-    return SampleContent(parts=arrays, surplus=surplus, look=look)
+    arrays = {name: _content_array(name, found.parts[name]) for name in names}
+    return SampleContent(parts=arrays, surplus=found.surplus, look=look)
 
 
 def is_array(value: object) -> bool:
@@ -148,8 +128,8 @@ class ImageReader:
 
     preprocess: Preprocess
 
-    def __call__(self, blob: Blob) -> ReadResult:
-        """Decode, inspect and preprocess one image.
+    def __call__(self, blob: Blob) -> tuple[Array, ImageLook]:
+        """Decode and preprocess one image; also describe it as stored.
 
         Raises:
             SampleError: the file is not an image, is damaged, has too many pixels, or is smaller
@@ -159,11 +139,11 @@ class ImageReader:
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of sizes: `_check_pixels` refuses where it warns
+                warnings.simplefilter("ignore")  # of sizes, which `_check_pixels` limits
                 with Image.open(blob) as image:
                     _check_pixels(image, Image.MAX_IMAGE_PIXELS)
                     image.load()
-                    return ReadResult(value=self._pixels(image), look=_inspect_image(image))
+                    return self._pixels(image), _inspect_image(image)
         except Image.DecompressionBombError as error:
             raise SampleError(FindingKind.UNREADABLE, f"cannot be read: {error}") from error
         except _DECODE_ERRORS as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from .calibration_report import FindingCollector, FindingKind
 from .feed_form import FeedForm
 from .preprocess import Preprocess
 from .sample_content import SampleContent, SampleError
-from .sample_formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, ImageReaders, SampleSource
+from .sample_formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, ImageReaders
 from .sample_sources import (
-    FolderSource,
-    LoaderSource,
-    ShardSource,
-    SyntheticSource,
+    SampleSource,
+    draw_samples,
     list_sample_files,
+    open_folder,
+    open_loader,
+    open_shards,
 )
 
 _SYNTHETIC_COUNT = 4096  # the most synthetic samples when all are requested
@@ -69,17 +70,16 @@ def open_source(
     chooses = options.selection == RANDOM
     if options.source == RANDOM:
         findings.add(FindingKind.DRAWN, "the samples are synthetic: real ranges may differ")
-        return OpenedSource(
-            source=SyntheticSource(hooks.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
-        )
+        drawn = draw_samples(hooks.draw, min(wanted, _SYNTHETIC_COUNT))
+        return OpenedSource(source=drawn, images=images)
     if is_loader_spec(options.source):
-        loader = LoaderSource(options.source, load_items(options.source, hooks.load), form)
-        loader.spool(wanted, options.seed if chooses else None)
-        source: SampleSource = loader
+        items = load_items(options.source, hooks.load)
+        seed = options.seed if chooses else None
+        source = open_loader(options.source, items, form, wanted, seed)
     else:
         source = _open_path(path, form, images, findings)
-    if not len(source):
-        skip_counts = ", ".join(f"{count:,} {what}" for what, count in source.skip_counts.items())
+    if not source.count:
+        skip_counts = _count_text(source.skip_counts)
         raise UsageError(
             f"there are no samples in {options.source}"
             + (f", but {skip_counts}" if skip_counts else ""),
@@ -104,8 +104,8 @@ def _open_path(
             topic=kind,
         )
     if listing.main == SHARD_SUFFIX:
-        return ShardSource(listing.groups[SHARD_SUFFIX], form.names, images)
-    return FolderSource(listing, form.names, images)
+        return open_shards(listing.groups[SHARD_SUFFIX], form.names, images)
+    return open_folder(listing, form.names, images)
 
 
 def _no_source_error(path: Path) -> UsageError:
@@ -128,10 +128,12 @@ def report_opened(
     if given is not None and not opened.images.settled:
         findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
     if opened.source.skip_counts:
-        skip_counts = ", ".join(
-            f"{count:,} {what}" for what, count in opened.source.skip_counts.items()
-        )
-        findings.add(FindingKind.SKIPPED, f"ignored: {skip_counts}")
+        ignored = _count_text(opened.source.skip_counts)
+        findings.add(FindingKind.SKIPPED, f"ignored: {ignored}")
+
+
+def _count_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
 # Samples by place and row.
@@ -212,7 +214,7 @@ class SampleReader:
         In order, or with a seed at random: among places if a place is one sample, else among all
         rows, which reads everything once more.
         """
-        places = range(len(self.source))
+        places = range(self.source.count)
         if seed is None:
             yield from (SampleRef(place, row) for place in places for row in self._rows_of(place))
             return

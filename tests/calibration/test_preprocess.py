@@ -22,7 +22,7 @@ def pixels(image: Image.Image, steps: str, form: str = "PNG") -> np.ndarray:
     blob = io.BytesIO()
     image.save(blob, form)
     blob.seek(0)
-    value = ImageReader(preprocess=Preprocess.parse(steps))(blob).value
+    value = ImageReader(preprocess=Preprocess.parse(steps))(blob)[0]
     assert isinstance(value, np.ndarray)
     return value
 
