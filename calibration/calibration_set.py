@@ -50,10 +50,8 @@ class CalibrationSet:
 
     def _read_feed(self, unit: FeedUnit) -> Feed:
         reader = self._survey.reader
-        name, hint = (
-            reader.name(unit.refs[0]),
-            "do not change the samples during a run, and run again",
-        )
+        name = reader.name(unit.refs[0])
+        hint = "do not change the samples during a run, and run again"
         try:
             feed = reader.feed(unit)
         except (SampleError, IndexError, OSError) as error:

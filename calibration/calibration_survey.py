@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.contract import Advance, Feed
 from ..core.signature import FLOATS, Signature
@@ -30,9 +28,6 @@ from .sample_statistics import (
     check_images,
     check_ranges,
 )
-
-if TYPE_CHECKING:
-    from ..core.contract import Array
 
 _HELD_SHARE = 5  # hold out at most a fifth of the samples,
 _LEAST_HELD = 5  # but at least this many, and at most half
@@ -60,8 +55,8 @@ class CalibrationSurvey:
         self._rows = max(self._form.per_feed, 1)
         self._most_used = max(options.samples // self._rows, 1)
         self._most_held = -(-options.hold_out // self._rows)
-        wanted = EVERY if self._thorough else (self._most_used + self._most_held) * self._rows
-        self._wanted = min(wanted, EVERY)
+        wanted = (self._most_used + self._most_held) * self._rows
+        self._wanted = EVERY if self._thorough else min(wanted, EVERY)
         self._opened = open_source(options, self._form, self._wanted, hooks, self._findings)
         self.reader = SampleReader(self._opened.source, self._form)
         self._scan = SampleScan(
@@ -78,7 +73,13 @@ class CalibrationSurvey:
         """Read, check and measure the samples; keep only summaries in memory."""
         chosen = self._opened.choose and not self._thorough
         seed = self._options.seed if chosen else None
-        scan_samples(self.reader.refs(self._wanted, seed), self._wanted, self._scan, advance)
+        total = min(self._wanted, max(self.reader.source.count, 1))
+        for ref in self.reader.refs(self._wanted, seed):
+            self._scan.add(ref)
+            advance(min(self._scan.read, total), total)
+            if self._scan.read >= self._wanted:
+                break
+        self._scan.finish()
         inputs = tuple(
             filter(None, (running.report() for running in self._scan.statistics.values()))
         )
@@ -87,7 +88,7 @@ class CalibrationSurvey:
         return CalibrationReport(
             source=self._options.source,
             kind=self.reader.source.kind,
-            found=self._count_places(),
+            found=self._count_samples(),
             read=self._scan.read,
             used=len(used) * self._rows,
             held_out=len(held) * self._rows,
@@ -108,7 +109,7 @@ class CalibrationSurvey:
         used = [unit for place, unit in enumerate(units) if place not in places]
         return tuple(used[: self._most_used]), tuple(units[place] for place in sorted(places))
 
-    def _count_places(self) -> int:
+    def _count_samples(self) -> int:
         """Return the number of samples; an unopened place counts as one."""
         counts = self.reader.counts
         return sum(counts.values()) + self.reader.source.count - len(counts)
@@ -224,24 +225,9 @@ class SampleScan:
             self.findings.add(FindingKind.SURPLUS, f"not used, because no input takes it: {names}")
 
 
-def scan_samples(
-    refs: Iterable[SampleRef], wanted: int, into: SampleScan, advance: Advance
-) -> None:
-    """Check samples until `wanted` are read or there are no more."""
-    total = min(wanted, max(into.reader.source.count, 1))
-    for ref in refs:
-        into.add(ref)
-        advance(min(into.read, total), total)
-        if into.read >= wanted:
-            break
-    into.finish()
-
-
 def _is_blank(row: Feed) -> bool:
     """Whether every float or uint8 input is constant; ids and masks may well be."""
-    arrays = [array for array in row.values() if _is_informative(array)]
+    arrays = [
+        array for array in row.values() if array.size > 1 and str(array.dtype) in (*FLOATS, "uint8")
+    ]
     return bool(arrays) and all(array.min() == array.max() for array in arrays)
-
-
-def _is_informative(array: Array) -> bool:
-    return array.size > 1 and str(array.dtype) in (*FLOATS, "uint8")

@@ -127,17 +127,12 @@ class LabelledSet:
         if self._source.is_shared:
             labels = [label[None]] * len(rows)
         else:
-            labels = cut_labels(label, rows, stacked=self._has_axis(content.parts))
+            specs = [one for one in self._form.signature.inputs if one.name in self._form.batched]
+            has_axis = specs and content.parts[specs[0].name].ndim == len(specs[0].dims)
+            labels = cut_labels(label, rows, stacked=bool(has_axis and self._form.per_feed))
         for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
             shown = name if len(rows) == 1 else f"{name} row {index}"
             yield shown, self._row_form.fit(row), one
-
-    def _has_axis(self, parts: Feed) -> bool:
-        """Whether the arrays have a batch axis."""
-        specs = self._form.signature.inputs
-        first = next((spec for spec in specs if spec.name in self._form.batched), None)
-        counts = first is not None and bool(self._form.per_feed)
-        return counts and first is not None and parts[first.name].ndim == len(first.dims)
 
     def _can_stack(self, one: tuple[str, Feed, Array], other: tuple[str, Feed, Array]) -> bool:
         """Whether two samples fit one feed: same shapes, and equal inputs without a batch axis."""

@@ -54,7 +54,7 @@ def split_label(
             if isinstance(item, (list, tuple)) and key not in names and key in (given, *LABEL_NAMES)
         }  # a list of labels is one array
         rest = {key: item for key, item in value.items() if key not in whole}
-        found = {".".join(path): leaf for path, leaf in iterate_leaves(rest, is_label)} | whole
+        found = {".".join(path): leaf for path, leaf in iterate_leaves(rest, _is_label)} | whole
         name = _find_label_name(list(found), names, given)
         inputs = {key: leaf for key, leaf in found.items() if key != name}
         return make_content(inputs, names), to_label_array(found[name])
@@ -68,7 +68,7 @@ def split_label(
     )
 
 
-def is_label(value: object) -> bool:
+def _is_label(value: object) -> bool:
     """Whether the value is an array, a number or a text."""
     return is_array(value) or isinstance(value, (Real, str, bytes))
 

@@ -85,10 +85,10 @@ def _walk_files(root: Path, skip_counts: Counter[str]) -> Iterator[Path]:
     """Yield files in sorted order, those of a folder before its subfolders."""
     seen: set[Path] = set()
 
-    def count_unreadable(_: OSError) -> None:
+    def count_folder(_: OSError) -> None:
         skip_counts["unreadable folders"] += 1
 
-    for place, folders, names in os.walk(root, onerror=count_unreadable, followlinks=True):
+    for place, folders, names in os.walk(root, onerror=count_folder, followlinks=True):
         real = Path(place).resolve()
         if real in seen:  # a link to a folder above
             folders.clear()
