@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.source_positions import is_user_file
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_sizes
 from ..core.signature import Dim
 from ..core.torch_tools import intercept_calls
 from .captured_program import model_of
-from .refusals import is_user_file
 from .size_checks import feed_sizes, resize_example
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..checkpoints.source_positions import is_user_file
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_points, sample_sizes
 from ..core.signature import Signature
 from .captured_program import Export
-from .refusals import is_user_file
 from .size_branches import compare_sizes
 from .size_checks import first_mismatch
 from .size_constraints import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import traceback
 import warnings
 import zlib
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..checkpoints.factory import import_object
 from ..checkpoints.method_wrapper import find_owner, rebind_method
 from ..core.errors import CheckpointError, ConversionError, Hint, Option, UsageError, first_line
+from ..core.nested_values import OBJECT_SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,6 @@ def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
 
 
 PATCH = "patch:"  # the prefix of such a rewrite's name
-_PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
@@ -104,7 +103,7 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """
     from torch import nn
 
-    if not _PATCH_SPEC.fullmatch(spec):
+    if not OBJECT_SPEC.fullmatch(spec):
         raise UsageError(
             f"--patch {spec!r} is not of the form PKG.MOD:FN",
             hint=Hint("for example ", Option("patch", "nets:fast")),

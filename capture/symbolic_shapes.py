@@ -12,11 +12,12 @@ from functools import lru_cache
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.source_positions import is_user_file
 from ..core.errors import first_line
 from ..core.signature import Signature
 from .call_recording import MAX_CALLS, CallLimitError, record_scalars, replay_scalars
 from .captured_program import preserve_module, restore_container
-from .refusals import is_user_file, user_place
+from .refusals import user_place
 
 if TYPE_CHECKING:
     import torch
@@ -282,7 +283,7 @@ def _is_same(value: Any, before: Any) -> bool:
 
 
 class _SymbolicIntMeta(type):
-    """The type of `int` during symbolic runs: symbols are instances and stay symbols."""
+    """The type of `SymbolicInt`: symbolic sizes are instances and stay symbols."""
 
     def __instancecheck__(cls, value: object) -> bool:
         import torch
@@ -297,14 +298,15 @@ class _SymbolicIntMeta(type):
         return builtins.int(*args, **kwargs)
 
 
-class _SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
-    """Replaces `int`."""
+class SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
+    """Replaces `int`, and keeps values computed from sizes symbolic."""
 
 
-def _symbolic_len(value: Any) -> object:
+def symbolic_len(value: Any) -> object:
+    """Replace `len`: `value.shape[0]` of tensors, which may be symbolic."""
     import torch
 
     return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else len(value)
 
 
-_SYMBOLIC_BUILTINS = {"len": _symbolic_len, "int": _SymbolicInt}
+_SYMBOLIC_BUILTINS = {"len": symbolic_len, "int": SymbolicInt}

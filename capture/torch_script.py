@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from .captured_program import ScriptCapture, capture_once, model_of
 from .evidence import evidence_in_error, join_evidence
 from .framework_errors import call_framework
 from .refusals import REDUNDANT, RefusedError, most_specific
+from .rewrite import swap_attribute
 from .torch_trace import capture_trace
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
 
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    with _fresh_type_store(), _annotations_as_types(module):
+    with fresh_type_store(), _annotations_as_types(module):
         made = call_framework("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
@@ -85,17 +86,11 @@ def _evaluate_annotations(
             continue
 
 
-@contextmanager
-def _fresh_type_store() -> Iterator[None]:
+def fresh_type_store() -> AbstractContextManager[None]:
     """Compile without cached types: torch keeps incomplete types of failed compilations."""
     from torch.jit import _recursive
 
-    kept = _recursive.concrete_type_store
-    _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
-    try:
-        yield
-    finally:
-        _recursive.concrete_type_store = kept
+    return swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore())
 
 
 _LISTED = 3  # failed submodules in a message

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +28,7 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, ValueProbe, probe_values, watch_discrete_origins
 from .run_limits import watch_nonfinite_queries
+from .source_positions import is_user_file
 from .taint import ConversionLog, track_taint
 
 if TYPE_CHECKING:
@@ -183,18 +181,10 @@ def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
 
 
 def find_raise_place(error: Exception) -> str:
-    """Return `FILE:LINE` of the innermost frame outside Python, torch and modelc; else empty."""
-    import torch
-
-    ours = Path(__file__).parents[1]
-    folders = (Path(torch.__file__).parent, *(ours / n for n in ("capture", "checkpoints", "core")))
-    others = tuple(f"{one}{os.sep}" for one in folders)
-    standard = sysconfig.get_path("stdlib") + os.sep
+    """Return `FILE:LINE` of the innermost frame of the user's code; empty without one."""
     for frame in reversed(extract_tb(error.__traceback__)):
-        file = frame.filename
-        is_pythons = file.startswith(standard) and "-packages" not in file.removeprefix(standard)
-        if not (file.startswith(("<", *others)) or is_pythons):
-            return f"{shorten_path(file)}:{frame.lineno}"
+        if is_user_file(frame.filename):
+            return f"{shorten_path(frame.filename)}:{frame.lineno}"
     return ""
 
 

@@ -200,7 +200,7 @@ def test_of_several_refusals_a_known_cause_comes_before_a_compiler_error(job_of:
 
 
 def test_a_library_beside_torch_is_the_users_own() -> None:
-    from modelc.capture.refusals import is_user_file
+    from modelc.checkpoints.source_positions import is_user_file
 
     root = Path(torch.__file__).parent
     assert is_user_file(f"{root}vision/ops.py")

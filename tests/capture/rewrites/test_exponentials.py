@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from modelc.capture.evidence import RefusalEvidence, Symptom, evidence_of
-from modelc.capture.numeric_rewrites import ELU_REWRITES
+from modelc.capture.numeric_rewrites import EXACT_ELU as EXACT
 
-(EXACT,) = ELU_REWRITES
 ROUGH = evidence_of(Symptom.FLOAT64_ROUNDOFF)
 SMALL = -torch.logspace(-7, 2, 2000)
 CALLS = [
