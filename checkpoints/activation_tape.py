@@ -133,14 +133,6 @@ def paths_of(eager: Eager) -> list[str]:
     return [path for path, _ in eager.module.named_modules(remove_duplicate=False)]
 
 
-def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
-    """Return the module at a path; None if there is none."""
-    try:
-        return eager.module.get_submodule(path)
-    except AttributeError:
-        return None
-
-
 class _ActivationRecorder:
     """Records with hooks on modules, and a mode that sees each torch function call."""
 

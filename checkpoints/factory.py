@@ -45,13 +45,6 @@ class FactoryResult:
     notes: tuple[str, ...] = ()
 
 
-def build_module(
-    spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
-) -> torch.nn.Module:
-    """As `call_factory`, the module alone."""
-    return call_factory(spec, arguments, recorded).module
-
-
 def call_factory(
     spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
 ) -> FactoryResult:

@@ -37,11 +37,6 @@ class OutputParts:
     dropped: set[str] = field(default_factory=set)
 
 
-def flatten_outputs(value: object) -> dict[str, torch.Tensor]:
-    """Return every tensor in `value` by name, in order."""
-    return split_outputs(value).tensors
-
-
 def split_outputs(
     value: object, reserved: Collection[str] = (), drop: Sequence[str] = ()
 ) -> OutputParts:

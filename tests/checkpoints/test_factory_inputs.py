@@ -8,7 +8,7 @@ import torch
 
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
-from modelc.checkpoints.factory import build_module
+from modelc.checkpoints.factory import call_factory
 from modelc.checkpoints.loaded_module import LoadedModule, merge_known_inputs
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
@@ -51,7 +51,9 @@ ZOO = """
 @pytest.fixture
 def zoo(write_module: Write, tmp_path: Path) -> str:
     name = write_module(ZOO)
-    torch.save(build_module(f"{name}:Tiny", {"in_chans": "1"}).state_dict(), tmp_path / "tiny.pt")
+    torch.save(
+        call_factory(f"{name}:Tiny", {"in_chans": "1"}).module.state_dict(), tmp_path / "tiny.pt"
+    )
     return name
 
 

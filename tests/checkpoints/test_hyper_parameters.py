@@ -9,7 +9,7 @@ import torch
 
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
-from modelc.checkpoints.factory import build_module
+from modelc.checkpoints.factory import call_factory
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.errors import CheckpointError, UsageError
 
@@ -58,7 +58,7 @@ def opened(path: Path, spec: str, *, allow_pickle: bool = False, **arguments: st
 
 
 def test_the_checkpoints_hyper_parameters_are_the_arguments(tmp_path: Path, nets: str) -> None:
-    module = build_module(f"{nets}:Lit", {"width": "6", "act": "tanh"})
+    module = call_factory(f"{nets}:Lit", {"width": "6", "act": "tanh"}).module
     hyper = {"width": 6, "act": "tanh", "sizes": [1, {"a": None}], "lr": 0.1}
     loaded = opened(saved(tmp_path, module, hyper), f"{nets}:Lit")
     x = torch.ones(1, 4)
@@ -69,14 +69,16 @@ def test_the_checkpoints_hyper_parameters_are_the_arguments(tmp_path: Path, nets
 
 
 def test_an_argument_of_the_users_goes_before_the_checkpoints(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build_module(f"{nets}:Lit", {"width": "6"}), {"width": 5, "act": "tanh"})
+    path = saved(
+        tmp_path, call_factory(f"{nets}:Lit", {"width": "6"}).module, {"width": 5, "act": "tanh"}
+    )
     loaded = opened(path, f"{nets}:Lit", width="6")
     assert isinstance(loaded.module.get_submodule("model.1"), torch.nn.Tanh)
     assert loaded.notes[-1].endswith(": act='tanh'")
 
 
 def test_all_of_them_as_one_argument_go_by_its_name(tmp_path: Path, nets: str) -> None:
-    module = build_module(f"{nets}:Old", {"hparams": "{'width': 5}"})
+    module = call_factory(f"{nets}:Old", {"hparams": "{'width': 5}"}).module
     path = saved(tmp_path, module, {"width": 5}, hparams_name="hparams")
     assert opened(path, f"{nets}:Old").module.get_submodule("net").out_features == 5
 
@@ -86,7 +88,7 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
     tmp_path: Path, nets: str, outer: str, inner: str
 ) -> None:
     arguments = {"hparams": "{'width': 5}"} if outer == "Old" else {"width": "5"}
-    module = build_module(f"{nets}:{outer}", arguments)
+    module = call_factory(f"{nets}:{outer}", arguments).module
     loaded = opened(saved(tmp_path, module, {"width": 5}), f"{nets}:{inner}")
     own = list(loaded.module.state_dict().values())
     assert all(torch.equal(a, b) for a, b in zip(own, module.state_dict().values(), strict=True))
@@ -94,7 +96,7 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
 
 
 def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), Namespace(width=3))
+    path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, Namespace(width=3))
     with pytest.raises(CheckpointError, match="hyper_parameters") as caught:
         opened(path, f"{nets}:Lit")
     assert "'state_dict'" in caught.value.hint
@@ -103,7 +105,7 @@ def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str
 
 def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str) -> None:
     hyper = {"width": 3, "sizes": [torch.nn.ReLU()]}
-    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), hyper)
+    path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, hyper)
     with pytest.raises(UsageError, match=r"sizes.*ReLU") as caught:
         opened(path, f"{nets}:Lit", allow_pickle=True)
     assert "--model-arg sizes=VALUE" in caught.value.hint
@@ -111,5 +113,5 @@ def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str)
 
 
 def test_what_no_parameter_takes_is_left(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), {"optimizer": "adam"})
+    path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, {"optimizer": "adam"})
     assert not any("hyper_parameters" in note for note in opened(path, f"{nets}:Lit").notes)

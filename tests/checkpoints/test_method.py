@@ -52,11 +52,11 @@ NETS = """
 
 @pytest.fixture
 def spec(write_module: Write, tmp_path: Path) -> str:
-    from modelc.checkpoints.factory import build_module
+    from modelc.checkpoints.factory import call_factory
 
     name = f"{write_module(NETS)}:Net"
     torch.manual_seed(1)
-    torch.save(build_module(name, {}).state_dict(), tmp_path / "net.pt")
+    torch.save(call_factory(name, {}).module.state_dict(), tmp_path / "net.pt")
     return name
 
 
