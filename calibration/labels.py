@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..core.contract import Feed
 from ..core.errors import ErrorCode, UsageError
 from ..core.nested_values import iterate_leaves
+from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
-from .sample_content import SampleContent, SampleError, is_array, make_content
+from .sample_content import SampleContent, SampleError, make_content
 
 if TYPE_CHECKING:
     from ..core.contract import Array
@@ -114,9 +115,7 @@ def to_label_array(value: object) -> Array:
     """
     import numpy as np
 
-    from ..core.torch_tools import to_array
-
-    if is_array(value) and not isinstance(value, (np.ndarray, np.generic)):
+    if is_tensor(value):
         array = to_array(value)  # type: ignore[arg-type]  # a tensor
     else:
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Array
 from ..core.errors import ErrorCode, first_line
 from ..core.nested_values import name_parts
+from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, Preprocess
 
@@ -77,32 +78,16 @@ def make_content(
     return SampleContent(parts=arrays, surplus=found.surplus, look=look)
 
 
-def is_array(value: object) -> bool:
-    """Whether the value is a NumPy array, a NumPy scalar or a torch tensor."""
-    import numpy as np
-
-    return isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value)
-
-
-def _is_tensor(value: object) -> bool:
-    """Check for a tensor without importing torch."""
-    return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
-        value, "detach"
-    )
-
-
 def _content_array(name: str, value: object) -> Array:
     import numpy as np
 
-    from ..core.torch_tools import to_array
-
-    if _is_tensor(value):
+    if is_tensor(value):
         try:
             return to_array(value)  # type: ignore[arg-type]  # just asked
         except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
             reason = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
             raise SampleError(FindingKind.DTYPE, reason) from error
-    if isinstance(value, (np.ndarray, np.generic)):
+    if is_array(value):
         return np.asarray(value)
     raise SampleError(
         FindingKind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import Feed
-from ..core.errors import ErrorCode, UsageError, refuse_pipe
+from ..core.errors import ErrorCode, UsageError, nearest_files, refuse_pipe
 from ..core.nested_values import is_loader_spec, load_items
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
@@ -109,12 +108,11 @@ def _open_path(
 
 
 def _no_source_error(path: Path) -> UsageError:
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1)
+    near = nearest_files(path)
     hint = "name a folder of samples, a shard, PKG.MOD:LOADER, or random"
     return UsageError(
         f"no such calibration data: {path}",
-        hint=f"did you mean {path.parent / near[0]}?" if near else hint,
+        hint=f"did you mean {near[0]}?" if near else hint,
         code=ErrorCode.NOT_FOUND,
     )
 

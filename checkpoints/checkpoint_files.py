@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from ..core.errors import (
     Hint,
     Option,
     UsageError,
+    nearest_files,
     nearest_names,
     refuse_pipe,
 )
@@ -178,10 +178,9 @@ def _no_such_file_error(path: Path) -> UsageError:
             hint=f"to download it from the hub: hf download {path} --local-dir {path.name}",
         )
     folder = path.parent
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=3)
+    near = nearest_files(path, 3)
     if near:
-        hint = f"did you mean {' or '.join(str(folder / name) for name in near)}?"
+        hint = f"did you mean {' or '.join(map(str, near))}?"
     elif folder.is_dir():
         hint = f"list the folder: ls {folder}"
     else:

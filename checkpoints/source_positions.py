@@ -89,6 +89,13 @@ def is_user_file(file: str) -> bool:
     return inner == file or inner.startswith(_PACKAGES)
 
 
+def find_user_line(frame: FrameType | None) -> tuple[str, int] | None:
+    """Return file and line of the user's innermost frame, from `frame` outwards."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
 def _make_site(frame: FrameType) -> CodeSite:
     return CodeSite(
         file=frame.f_code.co_filename,

@@ -118,7 +118,7 @@ def watch_capture() -> Iterator[ConversionLog]:
             if not _is_metadata_query(func, name):
                 if _is_python_value(answer, name):
                     _note_conversion(seen, answer, {})
-                elif _is_symbol(answer):
+                elif is_symbol(answer):
                     _note_conversion(seen, answer, {}, symbol=True)
             return answer
 
@@ -237,12 +237,12 @@ def _is_python_value(answer: object, name: str) -> bool:
     return isinstance(answer, (bool, int, float, complex))
 
 
-def _is_symbol(answer: object) -> bool:
+def is_symbol(answer: object) -> bool:
     """Whether the answer is a symbol of a capture, or a list of them."""
     import torch
 
     if isinstance(answer, (list, tuple)):
-        return any(map(_is_symbol, answer))
+        return any(map(is_symbol, answer))
     return isinstance(answer, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 

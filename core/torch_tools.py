@@ -45,6 +45,20 @@ def _to_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return plain
 
 
+def is_array(value: object) -> bool:
+    """Whether the value is a NumPy array, a NumPy scalar or a tensor, without importing torch."""
+    import numpy as np
+
+    return isinstance(value, (np.ndarray, np.generic)) or is_tensor(value)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a tensor, without importing torch."""
+    return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
+        value, "detach"
+    )
+
+
 def flatten_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """Yield the tensors among arguments or results, also those in lists, tuples and dicts."""
     import torch

@@ -159,7 +159,8 @@ def test_what_the_factory_draws_is_the_same_each_time_and_no_draw_of_the_users_i
     expected = torch.rand(1)
     torch.manual_seed(7)
     first, second = (
-        call_factory("torch.nn:Linear", {"in_features": "3", "out_features": "2"}) for _ in range(2)
+        call_factory("torch.nn:Linear", {"in_features": "3", "out_features": "2"}).module
+        for _ in range(2)
     )
     assert torch.equal(first.state_dict()["weight"], second.state_dict()["weight"])
     assert torch.equal(torch.rand(1), expected)
