@@ -35,7 +35,9 @@ def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
     for tensor in _module_tensors(module):
         if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = _alias_parameter(tensor)
-        elif _is_large(tensor) or not tensor.is_leaf:  # tensors with a history cannot be copied
+        elif not tensor.is_leaf or (  # tensors with a history cannot be copied
+            tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
+        ):
             memo[id(tensor)] = tensor.detach()
     try:
         with warnings.catch_warnings():
@@ -55,12 +57,6 @@ def _alias_parameter(parameter: torch.nn.Parameter) -> torch.Tensor:
     if type(parameter) is not torch.nn.Parameter:
         return parameter
     return torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
-
-
-def _is_large(tensor: torch.Tensor) -> bool:
-    import torch
-
-    return tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
 
 
 def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:

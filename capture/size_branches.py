@@ -271,9 +271,9 @@ class _BranchSearch:
         notes = [f"{judged} after {text}" for text in self.stopped]
         notes += [f"a condition on sizes is unreadable: {text}" for text in self.unread]
         if self.lost:
-            notes.append(
-                f"sizes become Python numbers at {_join_sizes(self.lost)}: {judged} from there"
-            )
+            more = len(self.lost) - _LISTED
+            lines = ", ".join([*self.lost][:_LISTED]) + (f" and {more} more" if more > 0 else "")
+            notes.append(f"sizes become Python numbers at {lines}: {judged} from there")
         if self.waiting:
             more = len(self.waiting)
             notes.append(f"{more} more paths through forward by sizes: {judged} there")
@@ -282,12 +282,6 @@ class _BranchSearch:
 
 def _sizes_key(sizes: Sizes) -> _Key:
     return tuple(sorted(sizes.items()))
-
-
-def _join_sizes(places: Iterable[str]) -> str:
-    named = list(places)
-    more = f" and {len(named) - _LISTED} more" if len(named) > _LISTED else ""
-    return f"{', '.join(named[:_LISTED])}{more}"
 
 
 def _break_constraint(

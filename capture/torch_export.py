@@ -38,7 +38,7 @@ def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
     tensors = example_tensors(job)
     what = f"torch.export{' (strict)' if strict else ''}"
     flat = model.flat
-    if is_torchscript(model):
+    if isinstance(model.module, torch.jit.ScriptModule):  # torch.export would fix its sizes
         flat = call_framework(what, lambda: module_from_script(model, tensors))
 
     def export(shapes: DynamicShapes) -> torch.export.ExportedProgram:
@@ -209,13 +209,6 @@ def _try_export(
     except ConversionError as error:
         _LOG.warning("again, with 1 as any other size: %s", error.message)
         return None
-
-
-def is_torchscript(model: EagerModel) -> bool:
-    """Whether the user's module is TorchScript, whose sizes torch.export makes constants."""
-    import torch
-
-    return isinstance(model.module, torch.jit.ScriptModule)
 
 
 def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:

@@ -80,10 +80,6 @@ def _remove_observers(module: Module) -> Module:
     return module
 
 
-def _has_training_flag(module: Module) -> bool:
-    return any(map(_branches_on_training, module.modules()))
-
-
 def _branches_on_training(part: Module) -> bool:
     """Whether a method of the user's class reads `self.training`."""
     return any("training" in method.__code__.co_names for method in _user_methods(part))
@@ -164,7 +160,7 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-training-code",
         summary="the code under `if self.training` removed",
-        suits=_has_training_flag,
+        suits=lambda module: any(map(_branches_on_training, module.modules())),
         change=_fix_training_flag,
     ),
     Rewrite(

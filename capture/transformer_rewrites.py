@@ -55,10 +55,6 @@ def _batch_experts(module: Module) -> Module:
     return module
 
 
-def _has_patches(module: Module) -> bool:
-    return bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
-
-
 @contextmanager
 def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     try:
@@ -111,7 +107,9 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="transformers-patches",
         summary="transformers' own patches for torch.export",
-        suits=_has_patches,
+        suits=lambda module: (
+            bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
+        ),
         during=_apply_export_patches,
     ),
 )
@@ -258,10 +256,6 @@ _PATCH_PADDING = "maybe_pad"  # of images to whole patches, in FocalNet
 _MODELS_PREFIX = "transformers.models."
 
 
-def _has_padding(module: Module) -> bool:
-    return bool(_find_same_paddings(module) or _find_patch_embeddings(module))
-
-
 def _find_same_paddings(module: Module) -> list[Any]:
     """Return the functions of that name in the files of the submodules' classes."""
     files = {type(part).__module__ for part in module.modules()}
@@ -327,7 +321,7 @@ def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> An
 COMPUTED_PADDING = Rewrite(
     name="computed-padding",
     summary="padding computed from the sizes, without a branch",
-    suits=_has_padding,
+    suits=lambda module: bool(_find_same_paddings(module) or _find_patch_embeddings(module)),
     during=_use_size_padding,
     answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
     files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),

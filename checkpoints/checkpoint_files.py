@@ -18,7 +18,7 @@ from ..core.errors import (
     nearest_names,
     refuse_pipe,
 )
-from ..core.records import Checkpoint, FileRecord, joint_digest, record_of
+from ..core.records import Checkpoint, joint_digest, record_of
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:
@@ -57,7 +57,14 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     """
     kind, files = check_openable(path, factory, allow_pickle=allow_pickle)
     root = path if path.is_dir() else path.parent
-    records = tuple(_file_record(file, root) for file in files)
+    records = tuple(
+        record_of(
+            file,
+            name=file.relative_to(root).as_posix(),
+            role=CONFIG if file.suffix == ".json" else WEIGHTS,
+        )
+        for file in files
+    )
     return Checkpoint(
         path=str(path),
         kind=kind,
@@ -164,11 +171,6 @@ def _file_exists(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
-
-
-def _file_record(path: Path, root: Path) -> FileRecord:
-    role = CONFIG if path.suffix == ".json" else WEIGHTS
-    return record_of(path, name=path.relative_to(root).as_posix(), role=role)
 
 
 def _no_such_file_error(path: Path) -> UsageError:

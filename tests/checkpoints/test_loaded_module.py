@@ -1,3 +1,5 @@
+"""Recorded arguments of the factory, and inputs that the checkpoint states."""
+
 from __future__ import annotations
 
 from argparse import Namespace
@@ -10,8 +12,10 @@ import torch
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.factory import call_factory
-from modelc.checkpoints.loaded_module import LoadedModule
+from modelc.checkpoints.loaded_module import LoadedModule, merge_known_inputs
 from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import merge_inputs
 
 Write = Callable[[str], str]
 
@@ -115,3 +119,39 @@ def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str)
 def test_what_no_parameter_takes_is_left(tmp_path: Path, nets: str) -> None:
     path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, {"optimizer": "adam"})
     assert not any("hyper_parameters" in note for note in opened(path, f"{nets}:Lit").notes)
+
+
+IDS, MASK = "ids:int64[batch=1..4,seq=2..64]", "mask:int64[batch=1..4,seq=2..64]"
+
+
+def settled(*inputs: str, assumed: bool = True) -> list[str]:
+    known = {
+        spec.name: spec for spec in merge_inputs([parse_input(IDS), parse_input(MASK)], {}).inputs
+    }
+    module = torch.nn.Identity()
+    loaded = LoadedModule(kind="test", module=module, takes=(), known=known, assumed=assumed)
+    patterns = [parse_input(text) for text in inputs]
+    return [
+        str(spec) for spec in merge_inputs(patterns, merge_known_inputs(loaded, patterns)).inputs
+    ]
+
+
+@pytest.mark.parametrize("given", ["ids:int64[batch=1..4,seq=1..100]", "ids[_,seq=1..100]"])
+def test_a_range_that_is_given_once_holds_in_the_other_inputs(given: str) -> None:
+    assert settled(given) == [
+        "ids:int64[batch=1..4,seq=1..100]", "mask:int64[batch=1..4,seq=1..100]",
+    ]  # fmt: skip
+
+
+def test_a_relation_that_is_given_once_holds_in_the_other_inputs() -> None:
+    assert settled("ids:int64[batch=1..4,seq=8*(k=1..4)]")[1] == (
+        "mask:int64[batch=1..4,seq=8*(k=1..4)]"
+    )
+
+
+def test_without_a_range_the_other_inputs_say_it() -> None:
+    assert settled("ids:int64[batch,seq]") == [IDS, MASK]
+
+
+def test_what_a_program_says_of_itself_does_not_give_way() -> None:
+    assert settled(IDS, assumed=False) == [IDS, MASK]

@@ -1,10 +1,11 @@
-"""Submodules with branches on data are scripted, the rest is traced."""
+"""Scripts, whole or of the submodules with branches on data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,10 +15,14 @@ from modelc.capture.capture_strategies import capture_program
 from modelc.capture.captured_program import ScriptCapture
 from modelc.capture.refusals import RefusedError, is_redundant
 from modelc.capture.size_constraints import NarrowError
-from modelc.capture.torch_script import capture_hybrid
+from modelc.capture.torch_script import capture_hybrid, compile_script
 from modelc.capture.torch_trace import capture_trace
 from modelc.core.contract import Job
 from modelc.core.kinds import Capture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"
@@ -136,3 +141,28 @@ def test_a_trace_that_is_wrong_at_some_sizes_is_searched_once(job_of: JobOf) -> 
     job.programs["trace"] = NarrowError("known", hint="before")
     with pytest.raises(NarrowError, match="known"):
         capture_program(replace(job, capture=Capture.TRACE))
+
+
+class Table(nn.Module):
+    """Annotations of attributes are texts in this file."""
+
+    alphas: Tensor
+    names: Sequence[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("alphas", torch.arange(4.0))
+        self.names = ("a", "b")
+
+    def forward(self, x: Tensor, step: Tensor) -> Tensor:
+        return x * self.alphas[int(step.item())]
+
+
+def test_annotations_that_are_texts_are_read() -> None:
+    found = compile_script(Table())
+    assert torch.equal(found(torch.ones(2), torch.tensor(3)), torch.full((2,), 3.0))
+
+
+def test_the_users_class_is_as_it_was() -> None:
+    compile_script(Table())
+    assert Table.__annotations__ == {"alphas": "Tensor", "names": "Sequence[str]"}

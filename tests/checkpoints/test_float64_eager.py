@@ -1,8 +1,9 @@
-"""The float64 reference: as exact as it claims, or refused with a reason."""
+"""The reference in float64: a copy, or weights that are cast one at a time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,7 @@ from torch import nn
 
 from modelc.checkpoints.float64_eager import Float64Error, open_float64
 from modelc.core.call import bind_inputs, parameters_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from modelc.core.contract import Array
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 IDS = np.array([1, 2, 0])
@@ -36,7 +35,7 @@ class Casting(nn.Module):
         return y.exp(), y.argmax(-1)
 
 
-def by_hand(module: Casting) -> NDArray[Any]:
+def by_hand(module: Casting) -> Array:
     """The same in numpy's float64."""
     weight, bias, shift = (
         t.detach().numpy().astype(np.float64)
@@ -47,7 +46,7 @@ def by_hand(module: Casting) -> NDArray[Any]:
     return np.asarray(np.exp(y + np.arange(5) / 3 + shift + 0.1))
 
 
-def run(module: nn.Module, **feed: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def run(module: nn.Module, **feed: Array) -> dict[str, Array]:
     names = tuple(feed)
     return open_float64(module, names, bind_inputs(names, parameters_of(module))).run(feed)
 
@@ -165,3 +164,80 @@ def test_constants_of_float32_are_no_rounding() -> None:
     (y,) = run(module, x=X).values()
     wanted = np.exp(X.astype(np.float64) * module.table.numpy() + (X > 0))
     np.testing.assert_allclose(y, wanted, rtol=1e-14)
+
+
+BATCHES = np.random.default_rng(0).standard_normal((5, 3, 8)).astype(np.float32)
+
+
+class Layers(nn.Module):
+    """Recurrent, attending, normalising and parametrised layers, and a weight used by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent = nn.LSTM(8, 16, 2, bidirectional=True)
+        self.attention = nn.MultiheadAttention(32, 4)
+        self.layer = nn.TransformerEncoderLayer(32, 4, batch_first=True)
+        self.norm = nn.BatchNorm1d(32)
+        self.conv = nn.utils.parametrizations.weight_norm(nn.Conv1d(32, 4, 1))
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.recurrent(x)
+        y, _ = self.attention(y, y, y)
+        y = self.layer(y).to(self.linear.weight.dtype)
+        y = y @ self.linear.weight.T + self.linear.bias[None]
+        out: torch.Tensor = self.conv(self.norm(y.permute(1, 2, 0)))
+        return out
+
+
+class Tied(nn.Module):
+    """A table that is looked up, and multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 8)
+        self.head = nn.Linear(8, 9, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.table(x.abs().long() % 9))
+        return out
+
+
+class Writing(nn.Module):
+    """Writes to its weight, and uses it afterwards."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ways = {"in place": self.weight, "data": self.weight.data, "view": self.weight.detach()[:2]}
+        ways[self.way].add_(1)
+        return x * self.weight
+
+
+def reference(module: nn.Module, whole: int) -> dict[str, Array]:
+    module = module.eval().requires_grad_(False)
+    binding = bind_inputs(("x",), parameters_of(module.forward))
+    return open_float64(module, ("x",), binding, whole=whole).run({"x": BATCHES})
+
+
+@pytest.mark.parametrize("build", [Layers, Tied])
+def test_it_is_bit_for_bit_what_a_copy_gives(build: Callable[[], nn.Module]) -> None:
+    module = build()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    copied, cast = reference(module, 2**40), reference(module, 0)
+    assert all(array.dtype == np.float64 for array in cast.values())
+    assert all(np.array_equal(copied[name], cast[name]) for name in copied)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("way", ["in place", "data", "view"])
+def test_a_model_that_writes_to_its_weights_has_none(way: str) -> None:
+    module = Writing(way)
+    with pytest.raises(Float64Error, match="write"):
+        reference(module, 0)
+    assert torch.equal(module.weight, torch.ones(8))

@@ -1,10 +1,11 @@
-"""A trace is tried at the sizes that forward tells from others, whatever the feeds are."""
+"""A trace is compared with eager at the sizes that forward distinguishes, beyond the feeds."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from modelc.capture.captured_program import example_tensors
 from modelc.capture.size_checks import OUTSIDE
 from modelc.capture.size_constraints import NarrowError
 from modelc.capture.symbolic_shapes import trace_symbolic_shapes
+from modelc.capture.torch_export import capture_export
 from modelc.capture.torch_trace import capture_trace
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
@@ -177,8 +179,7 @@ def test_a_size_that_decides_nothing_is_fine(job_of: JobOf) -> None:
 
 def test_a_size_that_became_a_plain_number_is_reported(job_of: JobOf) -> None:
     made = capture_trace(job_of(Doubles(lambda x: math.sqrt(x.shape[0]) == 17.5), X))
-    assert "test_compared.py:" in made.notes[0]
-    assert "test_compared.py:" in made.notes[0]
+    assert "test_size_branches.py:" in made.notes[0]
 
 
 def test_where_forward_cannot_be_followed_is_reported(job_of: JobOf) -> None:
@@ -257,3 +258,44 @@ def test_a_value_of_a_tensor_made_of_sizes_is_followed(
 ) -> None:
     with pytest.raises(ConversionError, match=f"n={size} "):
         capture_trace(job_of(Made(when), "x:float32[n=4..96,2]"))
+
+
+FROM_ONE = "x:float32[n=1..1000,2]"
+
+
+class At300(nn.Module):
+    """Of one size in the middle of a range something else is made."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] == 300 else x + 1
+
+
+class Alike(nn.Module):
+    """Asks for a size, and does the same either way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1 + x if x.shape[0] == 300 else x + 1
+
+
+def test_export_does_not_pass_a_size_that_it_excludes(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match="n != 300"):
+        capture_export(job_of(At300(), FROM_ONE))
+
+
+def test_a_size_that_makes_no_difference_is_noted(job_of: JobOf) -> None:
+    (note,) = capture_export(job_of(Alike(), FROM_ONE)).notes
+    assert "n != 300" in note
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_trace_after_a_refused_export_is_tried_at_that_size(job_of: JobOf) -> None:
+    job = job_of(At300(), FROM_ONE)
+    with pytest.raises(ConversionError):
+        capture_export(job)
+    with pytest.raises(ConversionError, match="n=300"):
+        capture_trace(job)
+
+
+def test_a_trace_is_kept_where_the_size_makes_no_difference(job_of: JobOf) -> None:
+    job = replace(job_of(Alike(), FROM_ONE), programs={OUTSIDE: ({"n": 300},)})
+    assert torch.equal(capture_trace(job).module(torch.ones(300, 2))[0], torch.full((300, 2), 2.0))

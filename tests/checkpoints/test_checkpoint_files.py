@@ -1,3 +1,5 @@
+"""Which kind of checkpoint a path is, what it consists of, and whether it changes."""
+
 from __future__ import annotations
 
 import hashlib
@@ -10,7 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.checkpoints.checkpoint_files import identify, weight_files
+from modelc.checkpoints.checkpoint_files import (
+    ChangeGuard,
+    identify,
+    make_change_guard,
+    weight_files,
+)
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.core.errors import CheckpointError, ConsentError, ErrorCode, UsageError
 from modelc.core.records import Checkpoint
@@ -230,3 +237,33 @@ def test_a_shard_with_more_than_weights_is_refused(tmp_path: Path) -> None:
     index = bin_shards(tmp_path, bias=nn.Linear(1, 1))
     with pytest.raises(CheckpointError, match=r"m-2\.bin"):
         load_checkpoint(identify(index, factory=FACTORY, factory_args={}))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "a.pt")
+    return tmp_path / "a.pt"
+
+
+def stamped(path: Path) -> ChangeGuard:
+    return make_change_guard(identify(path, factory="torch.nn:Linear", factory_args={}))
+
+
+def test_a_file_that_stays_as_it_is_is_fine(path: Path) -> None:
+    stamped(path).check()
+
+
+def test_a_file_that_is_written_to_is_told(path: Path) -> None:
+    stamp = stamped(path)
+    with path.open("r+b") as stream:
+        stream.write(b"PK")
+    with pytest.raises(CheckpointError, match=r"a\.pt"):
+        stamp.check()
+
+
+def test_a_file_that_another_took_the_place_of_does_no_harm(path: Path) -> None:
+    stamp = stamped(path)
+    other = path.with_name("b.pt")
+    torch.save(nn.Linear(2, 2).state_dict(), other)
+    other.replace(path)
+    stamp.check()
