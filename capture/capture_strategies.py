@@ -70,7 +70,7 @@ def capture_program(job: Job) -> CapturedProgram:
     """Capture the job's model, once in a run.
 
     Raises:
-        RefusedError: the capture refused the model.
+        RefusedError: the capture rejects the model.
         SizesError: it does not hold at all requested sizes.
     """
     strategy = next((one for one in STRATEGIES if one.capture is job.capture), None)

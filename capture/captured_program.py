@@ -56,7 +56,7 @@ class ScriptCapture:
 
 
 CapturedProgram: TypeAlias = ExportCapture | ScriptCapture
-Refused = TypeVar("Refused", bound=RefusedError | SizeConstraintError)
+Rejection = TypeVar("Rejection", bound=RefusedError | SizeConstraintError)
 
 
 def capture_once(
@@ -67,7 +67,7 @@ def capture_once(
     A refusal is cached as well.
 
     Raises:
-        RefusedError: the capture refused the model.
+        RefusedError: the capture rejects the model.
         SizesError: it does not hold at all requested sizes.
     """
     known = job.programs.get(str(capture))
@@ -86,7 +86,7 @@ def capture_once(
     return known
 
 
-def _drop_frames(error: Refused) -> Refused:
+def _drop_frames(error: Rejection) -> Rejection:
     """Copy the error without traceback, whose frames hold the model."""
     again = type(error).__new__(type(error), *error.args)
     again.__dict__.update(error.__dict__)

@@ -92,7 +92,7 @@ def _refusal(
     module = f" in module {location.module}" if location.module else ""
     where = f" (at {place})" if place else ""
     return RefusedError(
-        f"{what} refused the model: {reason}{module}{where}",
+        f"{what} rejected the model: {reason}{module}{where}",
         hint=hint,
         cause=None if found is None else found[0],
         passing=by_host,

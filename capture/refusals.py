@@ -45,11 +45,11 @@ class RefusalCause:
 
 
 class RefusedError(ConversionError):
-    """A capture or an exporter refused the model, for a cause of the table or none.
+    """A capture or an exporter rejects the model, for a cause of the table or none.
 
     A cause of the table usually lies in the model. Anything else may be temporary, and so may what
-    is `passing`: memory, a disk. `detail` is the message without who refused; `source` is the line
-    of the user's code that the message ends with, `file:line`, or empty.
+    is `passing`: memory, a disk. `detail` is the message without the name of the capture; `source`
+    is the line of the user's code that the message ends with, `file:line`, or empty.
     """
 
     def __init__(  # noqa: PLR0913 - all but the hint are optional
@@ -264,7 +264,7 @@ def find_numpy_use(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> s
 
 
 def is_redundant(error: ModelcError) -> bool:
-    """Whether the capture was refused because another one does the same."""
+    """Whether the capture was rejected because another one does the same."""
     return isinstance(error, RefusedError) and error.cause is REDUNDANT
 
 

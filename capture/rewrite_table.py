@@ -91,7 +91,7 @@ def apply_rewrites(
 
 
 def suggest_rewrites(eager: Eager, evidence: RefusalEvidence) -> tuple[tuple[str, ...], ...]:
-    """Return sets of rewrites worth trying, the most promising first.
+    """Return sets of rewrites to try, the most promising first.
 
     Each suitable rewrite stands alone first, to change no more than necessary; the last set
     combines all that may be combined.

@@ -177,10 +177,10 @@ class EagerVariants(ABC):
         """
 
         def answer() -> Outputs | None:
-            choices, refused = TieChoices(last=last), self._no_float64
+            choices, before = TieChoices(last=last), self._no_float64
             with order_ties(choices):
                 found = self.run_exact(feed) if exact else self.run_with_deadline(feed)
-            self._no_float64 = refused  # failing with this order does not count
+            self._no_float64 = before  # failing with this order does not count
             return found if choices.made else None
 
         return self._once(("ties", last, exact), feed, answer)

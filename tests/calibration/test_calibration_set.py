@@ -113,7 +113,7 @@ def test_the_digest_depends_on_order_names_and_preprocessing(photos: Path) -> No
     assert len(digests) == 3
 
 
-def test_a_file_that_changes_in_use_is_refused_by_name(save_arrays: Save) -> None:
+def test_a_file_that_changes_in_use_is_rejected_by_name(save_arrays: Save) -> None:
     folder = save_arrays(numbered(20))
     opened = ONE.open(folder, hold_out=0)
     np.save(folder / "11.npy", normal(1, 6))
@@ -122,7 +122,7 @@ def test_a_file_that_changes_in_use_is_refused_by_name(save_arrays: Save) -> Non
     assert caught.value.code is ErrorCode.SAMPLES_CHANGED
 
 
-def test_a_file_that_goes_in_use_is_refused_by_name(save_arrays: Save) -> None:
+def test_a_file_that_goes_in_use_is_rejected_by_name(save_arrays: Save) -> None:
     folder = save_arrays(numbered(20))
     opened = ONE.open(folder, hold_out=0)
     (folder / "11.npy").unlink()
@@ -189,7 +189,7 @@ def test_progress_is_reported(save_arrays: Save) -> None:
         ({"seed": -1}, "seed.* -1"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, Any], shown: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=shown) as refusal:
         CalibrationOptions(**{"source": "calib", **options})
     assert refusal.value.hint

@@ -99,14 +99,14 @@ def test_classes_txt_says_another_order_and_classes_without_samples(folders: Pat
     assert found.classes == ("eel", "fox", "cat", "dog")
 
 
-def test_a_folder_that_is_no_told_class_is_refused(folders: Path) -> None:
+def test_a_folder_that_is_no_reported_class_is_rejected(folders: Path) -> None:
     (folders / "classes.txt").write_text("cat\ndog\n")
     error = refusal(folders)
     assert error.code is ErrorCode.UNKNOWN_CLASS
     assert "eel" in error.message
 
 
-def test_numbered_folders_of_unclear_order_are_refused(tmp_path: Path) -> None:
+def test_numbered_folders_of_unclear_order_are_rejected(tmp_path: Path) -> None:
     for name in range(11):
         picture(tmp_path / str(name) / "a.png", name)
     assert refusal(tmp_path).code is ErrorCode.CLASS_ORDER
@@ -138,7 +138,7 @@ def test_a_list_says_files_and_labels(folders: Path, name: str, text: str) -> No
     assert name in found.notes[-1]
 
 
-def test_a_list_may_name_classes_once_their_order_is_told(folders: Path) -> None:
+def test_a_list_may_name_classes_once_their_order_is_reported(folders: Path) -> None:
     (folders / "labels.csv").write_text("cat/a.png,dog\n")
     error = refusal(folders)
     assert error.code is ErrorCode.UNKNOWN_CLASS
@@ -245,7 +245,7 @@ def test_two_labels_are_one_too_many(tmp_path: Path) -> None:
     assert refusal(tmp_path).code is ErrorCode.SEVERAL_LABELS
 
 
-def test_what_does_not_fit_the_input_is_told(tmp_path: Path) -> None:
+def test_what_does_not_fit_the_input_is_reported(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 1, 5, 4), "f"), label=np.array([1, 2]))
     assert "a.npz x" in refusal(tmp_path).message
 
@@ -253,7 +253,7 @@ def test_what_does_not_fit_the_input_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "code"), [("none", ErrorCode.NOT_FOUND), ("x.tar", ErrorCode.NO_LABEL)]
 )
-def test_what_holds_no_labels_is_refused(tmp_path: Path, name: str, code: ErrorCode) -> None:
+def test_what_holds_no_labels_is_rejected(tmp_path: Path, name: str, code: ErrorCode) -> None:
     if name == "x.tar":
         (tmp_path / name).write_bytes(b"\0" * 1024)
     assert refusal(tmp_path / name).code is code

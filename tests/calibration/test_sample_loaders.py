@@ -85,7 +85,7 @@ def test_a_random_selection_is_spread_over_a_pool_and_repeats_with_its_seed() ->
     assert max(chosen(1)) > 8
 
 
-def test_the_order_of_a_tuple_is_that_of_the_inputs_and_labels_are_said() -> None:
+def test_the_order_of_a_tuple_is_that_of_the_inputs_and_labels_are_noted() -> None:
     items = [(np.full((1, 4), n), np.ones((1, 4), np.int64), n) for n in range(40)]
     with TWO.open("mine:loader", hooks=loading(items), hold_out=0) as opened:
         assert [int(feed["ids"][0, 0]) for feed in opened] == list(range(40))
@@ -119,18 +119,18 @@ def test_an_error_of_the_loaders_own_is_reported() -> None:
 
 
 @pytest.mark.parametrize("found", [3, "text", object()])
-def test_what_is_no_iterable_is_refused(found: object) -> None:
+def test_what_is_no_iterable_is_rejected(found: object) -> None:
     with pytest.raises(UsageError) as caught:
         ONE.look("mine:loader", hooks=loading(found))
     assert caught.value.code is ErrorCode.LOADER_FAILED
 
 
-def test_a_loader_that_takes_arguments_is_refused() -> None:
+def test_a_loader_that_takes_arguments_is_rejected() -> None:
     with pytest.raises(UsageError, match="TypeError"):
         ONE.look("mine:loader", hooks=loading(lambda path: [path]))
 
 
-def test_an_empty_loader_is_refused() -> None:
+def test_an_empty_loader_is_rejected() -> None:
     with pytest.raises(UsageError, match="mine:loader") as caught:
         ONE.look("mine:loader", hooks=loading([]))
     assert caught.value.code is ErrorCode.NO_SAMPLES

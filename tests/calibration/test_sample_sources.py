@@ -110,7 +110,7 @@ def test_nested_inputs_go_by_dotted_names(tmp_path: Path) -> None:
     assert feed["inputs.image"].shape == (1, 2)
 
 
-def test_npy_is_refused_where_there_are_two_inputs(tmp_path: Path) -> None:
+def test_npy_is_rejected_where_there_are_two_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((1, 5), np.int64))
     finding = needed(Asked(*TWO).look(tmp_path), FindingKind.NAMES)
     assert finding.files == ("a.npy",)
@@ -162,7 +162,7 @@ def test_image_folders_are_read_in_sorted_order_and_labels_ignored(tmp_path: Pat
     assert needed(report, FindingKind.SKIPPED).detail.endswith("1 hidden, 1 .txt, 1 .json")
 
 
-def test_images_without_preprocessing_follow_the_signature_and_it_is_said(tmp_path: Path) -> None:
+def test_images_without_preprocessing_follow_the_signature_and_it_is_noted(tmp_path: Path) -> None:
     gray = Image.fromarray(np.full((16, 16), 255, np.uint8))
     gray.save(tmp_path / "a.png")
     asked = Asked("x:float32[batch=1..8,8,8,1]")
@@ -179,13 +179,13 @@ def test_images_for_a_byte_input_are_not_scaled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inputs", [("x:float32[batch,6]",), TWO])
-def test_images_for_other_inputs_are_refused(tmp_path: Path, inputs: tuple[str, ...]) -> None:
+def test_images_for_other_inputs_are_rejected(tmp_path: Path, inputs: tuple[str, ...]) -> None:
     photo(1).save(tmp_path / "a.png")
     with pytest.raises(UsageError, match="image"):
         Asked(*inputs).look(tmp_path)
 
 
-def test_the_kind_with_the_most_files_is_used_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_the_kind_with_the_most_files_is_used_and_the_rest_is_noted(tmp_path: Path) -> None:
     photo(1).save(tmp_path / "preview.png")
     for index, array in enumerate(normals(3, 1, 6)):
         np.save(tmp_path / f"{index}.npy", array)
@@ -194,7 +194,7 @@ def test_the_kind_with_the_most_files_is_used_and_the_rest_is_said(tmp_path: Pat
     assert needed(report, FindingKind.MIXED).detail.startswith("1 images")
 
 
-def test_preprocessing_of_arrays_is_said_to_have_no_effect(tmp_path: Path) -> None:
+def test_preprocessing_of_arrays_is_noted_to_have_no_effect(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", normal(1, 6))
     report = Asked(*ONE).look(tmp_path, preprocess="imagenet")
     assert "--preprocess" in needed(report, FindingKind.ASSUMED).detail
@@ -316,7 +316,7 @@ def test_a_cut_shard_is_named_and_what_is_before_the_cut_is_read(tmp_path: Path)
     assert report.used + report.held_out >= 2
 
 
-def test_a_compressed_archive_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_compressed_archive_is_rejected_by_name(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("0.npy"))
     finding = needed(Asked(*ONE).look(tmp_path), FindingKind.UNREADABLE)

@@ -47,7 +47,7 @@ def test_what_forward_keeps_is_not_there_afterwards(job_of: JobOf, capture: Capt
     assert not hasattr(module, "last")
 
 
-def test_what_is_refused_once_is_refused_again_without_another_try(job_of: JobOf) -> None:
+def test_what_is_rejected_once_is_rejected_again_without_another_try(job_of: JobOf) -> None:
     class Counts(nn.Module):
         runs: ClassVar[list[int]] = []  # no capture puts back what is the class's
 

@@ -118,7 +118,7 @@ def test_the_sizes_on_both_sides_are_handed_over_to_be_judged(job_of: JobOf) -> 
     assert any(f"judged at {len(found.places)} sizes" in note for note in found.notes)
 
 
-def test_the_program_refuses_what_lies_outside_of_its_ranges(job_of: JobOf) -> None:
+def test_the_program_rejects_what_lies_outside_of_its_ranges(job_of: JobOf) -> None:
     program = capture_export(job_of(Padded(), X)).program
     for n in (1, 25):
         with pytest.raises((AssertionError, RuntimeError)):
@@ -129,18 +129,18 @@ def test_what_only_fills_a_cache_that_is_left_cuts_no_range(job_of: JobOf) -> No
     assert all(right_at(job_of(Filled(), X), (1, 2), (2, 3), (2, 4), (4, 8), (2, 24)))
 
 
-def test_another_arm_at_few_sizes_is_refused(job_of: JobOf) -> None:
+def test_another_outcome_at_few_sizes_is_rejected(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"n % 16"):
         capture_export(job_of(Rarely(), X))
 
 
 @pytest.mark.parametrize("module", [Asking(), Listed()])
-def test_what_an_arm_asks_for_in_turn_is_refused(job_of: JobOf, module: nn.Module) -> None:
+def test_what_an_outcome_asks_for_in_turn_is_rejected(job_of: JobOf, module: nn.Module) -> None:
     with pytest.raises(ConversionError, match=r"torch\.export"):
         capture_export(job_of(module, WIDE))
 
 
-def test_what_is_asked_for_behind_a_single_size_is_refused(job_of: JobOf) -> None:
+def test_what_is_asked_for_behind_a_single_size_is_rejected(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"n % 7"):
         capture_export(job_of(AskingOne(), WIDE))
 

@@ -116,7 +116,7 @@ def test_strict_takes_what_the_table_says_that_it_may(
         assert torch.equal(program.module()(feed)[0], function(feed))
 
 
-def test_strict_refuses_a_branch_as_export_does_so_it_is_not_tried(job_of: JobOf) -> None:
+def test_strict_rejects_a_branch_as_export_does_so_it_is_not_tried(job_of: JobOf) -> None:
     job = job_of(Net(branch), SPEC)
     assert not can_strict_help([refusal(capture_export, job)])
     error = refusal(capture_export_strict, job)
@@ -156,7 +156,7 @@ def test_a_script_error_names_the_innermost_line_not_its_callers(job_of: JobOf) 
     assert f"(at {__file__}:{first + 1})" in error.message
 
 
-def test_a_second_script_of_a_refused_class_says_the_same(job_of: JobOf) -> None:
+def test_a_second_script_of_a_rejected_class_says_the_same(job_of: JobOf) -> None:
     job = job_of(Starred(), SPEC, capture=Capture.SCRIPT)
     assert refusal(capture_script, job).message == refusal(capture_script, job).message
 
@@ -190,7 +190,7 @@ def test_every_row_has_a_way_out_and_a_pattern_that_is_not_always_found() -> Non
         assert cause.pattern.search("RuntimeError: unknown") is None
 
 
-def test_of_several_refusals_a_known_cause_comes_before_a_compiler_error(job_of: JobOf) -> None:
+def test_of_several_rejections_a_known_cause_comes_before_a_compiler_error(job_of: JobOf) -> None:
     script = refusal(capture_script, job_of(Starred(), SPEC, capture=Capture.SCRIPT))
     export = refusal(capture_export, job_of(Net(branch), SPEC))
     other = ConversionError("something else", hint="look")

@@ -124,7 +124,7 @@ def test_no_answer_hides_another(module: nn.Module, spec: str, job_of: JobOf) ->
         capture_trace(job_of(module, spec))
 
 
-def test_a_trace_is_tried_where_an_arm_that_the_program_had_not_asks_for_more(
+def test_a_trace_is_tried_where_an_outcome_that_the_program_had_not_asks_for_more(
     job_of: JobOf,
 ) -> None:
     def when(x: Tensor) -> bool:
@@ -288,7 +288,7 @@ def test_a_size_that_makes_no_difference_is_noted(job_of: JobOf) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_a_trace_after_a_refused_export_is_tried_at_that_size(job_of: JobOf) -> None:
+def test_a_trace_after_a_rejected_export_is_tried_at_that_size(job_of: JobOf) -> None:
     job = job_of(At300(), FROM_ONE)
     with pytest.raises(ConversionError):
         capture_export(job)

@@ -89,7 +89,7 @@ def test_low_ranges_are_kept_and_1_works(job_of: JobOf, ranges: str, rows: int, 
     assert answers(job_of(Conv(), f"x:float32[{ranges},3]"), (rows, steps, 3))
 
 
-def test_the_program_refuses_sizes_outside_of_its_range(job_of: JobOf) -> None:
+def test_the_program_rejects_sizes_outside_of_its_range(job_of: JobOf) -> None:
     program = capture_export(job_of(Conv(), "x:float32[b=1..2,t=2..5,3]")).program
     for shape in ((3, 4, 3), (1, 6, 3), (2, 1, 3)):
         with pytest.raises((AssertionError, RuntimeError)):
@@ -104,7 +104,7 @@ def test_a_stated_relation_is_the_programs(job_of: JobOf) -> None:
         capture_export(job).program.module()(torch.randn(2, 4), torch.randn(2, 9))
 
 
-def test_a_relation_that_was_not_stated_is_refused_with_what_to_write(job_of: JobOf) -> None:
+def test_a_relation_that_was_not_stated_is_rejected_with_what_to_write(job_of: JobOf) -> None:
     job = job_of(Longer(), "a:float32[batch=1..4,s=1..8]", "b:float32[batch,n=2..9]")
     with pytest.raises(ConversionError, match=r"'n'.* s\+1") as caught:
         capture_export(job)
@@ -116,7 +116,7 @@ def test_what_to_write_is_taken(job_of: JobOf) -> None:
     assert answers(job, (3, 1), (3, 2))
 
 
-def test_a_range_that_the_code_cuts_is_refused_with_the_one_that_holds(job_of: JobOf) -> None:
+def test_a_range_that_the_code_cuts_is_rejected_with_the_one_that_holds(job_of: JobOf) -> None:
     with pytest.raises(NarrowError, match=r"holds in 1\.\.10 only, not in 1\.\.16") as caught:
         capture_export(job_of(Branch(), "x:float32[b=1..4,s=1..16]"))
     assert caught.value.interval == ("s", 1, 10)
@@ -174,7 +174,7 @@ def test_what_no_interval_mends_has_the_dims_to_fix_for_a_hint(job_of: JobOf) ->
     assert "--static s --static b" in caught.value.hint
 
 
-def test_multiples_are_said(job_of: JobOf) -> None:
+def test_multiples_are_noted(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"'s'.*4") as caught:
         capture_export(job_of(Folded(), "x:float32[b=1..4,s=1..15]"))
     assert caught.value.hint == "write s=4*(k=1..3)"
@@ -221,7 +221,7 @@ def test_what_started_the_export_is_not_named() -> None:
     assert places == ["/home/me/nets.py:1"]
 
 
-def test_a_specialised_dim_is_refused_with_static_for_a_hint(job_of: JobOf) -> None:
+def test_a_specialised_dim_is_rejected_with_static_for_a_hint(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="'b'") as caught:
         capture_export(job_of(Rows(), "x:float32[b=2..3..4,5]"))
     assert "--static b" in caught.value.hint

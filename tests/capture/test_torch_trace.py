@@ -58,12 +58,12 @@ def test_a_frozen_branch_is_the_users_file_and_line(job_of: JobOf) -> None:
     assert capture_trace(job_of(gate(), GATE, capture=Capture.TRACE)).frozen == (branch_of_gate(),)
 
 
-def test_a_frozen_branch_is_told_once(job_of: JobOf) -> None:
+def test_a_frozen_branch_is_reported_once(job_of: JobOf) -> None:
     made = capture_trace(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
     assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
 
 
-def test_what_the_tracer_says_of_a_line_is_told_once_in_a_sentence(job_of: JobOf) -> None:
+def test_what_the_tracer_says_of_a_line_is_reported_once_in_a_sentence(job_of: JobOf) -> None:
     (warned,) = capture_trace(job_of(gate(), GATE, capture=Capture.TRACE)).warned
     assert (warned.file, warned.line) == (branch_of_gate().file, branch_of_gate().line)
     assert warned.kind == "TracerWarning"
@@ -80,14 +80,14 @@ def test_torchs_own_checks_of_shapes_are_no_branches(job_of: JobOf) -> None:
     assert capture_trace(job_of(module, "x:float32[batch=1..4,seq=2..8,3]")).frozen == ()
 
 
-def test_export_refuses_a_branch_on_values_and_says_where(job_of: JobOf) -> None:
+def test_export_rejects_a_branch_on_values_and_says_where(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"torch\.export") as caught:
         capture_export(job_of(gate(), GATE))
     assert str(branch_of_gate()) in caught.value.message
     assert "\n" not in caught.value.message
 
 
-def test_export_refuses_a_fixed_dim_in_the_users_names(job_of: JobOf) -> None:
+def test_export_rejects_a_fixed_dim_in_the_users_names(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="'batch'") as caught:
         capture_export(job_of(Fixed(), "rows:float32[batch=1..9,3]"))
     assert "rows" in caught.value.message
@@ -104,7 +104,7 @@ def test_export_names_a_dim_of_a_second_input(job_of: JobOf) -> None:
     assert "'seq'" in caught.value.message
 
 
-def test_script_refuses_what_it_cannot_compile_and_says_where(job_of: JobOf) -> None:
+def test_script_rejects_what_it_cannot_compile_and_says_where(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"torch\.jit\.script") as caught:
         capture_script(job_of(Kept(), "x:float32[batch=1..4,3]", capture=Capture.SCRIPT))
     assert f"{__file__}:" in caught.value.message

@@ -42,7 +42,7 @@ def taped(module: nn.Module, **kept: list[int]) -> ActivationTape:
     )
 
 
-def test_each_call_of_a_module_is_told_apart() -> None:
+def test_each_call_of_a_module_is_reported_apart() -> None:
     calls = [(v.module, v.call) for v in taped(Twice()).values if not v.operation]
     assert calls == [("layer", 0), ("layer", 1), ("", 0)]
 

@@ -151,7 +151,7 @@ def way(function: Callable[[int], object], value: int) -> str:
         (last_chained, 3, "T"), (last_chained, -3, "F"), (last_chained, 9, "F"),
     ],
 )  # fmt: skip
-def test_each_way_is_told(function: Callable[[int], object], value: int, expected: str) -> None:
+def test_each_way_is_reported(function: Callable[[int], object], value: int, expected: str) -> None:
     assert way(function, value) == expected
 
 

@@ -243,14 +243,14 @@ def test_a_branch_on_data_has_its_line_and_the_feed_of_each_arm(
 
 
 @pytest.mark.parametrize(("forward", "text"), BRANCHES)
-def test_an_arm_that_no_feed_took_is_told(forward: Callable[..., Any], text: str) -> None:
+def test_an_outcome_that_no_feed_took_is_reported(forward: Callable[..., Any], text: str) -> None:
     (record,) = [r for r in records(forward, UP) if r.line == line_in(forward, text)]
     assert record.untaken == ("false",)
     assert record.gap_text
     assert record.label.startswith(f"{record.file}:{record.line}: if ")
 
 
-def test_the_condition_is_told_as_it_is_written() -> None:
+def test_the_condition_is_reported_as_it_is_written() -> None:
     (record,) = records(statement)
     assert record.condition == "x.mean() > 0"
 
@@ -300,7 +300,7 @@ def by_check(_: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "forward", [by_size, by_parameter, by_setting, by_form_of_a_result, by_presence, by_check]
 )
-def test_what_is_no_choice_by_data_is_not_told(forward: Callable[..., Any]) -> None:
+def test_what_is_no_choice_by_data_is_not_reported(forward: Callable[..., Any]) -> None:
     assert records(forward, UP, feed_of(1, 2, 3, 4)) == ()
 
 
@@ -499,7 +499,7 @@ def test_checks_are_known_as_idle_places() -> None:
     assert {line_in(by_check, "assert"), line_in(by_check, "if (x <")} <= lines
 
 
-def test_branches_inside_torch_are_not_told() -> None:
+def test_branches_inside_torch_are_not_reported() -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -543,7 +543,7 @@ def helpers(tmp_path: Path) -> Any:
     del sys.modules["helpers_of_net"]
 
 
-def test_a_branch_in_a_helper_of_another_file_is_told_there(helpers: Any) -> None:
+def test_a_branch_in_a_helper_of_another_file_is_reported_there(helpers: Any) -> None:
     (record,) = records(lambda _, x: helpers.shifted(x), UP)
     assert (record.file, record.line) == ("helpers_of_net.py", 7)
 
@@ -606,7 +606,7 @@ def behind_a_setting(net: Any, x: Tensor) -> Tensor:
     return net.helper(x, high) if hasattr(net, "helper") else x
 
 
-def test_a_branch_that_no_feed_comes_by_is_not_told_but_the_value_is() -> None:
+def test_a_branch_that_no_feed_comes_by_is_not_reported_but_the_value_is() -> None:
     (record,) = records(behind_a_setting, UP)
     assert (record.kind, record.line) == ("value", line_in(behind_a_setting, "high ="))
     assert record.gap_text
@@ -620,7 +620,7 @@ def nested(_: Any, x: Tensor) -> Tensor:
     return x + 2
 
 
-def test_a_branch_behind_a_branch_is_told_where_any_feed_comes_by() -> None:
+def test_a_branch_behind_a_branch_is_reported_where_any_feed_comes_by() -> None:
     assert len(records(nested, UP)) == 1
     inner = records(nested, UP, DOWN)[1]
     assert inner.arms == {"false": "feed-2"}

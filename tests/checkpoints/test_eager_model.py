@@ -107,7 +107,7 @@ def test_an_output_that_is_no_tensor_is_left_out_and_noted() -> None:
     assert "label" in eager.notes[0]
 
 
-def test_a_model_that_returns_no_tensor_is_refused() -> None:
+def test_a_model_that_returns_no_tensor_is_rejected() -> None:
     with pytest.raises(CheckpointError, match="int") as caught:
         does(lambda x: x.shape[0]).run(X)
     assert caught.value.code is ErrorCode.NO_TENSOR
@@ -144,14 +144,14 @@ def test_read_only_and_reversed_feeds_are_taken() -> None:
     assert np.array_equal(does(lambda x: x * 1).run({"x": array})["output"], array)
 
 
-def test_a_rejected_feed_is_told_with_its_form() -> None:
+def test_a_rejected_feed_is_reported_with_its_form() -> None:
     with pytest.raises(CheckpointError, match=r"x:float32\[2,3\]") as caught:
         opened(nn.Linear(4, 2), "x:float32[2,3]").run(X)
     assert caught.value.code is ErrorCode.FEED_REJECTED
     assert "--input" in caught.value.hint
 
 
-def test_a_rejected_feed_is_told_with_the_line_of_the_users_code() -> None:
+def test_a_rejected_feed_is_reported_with_the_line_of_the_users_code() -> None:
     weights = torch.ones(4, 2)
     line = "x @ weights"
     with pytest.raises(CheckpointError, match="eager rejects") as caught:
@@ -169,7 +169,7 @@ def test_nested_inputs_are_put_together() -> None:
     assert eager.run(arrays)["output"].tolist() == [91.0]
 
 
-def test_a_missing_input_is_told_when_opening() -> None:
+def test_a_missing_input_is_reported_when_opening() -> None:
     with pytest.raises(UsageError, match="pair"):
         opened(Meta(), "meta.a:float32[1]")
 

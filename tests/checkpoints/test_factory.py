@@ -43,7 +43,7 @@ def test_an_optional_is_converted_to_its_type(write_module: Write) -> None:
 
 
 @pytest.mark.parametrize(("key", "text"), [("size", "big"), ("deep", "maybe")])
-def test_a_value_of_the_wrong_type_is_refused(write_module: Write, key: str, text: str) -> None:
+def test_a_value_of_the_wrong_type_is_rejected(write_module: Write, key: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"{key}={text}"):
         call_factory(f"{write_module(TYPED)}:Net", {key: text})
 
@@ -70,7 +70,7 @@ def test_a_class_of_a_library_is_a_factory() -> None:
 
 
 @pytest.mark.parametrize("spec", ["nets", "nets:", ":build", "nets/a:build", "a:b:c"])
-def test_a_wrong_form_is_refused(spec: str) -> None:
+def test_a_wrong_form_is_rejected(spec: str) -> None:
     with pytest.raises(UsageError, match=r"PKG\.MOD:FACTORY"):
         call_factory(spec, {})
 
@@ -81,7 +81,7 @@ def test_a_file_name_is_turned_into_the_right_form() -> None:
     assert caught.value.hint == "write --model src.nets:build"
 
 
-def test_a_missing_module_is_told_with_the_closest(write_module: Write) -> None:
+def test_a_missing_module_is_reported_with_the_closest(write_module: Write) -> None:
     name = write_module(TYPED)
     with pytest.raises(UsageError) as caught:
         call_factory(f"{name[:-1]}:Net", {})
@@ -89,18 +89,18 @@ def test_a_missing_module_is_told_with_the_closest(write_module: Write) -> None:
     assert name in caught.value.hint
 
 
-def test_a_missing_factory_is_told_with_close_names(write_module: Write) -> None:
+def test_a_missing_factory_is_reported_with_close_names(write_module: Write) -> None:
     with pytest.raises(UsageError, match="has no 'numbr'") as caught:
         call_factory(f"{write_module(TYPED)}:numbr", {})
     assert "number?" in caught.value.hint
 
 
-def test_a_factory_that_gives_no_module_is_refused(write_module: Write) -> None:
+def test_a_factory_that_gives_no_module_is_rejected(write_module: Write) -> None:
     with pytest.raises(CheckpointError, match=" int"):
         call_factory(f"{write_module(TYPED)}:number", {})
 
 
-def test_what_cannot_be_called_is_refused(write_module: Write) -> None:
+def test_what_cannot_be_called_is_rejected(write_module: Write) -> None:
     with pytest.raises(UsageError, match=" int"):
         call_factory(f"{write_module(TYPED)}:VALUE", {})
 

@@ -101,7 +101,7 @@ def test_a_parameter_by_position_only_is_given(tmp_path: Path, zoo: str) -> None
     assert type(opened(tmp_path, f"{zoo}:required", in_chans="1").module).__name__ == "Tiny"
 
 
-def test_an_argument_that_nothing_takes_is_refused(tmp_path: Path) -> None:
+def test_an_argument_that_nothing_takes_is_rejected(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "net.ts")
     with pytest.raises(UsageError, match="depth") as caught:
         load_checkpoint(identify(tmp_path / "net.ts", factory=None, factory_args={"depth": "3"}))

@@ -82,7 +82,7 @@ def _traced(module: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("capture", [torch.jit.script, _traced])
-def test_torchscript_that_rounds_inside_is_refused(capture: Any) -> None:
+def test_torchscript_that_rounds_inside_is_rejected(capture: Any) -> None:
     class Rounding(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.to(torch.float32) * 0.1
@@ -102,7 +102,7 @@ def test_torchscript_that_does_not_is_run() -> None:
     np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-12)
 
 
-def test_a_model_that_refuses_float64_says_why() -> None:
+def test_a_model_that_rejects_float64_says_why() -> None:
     class Strict(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if x.dtype is not torch.float32:
@@ -136,12 +136,12 @@ class Rounding(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["name", "other", "slice", "copy"])
-def test_what_goes_through_float32_all_the_same_is_refused(how: str) -> None:
+def test_what_goes_through_float32_all_the_same_is_rejected(how: str) -> None:
     with pytest.raises(Float64Error, match="float32"):
         run(Rounding(how).eval(), x=X)
 
 
-def test_a_model_that_ends_in_float32_all_the_same_is_refused() -> None:
+def test_a_model_that_ends_in_float32_all_the_same_is_rejected() -> None:
     class Numpy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.from_numpy(x.numpy().astype(np.float32)).exp()

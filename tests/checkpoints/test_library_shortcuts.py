@@ -36,7 +36,7 @@ def test_a_line_within_the_function_is_one_and_others_of_the_file_are_none() -> 
     ("function", "frozen"),
     [("_ignore_causal_mask_sdpa", ()), ("prepare_padding_mask", ("masking_utils.py:9",))],
 )
-def test_an_arm_of_a_shortcut_that_no_feed_took_is_not_frozen(
+def test_an_outcome_of_a_shortcut_that_no_feed_took_is_not_frozen(
     function: str, frozen: tuple[str, ...]
 ) -> None:
     record = BranchRecord(

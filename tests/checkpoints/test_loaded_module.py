@@ -99,7 +99,7 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
     assert any("'model.'" in note or "'net.'" in note for note in loaded.notes)
 
 
-def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str) -> None:
+def test_objects_among_them_are_rejected_with_a_way_out(tmp_path: Path, nets: str) -> None:
     path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, Namespace(width=3))
     with pytest.raises(CheckpointError, match="hyper_parameters") as caught:
         opened(path, f"{nets}:Lit")
@@ -107,7 +107,7 @@ def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str
     assert opened(path, f"{nets}:Lit", allow_pickle=True).kind == "pickle"
 
 
-def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str) -> None:
+def test_an_argument_that_is_no_plain_data_is_rejected(tmp_path: Path, nets: str) -> None:
     hyper = {"width": 3, "sizes": [torch.nn.ReLU()]}
     path = saved(tmp_path, call_factory(f"{nets}:Lit", {}).module, hyper)
     with pytest.raises(UsageError, match=r"sizes.*ReLU") as caught:

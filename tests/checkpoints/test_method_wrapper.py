@@ -145,7 +145,7 @@ def test_a_submodule_is_converted_by_its_own_forward_or_method(tmp_path: Path, s
         ("step.thrice", "Step has no method 'thrice'", "did you mean twice?"),
     ],
 )
-def test_an_unknown_method_is_told_with_the_nearest(
+def test_an_unknown_method_is_reported_with_the_nearest(
     tmp_path: Path, spec: str, method: str, message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError, match=message) as caught:

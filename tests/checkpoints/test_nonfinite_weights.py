@@ -47,7 +47,7 @@ def with_values(name: str, *values: float, dtype: torch.dtype = torch.float32) -
         ("enc.weight", (1e4, -1e4), []),
     ],
 )
-def test_each_weight_is_told_with_its_counts(
+def test_each_weight_is_reported_with_its_counts(
     name: str, values: tuple[float, ...], told: list[str], dtype: torch.dtype
 ) -> None:
     assert [*map(str, find_nonfinite_weights(with_values(name, *values, dtype=dtype)))] == told

@@ -91,7 +91,7 @@ def test_a_run_is_ended_after_the_same_step_each_time() -> None:
     assert 400 < counts[0] < 1000
 
 
-def test_what_was_done_in_time_is_not_told_afterwards() -> None:
+def test_what_was_done_in_time_is_not_reported_afterwards() -> None:
     eager(Root(), 100_000).run_with_deadline(SMALL)
     time.sleep(0.2)  # nobody raises anything here
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from modelc.checkpoints.sample_inputs import LoaderSamples, infer_specs, read_lo
 from modelc.core.call import Parameter, ParameterKind
 from modelc.core.contract import Array
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
+
+from ..reasons import has_code
 
 
 def saved(tmp_path: Path, value: object, *parameters: str) -> dict[str, Array]:
@@ -65,7 +67,7 @@ def test_nested_values_get_dotted_names(tmp_path: Path) -> None:
     assert list(saved(tmp_path, value)) == ["meta.a", "pair.0", "pair.1"]
 
 
-def test_more_positional_inputs_than_parameters_are_refused(tmp_path: Path) -> None:
+def test_more_positional_inputs_than_parameters_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="image"):
         saved(tmp_path, [torch.ones(1)] * 2, "image")
 
@@ -75,36 +77,47 @@ def test_a_leaf_that_is_no_tensor_is_named(tmp_path: Path) -> None:
         saved(tmp_path, {"meta": {"flag": True}})
 
 
-def test_a_pickle_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="refused"):
         saved(tmp_path, {"x": Path("x")})
 
 
-def test_objects_in_npz_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.array([object()]))
-    with pytest.raises(UsageError) as caught:
-        read_samples(tmp_path / "a.npz")
-    assert caught.value.code is ErrorCode.CORRUPT_FILE
+def npz(**arrays: np.ndarray) -> bytes:
+    blob = io.BytesIO()
+    np.savez(blob, **arrays)  # type: ignore[arg-type]  # arrays by name
+    return blob.getvalue()
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.safetensors"])
-def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"PK\x03\x04 and then nothing")
-    with pytest.raises(UsageError) as caught:
+def safetensors_of(dtype: str) -> bytes:
+    header = json.dumps({"x": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("a.npz", npz(x=np.array([object()])), ErrorCode.CORRUPT_FILE),
+        ("a.npz", b"PK\x03\x04 and then nothing", ErrorCode.CORRUPT_FILE),
+        ("a.npz", npz(), ErrorCode.NO_SAMPLES),
+        ("a.safetensors", b"PK\x03\x04 and then nothing", ErrorCode.CORRUPT_FILE),
+        *(
+            ("a.safetensors", safetensors_of(dtype), ErrorCode.CORRUPT_FILE)
+            for dtype in ("F8_E4M3", "F8_E8M0", "NONE", "BF8")
+        ),
+        ("a.npy", b"1", ErrorCode.UNSUPPORTED),
+        ("a", b"1", ErrorCode.UNSUPPORTED),
+    ],
+)
+def test_a_file_that_holds_no_samples_is_rejected(
+    tmp_path: Path, name: str, content: bytes, code: ErrorCode
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, check=has_code(code)) as caught:
         read_samples(tmp_path / name)
-    assert caught.value.code is ErrorCode.CORRUPT_FILE
+    assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a"])
-def test_another_format_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"1")
-    with pytest.raises(UsageError) as caught:
-        read_samples(tmp_path / name)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-    assert ".npz" in caught.value.hint
-
-
-def test_a_missing_file_is_told_with_the_closest(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_the_closest(tmp_path: Path) -> None:
     (tmp_path / "samples.npz").touch()
     with pytest.raises(UsageError) as caught:
         read_samples(tmp_path / "sample.npz")
@@ -112,27 +125,9 @@ def test_a_missing_file_is_told_with_the_closest(tmp_path: Path) -> None:
     assert "samples.npz" in caught.value.hint
 
 
-def test_an_empty_file_of_samples_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz")
-    with pytest.raises(UsageError) as caught:
-        read_samples(tmp_path / "a.npz")
-    assert caught.value.code is ErrorCode.NO_SAMPLES
-
-
-def test_a_dtype_that_models_are_not_fed_is_refused() -> None:
+def test_a_dtype_that_models_are_not_fed_is_rejected() -> None:
     with pytest.raises(UsageError, match="complex64"):
         infer_specs({"x": np.ones(1, np.complex64)})
-
-
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E8M0", "NONE", "BF8"])
-def test_a_dtype_that_arrays_cannot_have_is_refused(tmp_path: Path, dtype: str) -> None:
-    header = json.dumps({"x": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}).encode()
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    with pytest.raises(UsageError) as caught:
-        read_samples(path)
-    assert caught.value.code is ErrorCode.CORRUPT_FILE
-    assert "\n" not in caught.value.message
 
 
 Write = Callable[[str], str]
@@ -243,7 +238,7 @@ def test_settled_names_are_all_there_are(nets: str) -> None:
         ("nothing", [X], "'nothing'"),
     ],
 )
-def test_what_cannot_be_fed_is_told(
+def test_what_cannot_be_fed_is_reported(
     nets: str, name: str, takes: list[Parameter], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

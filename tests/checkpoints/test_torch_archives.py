@@ -110,7 +110,7 @@ def test_a_damaged_archive_is_an_error_of_the_checkpoint(tmp_path: Path) -> None
     assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
-def test_an_archive_without_forward_is_refused(tmp_path: Path) -> None:
+def test_an_archive_without_forward_is_rejected(tmp_path: Path) -> None:
     class Silent(nn.Module):
         @torch.jit.export
         def other(self, x: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ def test_a_pickle_inside_a_program_is_not_run(exported: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "eval(chr(49))", "s0.func", "[1][0]"])
-def test_an_expression_that_is_code_is_refused(exported: Path, text: str) -> None:
+def test_an_expression_that_is_code_is_rejected(exported: Path, text: str) -> None:
     def change(name: str, data: bytes) -> bytes:
         if "models/" not in name:
             return data
@@ -229,7 +229,7 @@ def test_an_expression_that_is_code_is_refused(exported: Path, text: str) -> Non
         opened(rewritten(exported, change))
 
 
-def test_a_pickled_weight_inside_a_program_is_refused(exported: Path) -> None:
+def test_a_pickled_weight_inside_a_program_is_rejected(exported: Path) -> None:
     def change(name: str, data: bytes) -> bytes:
         if not name.endswith("model_weights_config.json"):
             return data

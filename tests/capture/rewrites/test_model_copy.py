@@ -183,7 +183,7 @@ def test_with_a_method_the_hook_gets_the_users_module(tmp_path: Path, name: str)
     assert not hasattr(find_owner(eager.module), "extra")
 
 
-def test_a_module_without_the_method_is_refused(tmp_path: Path) -> None:
+def test_a_module_without_the_method_is_rejected(tmp_path: Path) -> None:
     weights = saved("gate", nets.Gate(), tmp_path)
     checkpoint = identify(weights, factory=f"{HERE}:Named", factory_args={})
     loaded = with_method(load_checkpoint(checkpoint), "named")
@@ -243,7 +243,7 @@ def test_a_weight_replaced_in_the_copy_is_not_replaced_in_the_reference() -> Non
     assert torch.equal(module.a.weight, before)
 
 
-def test_what_cannot_be_copied_is_said() -> None:
+def test_what_cannot_be_copied_is_noted() -> None:
     module = nn.Linear(2, 2)
     module.iterator = iter(range(3)).__iter__  # type: ignore[assignment]  # any attribute
     module.frames = (one for one in range(2))  # type: ignore[assignment]  # generators cannot be

@@ -125,7 +125,7 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
         ("plain-weights", lambda: normed(spectral_norm), script),
     ],
 )
-def test_what_a_capture_refuses_it_takes_with_the_rewrite(
+def test_what_a_capture_rejects_it_takes_with_the_rewrite(
     name: str, module: Callable[[], nn.Module], capture: Capture, opened: Open
 ) -> None:
     torch.manual_seed(0)
