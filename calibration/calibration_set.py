@@ -13,7 +13,7 @@ from ..core.contract import Advance, Feed, no_progress
 from ..core.errors import ErrorCode, UsageError
 from ..core.records import CalibrationRecord
 from ..core.signature import FLOATS, Signature
-from .calibration_options import EVERY, FIRST, CalibrationOptions
+from .calibration_options import EVERY, FIRST, RANDOM, CalibrationOptions
 from .calibration_report import CalibrationReport, FindingCollector, FindingKind, InputReport
 from .feed_form import FeedForm
 from .sample_content import ImageLook, SampleContent, SampleError
@@ -220,8 +220,8 @@ class _Survey:
         self._most_held = -(-options.hold_out // self._rows)
         wanted = (self._most_used + self._most_held) * self._rows
         self._wanted = EVERY if self._thorough else min(wanted, EVERY)
-        self._opened = open_source(options, self._form, self._wanted, hooks, self._findings)
-        self.reader = SampleReader(self._opened.source, self._form)
+        source, self._images = open_source(options, self._form, self._wanted, hooks, self._findings)
+        self.reader = SampleReader(source, self._form)
         self._scan = _Scan(
             reader=self.reader,
             findings=self._findings,
@@ -234,8 +234,8 @@ class _Survey:
 
     def run(self, advance: Advance) -> CalibrationReport:
         """Read, check and measure the samples; keep only summaries in memory."""
-        chosen = self._opened.choose and not self._thorough
-        seed = self._options.seed if chosen else None
+        is_random = self._options.selection == RANDOM and self.reader.source.kind in _ON_DISK
+        seed = self._options.seed if is_random and not self._thorough else None
         total = min(self._wanted, max(self.reader.source.count, 1))
         for ref in self.reader.refs(self._wanted, seed):
             self._scan.add(ref)
@@ -257,7 +257,7 @@ class _Survey:
             held_out=len(held) * self._rows,
             selection=self._options.selection,
             seed=self._options.seed,
-            preprocess=self._opened.images.text,
+            preprocess=self._images.text,
             inputs=inputs,
             findings=self._findings.all(),
             skipped=dict(self.reader.source.skip_counts),
@@ -289,7 +289,7 @@ class _Survey:
             used = [source.name(ref.place) for unit in self.split()[0] for ref in unit.refs]
             names = (source.name(place) for place in range(source.count))
             check_folders(self._findings, used, names)
-        report_opened(self._opened, self._options.preprocess, self._findings)
+        report_opened(source, self._images, self._options.preprocess, self._findings)
         if not self._scan.units and not any(self._findings.errors()):
             self._findings.add(
                 FindingKind.EMPTY,

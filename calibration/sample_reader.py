@@ -43,22 +43,13 @@ class LoaderHooks:
     own: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenedSource:
-    """A source, its image readers, and whether samples must still be selected at random."""
-
-    source: SampleSource
-    images: ImageReaders
-    choose: bool = False
-
-
 def open_source(
     options: CalibrationOptions,
     form: FeedForm,
     wanted: int,
     hooks: LoaderHooks,
     findings: FindingCollector,
-) -> OpenedSource:
+) -> tuple[SampleSource, ImageReaders]:
     """Open a folder, a file, a loader or synthetic samples; read at most `wanted`.
 
     Raises:
@@ -66,14 +57,12 @@ def open_source(
     """
     path = Path(options.source)
     images = ImageReaders(options.preprocess, form.signature)
-    chooses = options.selection == RANDOM
     if options.source == RANDOM:
         findings.add(FindingKind.DRAWN, "the samples are synthetic: real ranges may differ")
-        drawn = draw_samples(hooks.draw, min(wanted, _SYNTHETIC_COUNT))
-        return OpenedSource(source=drawn, images=images)
+        return draw_samples(hooks.draw, min(wanted, _SYNTHETIC_COUNT)), images
     if is_loader_spec(options.source):
         items = load_items(options.source, hooks.load)
-        seed = options.seed if chooses else None
+        seed = options.seed if options.selection == RANDOM else None
         source = open_loader(options.source, items, form, wanted, seed)
     else:
         source = _open_path(path, form, images, findings)
@@ -85,7 +74,7 @@ def open_source(
             hint=f"samples are {' '.join(SAMPLE_SUFFIXES)}",
             code=ErrorCode.NO_SAMPLES,
         )
-    return OpenedSource(source=source, images=images, choose=chooses and source.kind != "loader")
+    return source, images
 
 
 def _open_path(
@@ -118,15 +107,18 @@ def _no_source_error(path: Path) -> UsageError:
 
 
 def report_opened(
-    opened: OpenedSource, given: Preprocess | None, findings: FindingCollector
+    source: SampleSource,
+    images: ImageReaders,
+    given: Preprocess | None,
+    findings: FindingCollector,
 ) -> None:
     """Report assumptions about images, and ignored files, after the pass."""
-    for assumed in opened.images.assumed:
+    for assumed in images.assumed:
         findings.add(FindingKind.ASSUMED, assumed)
-    if given is not None and not opened.images.settled:
+    if given is not None and not images.settled:
         findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
-    if opened.source.skip_counts:
-        ignored = _count_text(opened.source.skip_counts)
+    if source.skip_counts:
+        ignored = _count_text(source.skip_counts)
         findings.add(FindingKind.SKIPPED, f"ignored: {ignored}")
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.capture.capture_strategies import STRATEGIES, capture_program
+from modelc.capture.capture_strategies import CAPTURES, capture_program
 from modelc.capture.refusals import RefusedError
 from modelc.core.contract import Job
 from modelc.core.kinds import Capture
@@ -66,7 +66,7 @@ def test_what_is_rejected_once_is_rejected_again_without_another_try(job_of: Job
 
 
 def test_every_capture_has_its_row() -> None:
-    assert {one.capture for one in STRATEGIES} == set(Capture)
+    assert set(CAPTURES) == set(Capture)
 
 
 def test_a_model_with_torch_cond_is_captured_after_eager_ran_it(job_of: JobOf) -> None:

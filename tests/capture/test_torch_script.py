@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.capture.capture_strategies import capture_program
+from modelc.capture.capture_strategies import capture_hybrid, capture_program
 from modelc.capture.captured_program import ScriptCapture
 from modelc.capture.refusals import RefusedError, is_redundant
 from modelc.capture.size_constraints import NarrowError
-from modelc.capture.torch_script import capture_hybrid, compile_script
+from modelc.capture.torch_script import compile_script
 from modelc.capture.torch_trace import capture_trace
 from modelc.core.contract import Job
 from modelc.core.kinds import Capture

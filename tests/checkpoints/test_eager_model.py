@@ -158,7 +158,7 @@ def test_a_rejected_feed_is_reported_with_the_line_of_the_users_code() -> None:
         opened(Does(lambda x: x @ weights), "x:float32[2,3]").run(X)
     place = re.search(r"\(at (\S+):(\d+)\)$", caught.value.message)
     assert place is not None
-    assert place[1].endswith("test_eager.py")
+    assert place[1].endswith("test_eager_model.py")
     assert line in Path(__file__).read_text().splitlines()[int(place[2]) - 1]
 
 
