@@ -37,7 +37,7 @@ def capture_program(job: Job) -> CapturedProgram:
         SizesError: it does not hold at all requested sizes.
     """
     capture = job.capture
-    if capture not in CAPTURES:
+    if capture is None or capture not in CAPTURES:
         raise UsageError(f"unknown capture {capture}", hint="see modelc export --help")
 
     def capture_job() -> CapturedProgram:
