@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 PERCENTILES = (0.1, 1.0, 50.0, 99.0, 99.9)
@@ -177,14 +177,7 @@ class FindingCollector:
             )
             return
         named = known.files if len(known.files) >= FILES_NAMED else (*known.files, file)
-        self._found[kind, topic] = SampleFinding(
-            kind=kind,
-            severity=known.severity,
-            detail=known.detail,
-            hint=known.hint,
-            files=named,
-            count=known.count + 1,
-        )
+        self._found[kind, topic] = replace(known, files=named, count=known.count + 1)
 
     def errors(self) -> Iterator[SampleFinding]:
         """Return the findings that prevent a calibration."""

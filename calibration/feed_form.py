@@ -68,7 +68,8 @@ class FeedForm:
         if not self.per_feed or count == self.per_feed:
             return [dict(parts)]
         if not count:
-            raise SampleError(FindingKind.SHAPE, f"is empty: the shape is {_shapes_text(parts)}")
+            shapes = ", ".join("x".join(map(str, array.shape)) for array in parts.values())
+            raise SampleError(FindingKind.SHAPE, f"is empty: the shape is {shapes}")
         return [self._row(parts, index) for index in range(count)]
 
     def _row(self, parts: Mapping[str, Array], index: int) -> Feed:
@@ -132,10 +133,6 @@ class FeedForm:
             name: np.concatenate([row[name] for row in rows]) if name in self.batched else array
             for name, array in rows[0].items()
         }
-
-
-def _shapes_text(parts: Mapping[str, Array]) -> str:
-    return ", ".join("x".join(map(str, array.shape)) for array in parts.values())
 
 
 def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
+from ..core.contract import Array
 from ..core.errors import ErrorCode, UsageError
 from .labels import (
     CLASSES_FILE,
@@ -20,103 +21,56 @@ from .labels import (
     split_label,
     to_label_array,
 )
-from .sample_content import SampleContent, SampleError, make_content
-from .sample_formats import ARRAY_READERS, IMAGE_GROUP, SHARD_SUFFIX, ImageReaders, file_group
+from .sample_content import SampleContent, SampleError
+from .sample_formats import IMAGE_GROUP, SHARD_SUFFIX, ImageReaders, file_group, read_arrays
 from .sample_sources import FolderListing, list_sample_files
-
-if TYPE_CHECKING:
-    from ..core.contract import Array
 
 _ARRAY = ".npy"
 
 
-class LabelledSource(Protocol):
-    """Labelled samples in places, like `SampleSource`."""
+@dataclass(frozen=True, kw_only=True)
+class LabelledSource:
+    """Labelled samples in places, like `SampleSource`; `read` returns arrays with their labels.
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a place has one label for all its samples."""
-        ...
+    If `is_shared`, a place has one label for all its samples. `classes` are the names in the order
+    of the outputs, empty if unknown.
+    """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in the order of the outputs; empty if unknown."""
-        ...
-
-    @property
-    def skip_counts(self) -> Mapping[str, int]:
-        """Kinds of ignored files, with counts."""
-        ...
-
-    def __len__(self) -> int:
-        """The number of places."""
-        ...
-
-    def name(self, place: int) -> str:
-        """Return the name of a place in errors."""
-        ...
-
-    def read(self, place: int) -> tuple[SampleContent, Array]:
-        """Return the arrays at a place and their label or labels.
-
-        Raises:
-            SampleError: it cannot be read, or has no such arrays.
-        """
-        ...
+    count: int
+    name: Callable[[int], str]
+    read: Callable[[int], tuple[SampleContent, Array]]
+    is_shared: bool = False
+    classes: tuple[str, ...] = ()
+    skip_counts: Mapping[str, int] = field(default_factory=dict)
+    close: Callable[[], object] = lambda: None
 
 
-class LabelledArrays:
-    """Files that hold samples and their labels: `.npz`, `.safetensors`, `.pt`, `.pth`."""
-
-    is_shared = False
-
-    def __init__(self, listing: FolderListing, names: Sequence[str], label: str | None) -> None:
-        self.skip_counts: Mapping[str, int] = listing.skip_counts
-        self._root = listing.root
-        self._files = listing.groups[listing.main]
-        self._names = names
-        self._label = label
-        self.classes = read_classes(self._root if self._root.is_dir() else self._root.parent)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def name(self, place: int) -> str:
-        """Return the path relative to the folder, or the name of a single file."""
-        path = self._files[place]
-        return path.name if path == self._root else path.relative_to(self._root).as_posix()
-
-    def read(self, place: int) -> tuple[SampleContent, Array]:
-        """Return the samples of the file and their labels."""
-        path = self._files[place]
-        value = ARRAY_READERS[path.suffix.lower()](path).value
-        return split_label(value, self._names, self._label)
+def _open_array_files(
+    listing: FolderListing, names: Sequence[str], label: str | None
+) -> LabelledSource:
+    """Open files that hold samples and their labels: `.npz`, `.safetensors`, `.pt`, `.pth`."""
+    root, files = listing.root, listing.groups[listing.main]
+    return LabelledSource(
+        count=len(files),
+        name=lambda place: listing.name(files[place]),
+        read=lambda place: split_label(
+            read_arrays(files[place], files[place].suffix), names, label
+        ),
+        classes=read_classes(root if root.is_dir() else root.parent),
+        skip_counts=listing.skip_counts,
+    )
 
 
-class ArrayFolder:
-    """A folder with one `.npy` file per input and one of labels, such as `x.npy` and `y.npy`."""
+def _open_array_folder(folder: Path, names: Sequence[str], label: str | None) -> LabelledSource:
+    """Open a folder with one `.npy` file per input and one of labels: `x.npy` and `y.npy`."""
 
-    is_shared = False
-    skip_counts: Mapping[str, int] = {}
+    def read(_: int) -> tuple[SampleContent, Array]:
+        paths = sorted(folder.glob(f"*{_ARRAY}"))
+        return split_label({path.stem: read_arrays(path, _ARRAY) for path in paths}, names, label)
 
-    def __init__(self, folder: Path, names: Sequence[str], label: str | None) -> None:
-        self.classes = read_classes(folder)
-        self._folder = folder
-        self._names = names
-        self._label = label
-
-    def __len__(self) -> int:
-        return 1
-
-    def name(self, place: int) -> str:  # noqa: ARG002 - there is one
-        """The folder."""
-        return self._folder.name
-
-    def read(self, place: int) -> tuple[SampleContent, Array]:  # noqa: ARG002 - there is one
-        """Every array of the folder, mapped; the inputs' and the label's are taken."""
-        paths = sorted(self._folder.glob(f"*{_ARRAY}"))
-        value = {path.stem: ARRAY_READERS[_ARRAY](path).value for path in paths}
-        return split_label(value, self._names, self._label)
+    return LabelledSource(
+        count=1, name=lambda _: folder.name, read=read, classes=read_classes(folder)
+    )
 
 
 def open_labelled_path(
@@ -144,10 +98,10 @@ def open_labelled_path(
             code=ErrorCode.NO_SAMPLES,
         )
     if path.is_dir() and listing.main == _ARRAY and list(path.glob(f"*{_ARRAY}")):
-        return ArrayFolder(path, names, label)
+        return _open_array_folder(path, names, label)
     if listing.main in (IMAGE_GROUP, _ARRAY) or _has_no_labels(listing, names, label):
         return open_class_folders(listing, names, images)
-    return LabelledArrays(listing, names, label)
+    return _open_array_files(listing, names, label)
 
 
 def _has_no_labels(listing: FolderListing, names: Sequence[str], label: str | None) -> bool:
@@ -156,7 +110,7 @@ def _has_no_labels(listing: FolderListing, names: Sequence[str], label: str | No
     if label is not None or listing.root in (first.parent, first):
         return False
     try:
-        split_label(ARRAY_READERS[first.suffix.lower()](first).value, names, None)
+        split_label(read_arrays(first, first.suffix), names, None)
     except LabelError:
         return True
     except SampleError:
@@ -171,43 +125,28 @@ LISTS = ("labels.csv", "labels.txt", "labels.tsv")
 _HEADER_NAMES = {*LABEL_NAMES, "file", "filename", "image", "path"}
 
 
-class ListedFiles:
-    """Files with one label each, given by a list or by their folder."""
+def _open_files(
+    root: Path,
+    files: Sequence[tuple[Path, Array]],
+    names: Sequence[str],
+    images: ImageReaders,
+) -> LabelledSource:
+    """Open files with one label each."""
 
-    is_shared = True
+    def name(place: int) -> str:
+        path = files[place][0]
+        return path.relative_to(root).as_posix() if root in path.parents else str(path)
 
-    def __init__(
-        self,
-        root: Path,
-        files: Sequence[tuple[Path, Array]],
-        names: Sequence[str],
-        images: ImageReaders,
-    ) -> None:
-        self.classes: tuple[str, ...] = ()
-        self.skip_counts: Mapping[str, int] = {}
-        self._root = root
-        self._files = files
-        self._names = names
-        self._images = images
+    def read(place: int) -> tuple[SampleContent, Array]:
+        path, label = files[place]
+        return images.read(path, path.suffix, names), label
 
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def name(self, place: int) -> str:
-        """Return the path relative to the folder."""
-        path = self._files[place][0]
-        return path.relative_to(self._root).as_posix() if self._root in path.parents else str(path)
-
-    def read(self, place: int) -> tuple[SampleContent, Array]:
-        """Return the file's content and its label."""
-        path, label = self._files[place]
-        found = self._images.any_reader(path.suffix, self._names)(path)
-        return make_content(found.value, self._names, found.look), label
+    return LabelledSource(count=len(files), name=name, read=read, is_shared=True)
 
 
 def open_class_folders(
     listing: FolderListing, names: Sequence[str], images: ImageReaders
-) -> ListedFiles:
+) -> LabelledSource:
     """Open files whose class is their folder below the root."""
     import numpy as np
 
@@ -222,15 +161,11 @@ def open_class_folders(
         )
     classes = order_classes(root, sorted({path.relative_to(root).parts[0] for path in files}))
     numbers = {name: np.asarray(number) for number, name in enumerate(classes)}
-    found = ListedFiles(
-        root, [(path, numbers[path.relative_to(root).parts[0]]) for path in files], names, images
-    )
-    found.classes = classes
-    skip_counts = Counter(
-        {kind: count for kind, count in listing.skip_counts.items() if kind != ".txt"}
-    )
-    found.skip_counts = skip_counts + Counter(listing.others)
-    return found
+    labelled = [(path, numbers[path.relative_to(root).parts[0]]) for path in files]
+    skip_counts = Counter(listing.others)
+    skip_counts.update({k: count for k, count in listing.skip_counts.items() if k != ".txt"})
+    source = _open_files(root, labelled, names, images)
+    return replace(source, classes=classes, skip_counts=skip_counts)
 
 
 def find_list(path: Path) -> Path | None:
@@ -252,7 +187,7 @@ def find_companion_files(path: Path) -> tuple[Path, ...]:
     return (*named, *([classes] if classes.is_file() else []))
 
 
-def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> ListedFiles:
+def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> LabelledSource:
     """Open the files that a list names, relative to its folder."""
     folder, classes = path.parent, read_classes(path.parent)
     rows = _read_rows(path)
@@ -264,12 +199,11 @@ def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> ListedF
                 f"{path} line {number}: duplicate file {file.name}", hint="remove one of the lines"
             )
         seen.add(file)
-    found = ListedFiles(folder, files, names, images)
-    found.classes = classes
     here = [one for kind in list_sample_files(folder).groups.values() for one in kind]
     left = sum(one not in seen for one in here)
-    found.skip_counts = {f"files that {path.name} does not name": left} if left else {}
-    return found
+    skip_counts = {f"files that {path.name} does not name": left} if left else {}
+    source = _open_files(folder, files, names, images)
+    return replace(source, classes=classes, skip_counts=skip_counts)
 
 
 def _read_rows(path: Path) -> list[tuple[int, list[str]]]:

@@ -6,10 +6,7 @@ Each iteration reads from the source again and holds at most one file and one ba
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +23,7 @@ from .labels import cut_labels, split_label
 from .sample_content import SampleContent, SampleError
 from .sample_formats import ImageReaders
 from .sample_reader import feed_digest
+from .sample_sources import ArraySpool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ class LabelledSet:
     @property
     def places(self) -> int:
         """The number of files or items; each may hold several samples."""
-        return len(self._source)
+        return self._source.count
 
     @property
     def batch(self) -> int:
@@ -111,7 +109,7 @@ class LabelledSet:
             yield self._stack_batch(waiting)
 
     def _samples(self) -> Iterator[tuple[str, Feed, Array]]:
-        for place in range(len(self._source)):
+        for place in range(self._source.count):
             name = self._source.name(place)
             try:
                 yield from self._rows(place, name)
@@ -129,17 +127,12 @@ class LabelledSet:
         if self._source.is_shared:
             labels = [label[None]] * len(rows)
         else:
-            labels = cut_labels(label, rows, stacked=self._has_axis(content.parts))
+            specs = [one for one in self._form.signature.inputs if one.name in self._form.batched]
+            has_axis = specs and content.parts[specs[0].name].ndim == len(specs[0].dims)
+            labels = cut_labels(label, rows, stacked=bool(has_axis and self._form.per_feed))
         for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
             shown = name if len(rows) == 1 else f"{name} row {index}"
             yield shown, self._row_form.fit(row), one
-
-    def _has_axis(self, parts: Feed) -> bool:
-        """Whether the arrays have a batch axis."""
-        specs = self._form.signature.inputs
-        first = next((spec for spec in specs if spec.name in self._form.batched), None)
-        counts = first is not None and bool(self._form.per_feed)
-        return counts and first is not None and parts[first.name].ndim == len(first.dims)
 
     def _can_stack(self, one: tuple[str, Feed, Array], other: tuple[str, Feed, Array]) -> bool:
         """Whether two samples fit one feed: same shapes, and equal inputs without a batch axis."""
@@ -173,8 +166,7 @@ class LabelledSet:
 
     def close(self) -> None:
         """Delete the temporary samples of a loader."""
-        if isinstance(self._source, LabelledLoader):
-            self._source.close()
+        self._source.close()
 
     def __enter__(self) -> LabelledSet:
         return self
@@ -203,11 +195,9 @@ def open_labelled_set(
     """
     path = Path(options.source)
     images, form = ImageReaders(options.preprocess, signature), FeedForm.of(signature)
-    source: LabelledSource
     if is_loader_spec(options.source):
-        loader = LabelledLoader(options.source, form)
-        loader.spool(load_items(options.source, load), options.label)
-        source = loader
+        items = load_items(options.source, load)
+        source = _open_labelled_loader(options.source, items, form.names, options.label)
     elif not path.exists():
         raise UsageError(
             f"no such labelled data: {path}",
@@ -216,7 +206,7 @@ def open_labelled_set(
         )
     else:
         source = open_labelled_path(path, form.names, images, options.label)
-    if not len(source):
+    if not source.count:
         raise UsageError(
             f"there are no samples in {options.source}",
             hint="provide inputs with labels",
@@ -228,57 +218,33 @@ def open_labelled_set(
 # Labelled samples of a loader, written to disk once: loaders shuffle, or end.
 
 
-class LabelledLoader:
-    """A loader's items, one per place; `close()` deletes the temporary folder.
+def _open_labelled_loader(
+    spec: str, items: Iterable[object], names: Sequence[str], label: str | None
+) -> LabelledSource:
+    """Write a loader's items to a temporary folder, one per place.
 
     The loader is iterated once, so eager and every artifact get the same samples in the same order.
+
+    Raises:
+        UsageError: the loader raised, or an item is not a pair of inputs and label.
     """
+    spool = ArraySpool()
+    count = 0
+    for item in wrap_loader_errors(items, spec):
+        try:
+            content, found = split_label(item, names, label)
+        except SampleError as error:
+            hint = error.hint or "yield pairs of inputs and label, or dicts with both"
+            raise UsageError(
+                f"{spec} item {count} {error.reason}", hint=hint, code=error.code
+            ) from error
+        spool.write(count, [*(content.parts[name] for name in names), found])
+        count += 1
 
-    is_shared = False
-    classes: tuple[str, ...] = ()
-    skip_counts: Mapping[str, int] = {}
+    def read(place: int) -> tuple[SampleContent, Array]:
+        *parts, found = spool.read(place)
+        return SampleContent(parts=dict(zip(names, parts, strict=True))), found
 
-    def __init__(self, spec: str, form: FeedForm) -> None:
-        self._spec = spec
-        self._names = form.names
-        self._folder = Path(tempfile.mkdtemp(prefix="modelc-labelled-"))
-        self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._count = 0
-
-    def spool(self, items: Iterable[object], label: str | None) -> None:
-        """Write every item to the temporary folder.
-
-        Raises:
-            UsageError: the loader raised, or an item is not a pair of inputs and label.
-        """
-        import numpy as np
-
-        for item in wrap_loader_errors(items, self._spec):
-            try:
-                content, found = split_label(item, self._names, label)
-            except SampleError as error:
-                hint = error.hint or "yield pairs of inputs and label, or dicts with both"
-                raise UsageError(
-                    f"{self.name(self._count)} {error.reason}", hint=hint, code=error.code
-                ) from error
-            arrays = [content.parts[name] for name in self._names]
-            np.savez(self._path(self._count), *arrays, found)  # by position: any name
-            self._count += 1
-
-    def _path(self, place: int) -> Path:
-        return self._folder / f"{place}.npz"
-
-    def __len__(self) -> int:
-        return self._count
-
-    def name(self, place: int) -> str:
-        """Return the item's number."""
-        return f"{self._spec} item {place}"
-
-    def read(self, place: int) -> tuple[SampleContent, Array]:
-        """Return the item as the loader yielded it."""
-        import numpy as np
-
-        with np.load(self._path(place), allow_pickle=False) as archive:
-            *parts, label = (archive[f"arr_{index}"] for index in range(len(self._names) + 1))
-        return SampleContent(parts=dict(zip(self._names, parts, strict=True))), label
+    return LabelledSource(
+        count=count, name=lambda place: f"{spec} item {place}", read=read, close=spool.close
+    )

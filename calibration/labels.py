@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..core.contract import Feed
 from ..core.errors import ErrorCode, UsageError
 from ..core.nested_values import iterate_leaves
+from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
-from .sample_content import SampleContent, SampleError, is_array, make_content
+from .sample_content import SampleContent, SampleError, make_content
 
 if TYPE_CHECKING:
     from ..core.contract import Array
@@ -54,7 +55,7 @@ def split_label(
             if isinstance(item, (list, tuple)) and key not in names and key in (given, *LABEL_NAMES)
         }  # a list of labels is one array
         rest = {key: item for key, item in value.items() if key not in whole}
-        found = {".".join(path): leaf for path, leaf in iterate_leaves(rest, is_label)} | whole
+        found = {".".join(path): leaf for path, leaf in iterate_leaves(rest, _is_label)} | whole
         name = _find_label_name(list(found), names, given)
         inputs = {key: leaf for key, leaf in found.items() if key != name}
         return make_content(inputs, names), to_label_array(found[name])
@@ -68,7 +69,7 @@ def split_label(
     )
 
 
-def is_label(value: object) -> bool:
+def _is_label(value: object) -> bool:
     """Whether the value is an array, a number or a text."""
     return is_array(value) or isinstance(value, (Real, str, bytes))
 
@@ -114,9 +115,7 @@ def to_label_array(value: object) -> Array:
     """
     import numpy as np
 
-    from ..core.torch_tools import to_array
-
-    if is_array(value) and not isinstance(value, (np.ndarray, np.generic)):
+    if is_tensor(value):
         array = to_array(value)  # type: ignore[arg-type]  # a tensor
     else:
         try:

@@ -6,7 +6,7 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Array
 from ..core.errors import ErrorCode, first_line
 from ..core.nested_values import name_parts
+from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
 from .preprocess import CHANNELS, Preprocess
 
@@ -50,23 +51,12 @@ class ImageLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadResult:
-    """The content of one file: an array, or arrays by name or position."""
-
-    value: object
-    look: ImageLook | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleContent:
     """The stored arrays by input; `surplus` names arrays that no input takes."""
 
     parts: Mapping[str, Array]
     surplus: tuple[str, ...] = ()
     look: ImageLook | None = None
-
-
-FileReader: TypeAlias = Callable[[Blob], ReadResult]
 
 
 def make_content(
@@ -80,49 +70,24 @@ def make_content(
     found = name_parts(value, names, is_array)
     if found is None:
         raise SampleError(FindingKind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
-    return _complete_content(found.parts, names, found.surplus, look)
-
-
-def _complete_content(
-    parts: Mapping[str, object],
-    names: Sequence[str],
-    surplus: tuple[str, ...],
-    look: ImageLook | None,
-) -> SampleContent:
-    missing = [name for name in names if name not in parts]
+    missing = [name for name in names if name not in found.parts]
     if missing:
-        held = ", ".join([*parts, *surplus]) or "nothing"
+        held = ", ".join([*found.parts, *found.surplus]) or "nothing"
         raise SampleError(FindingKind.NAMES, f"lacks {', '.join(missing)}; it holds {held}")
-    arrays = {name: _content_array(name, parts[name]) for name in names}
-    return SampleContent(parts=arrays, surplus=surplus, look=look)
-
-
-def is_array(value: object) -> bool:
-    """Whether the value is a NumPy array, a NumPy scalar or a torch tensor."""
-    import numpy as np
-
-    return isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value)
-
-
-def _is_tensor(value: object) -> bool:
-    """Check for a tensor without importing torch."""
-    return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
-        value, "detach"
-    )
+    arrays = {name: _content_array(name, found.parts[name]) for name in names}
+    return SampleContent(parts=arrays, surplus=found.surplus, look=look)
 
 
 def _content_array(name: str, value: object) -> Array:
     import numpy as np
 
-    from ..core.torch_tools import to_array
-
-    if _is_tensor(value):
+    if is_tensor(value):
         try:
             return to_array(value)  # type: ignore[arg-type]  # just asked
         except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
             reason = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
             raise SampleError(FindingKind.DTYPE, reason) from error
-    if isinstance(value, (np.ndarray, np.generic)):
+    if is_array(value):
         return np.asarray(value)
     raise SampleError(
         FindingKind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor"
@@ -148,8 +113,8 @@ class ImageReader:
 
     preprocess: Preprocess
 
-    def __call__(self, blob: Blob) -> ReadResult:
-        """Decode, inspect and preprocess one image.
+    def __call__(self, blob: Blob) -> tuple[Array, ImageLook]:
+        """Decode and preprocess one image; also describe it as stored.
 
         Raises:
             SampleError: the file is not an image, is damaged, has too many pixels, or is smaller
@@ -159,11 +124,11 @@ class ImageReader:
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of sizes: `_check_pixels` refuses where it warns
+                warnings.simplefilter("ignore")  # of sizes, which `_check_pixels` limits
                 with Image.open(blob) as image:
                     _check_pixels(image, Image.MAX_IMAGE_PIXELS)
                     image.load()
-                    return ReadResult(value=self._pixels(image), look=_inspect_image(image))
+                    return self._pixels(image), _inspect_image(image)
         except Image.DecompressionBombError as error:
             raise SampleError(FindingKind.UNREADABLE, f"cannot be read: {error}") from error
         except _DECODE_ERRORS as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ..core.errors import CheckpointError, UsageError
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
@@ -16,124 +15,59 @@ from .preprocess import CHANNELS, LAYOUTS, Preprocess
 from .sample_content import IMAGE_SUFFIXES as IMAGES
 from .sample_content import (
     Blob,
-    FileReader,
     ImageReader,
-    ReadResult,
     SampleContent,
     SampleError,
+    make_content,
     unreadable_error,
 )
 
-# Reads `.npy`: one array.
 
-
-def read_npy_sample(blob: Blob) -> ReadResult:
-    """Return the array of a `.npy`; a file on disk is memory-mapped.
-
-    Raises:
-        SampleError: it is damaged, or holds objects.
-    """
+def _read_npy(blob: Blob) -> object:
+    """Read one array; a file on disk is memory-mapped."""
     from numpy.lib import format as npy
 
-    try:
-        if isinstance(blob, Path):
-            return ReadResult(value=npy.open_memmap(blob, mode="r"))
-        return ReadResult(value=read_array(blob, len(blob.getbuffer())))
-    except Exception as error:  # numpy's edge: its readers raise anything at garbage
-        raise unreadable_error(error) from error
+    if isinstance(blob, Path):
+        return npy.open_memmap(blob, mode="r")
+    return read_array(blob, len(blob.getbuffer()))
 
 
-# Reads `.npz`: arrays by name.
-
-
-def read_npz_sample(blob: Blob) -> ReadResult:
-    """Return the arrays of a `.npz` by name.
-
-    Raises:
-        SampleError: it is damaged, or holds objects.
-    """
-    try:
-        return ReadResult(value=read_npz(blob))
-    except ValueError as error:
-        raise unreadable_error(error) from error
-
-
-# Reads `.safetensors`: tensors by name.
-
-
-def read_safetensors_sample(blob: Blob) -> ReadResult:
-    """Return the tensors of a `.safetensors` by name; NumPy has no bfloat16, so torch reads it.
-
-    Raises:
-        SampleError: it is damaged.
-    """
+def _read_safetensors(blob: Blob) -> object:
+    """Read tensors by name; NumPy has no bfloat16, so torch reads it."""
     from safetensors.torch import load, load_file
 
-    try:
-        return ReadResult(
-            value=load_file(blob) if isinstance(blob, Path) else load(blob.getvalue())
-        )
-    except Exception as error:  # the reader's edge: torch may not have a dtype
-        raise unreadable_error(error) from error
+    return load_file(blob) if isinstance(blob, Path) else load(blob.getvalue())
 
 
-# Reads `.pt` and `.pth`: what torch.save wrote, tensors and plain values only.
+def _read_torch(blob: Blob) -> object:
+    """Read what torch.save wrote: a tensor, or a tuple, list or dict of tensors."""
+    return read_torch_file(blob, "it")
 
 
-def read_torch_sample(blob: Blob) -> ReadResult:
-    """Return what torch.save wrote: a tensor, or a tuple, list or dict of tensors.
-
-    Raises:
-        SampleError: it is damaged, or holds more than tensors and plain values.
-    """
-    try:
-        return ReadResult(value=read_torch_file(blob, "it"))
-    except CheckpointError as error:
-        raise SampleError(FindingKind.UNREADABLE, error.message.removeprefix("it ")) from error
-    except OSError as error:  # a link to nowhere
-        raise unreadable_error(error) from error
-
-
-ARRAY_READERS: Mapping[str, FileReader] = {
-    ".npy": read_npy_sample,
-    ".npz": read_npz_sample,
-    ".pt": read_torch_sample,
-    ".pth": read_torch_sample,
-    ".safetensors": read_safetensors_sample,
+_ARRAY_READERS: Mapping[str, Callable[[Blob], object]] = {
+    ".npy": _read_npy,
+    ".npz": read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
 }
 SHARD_SUFFIX = ".tar"
 IMAGE_GROUP = "images"
-SAMPLE_SUFFIXES = (*ARRAY_READERS, *IMAGES, SHARD_SUFFIX)
+SAMPLE_SUFFIXES = (*_ARRAY_READERS, *IMAGES, SHARD_SUFFIX)
 
 
-class SampleSource(Protocol):
-    """Samples in places: files, groups of archive members, or items of a loader."""
+def read_arrays(blob: Blob, suffix: str) -> object:
+    """Return the array in a file, or its arrays by name or position.
 
-    @property
-    def kind(self) -> str:
-        """One of folder, shards, loader, random."""
-        ...
-
-    @property
-    def skip_counts(self) -> Mapping[str, int]:
-        """Kinds of ignored files, with counts."""
-        ...
-
-    def __len__(self) -> int:
-        """The number of places."""
-        ...
-
-    def name(self, place: int) -> str:
-        """Return the name of a place in findings."""
-        ...
-
-    def read(self, place: int) -> SampleContent:
-        """Return the arrays at a place.
-
-        Raises:
-            SampleError: it cannot be read, or its arrays do not match the inputs' names.
-        """
-        ...
+    Raises:
+        SampleError: it is damaged, or holds more than arrays and plain values.
+    """
+    try:
+        return _ARRAY_READERS[suffix.lower()](blob)
+    except CheckpointError as error:
+        raise SampleError(FindingKind.UNREADABLE, error.message.removeprefix("it ")) from error
+    except Exception as error:  # the readers' edge: they raise anything at garbage
+        raise unreadable_error(error) from error
 
 
 def file_group(suffix: str) -> str:
@@ -166,14 +100,17 @@ def settle_preprocess(given: Preprocess | None, spec: InputSpec) -> tuple[Prepro
             f"images cannot be fed to {spec}",
             hint="save the samples as .npz with one array per input",
         )
-    layout = (given.layout if given else "") or _infer_layout(spec)
-    channels = (given.channels if given else "") or _infer_channels(spec, layout)
+    first, last = spec.dims[-3], spec.dims[-1]
+    is_last = _is_count(last) and not _is_count(first)
+    layout = (given.layout if given else "") or (_NHWC if is_last else _NCHW)
+    count, sides = (first, spec.dims[-2:]) if layout == _NCHW else (last, spec.dims[-3:-1])
+    named = _NAMES[count.opt] if _is_count(count) else "rgb"
+    channels = (given.channels if given else "") or named
     if given is not None:
         return replace(given, layout=layout, channels=channels), ""
+    resize = tuple(dim.opt for dim in sides) if all(dim.bounded for dim in sides) else ()
     scale = 1 / 255 if spec.dtype in FLOATS else 1.0
-    steps = Preprocess(
-        resize=_infer_size(spec, layout), layout=layout, channels=channels, scale=scale
-    )
+    steps = Preprocess(resize=resize, layout=layout, channels=channels, scale=scale)
     return steps, f"without --preprocess, images are converted to {spec} by {steps}"
 
 
@@ -181,24 +118,8 @@ def _is_count(dim: Dim) -> bool:
     return dim.name is None and dim.opt in CHANNELS.values()
 
 
-def _infer_layout(spec: InputSpec) -> str:
-    first, last = spec.dims[-3], spec.dims[-1]
-    return _NHWC if _is_count(last) and not _is_count(first) else _NCHW
-
-
-def _infer_channels(spec: InputSpec, layout: str) -> str:
-    dim = spec.dims[-3 if layout == _NCHW else -1]
-    return _NAMES[dim.opt] if _is_count(dim) else "rgb"
-
-
-def _infer_size(spec: InputSpec, layout: str) -> tuple[int, ...]:
-    """Height and width at their opt sizes; empty where one of them may be anything."""
-    sides = spec.dims[-2:] if layout == _NCHW else spec.dims[-3:-1]
-    return tuple(dim.opt for dim in sides) if all(dim.bounded for dim in sides) else ()
-
-
 class ImageReaders:
-    """Gives the reader of images for an input, settled the first time it is needed."""
+    """Reads files; the preprocessing of images is settled when the first one is read."""
 
     def __init__(self, given: Preprocess | None, signature: Signature) -> None:
         self._given = given
@@ -206,12 +127,15 @@ class ImageReaders:
         self.settled: dict[str, Preprocess] = {}
         self.assumed: list[str] = []
 
-    def reader(self, names: Sequence[str]) -> FileReader:
-        """Who reads an image for the one input in `names`.
+    def read(self, blob: Blob, suffix: str, names: Sequence[str]) -> SampleContent:
+        """Read a file of this suffix for these inputs.
 
         Raises:
-            UsageError: there are several, or the input cannot take an image.
+            SampleError: it cannot be read, or its arrays do not match the inputs' names.
+            UsageError: it is an image, and there are several inputs, or the input takes none.
         """
+        if suffix.lower() not in IMAGES:
+            return make_content(read_arrays(blob, suffix), names)
         if len(names) != 1:
             raise UsageError(
                 f"an image is one array; the inputs are {', '.join(names)}",
@@ -221,12 +145,8 @@ class ImageReaders:
         if name not in self.settled:
             self.settled[name], assumed = settle_preprocess(self._given, self._specs[name])
             self.assumed += [assumed] if assumed else []
-        return ImageReader(preprocess=self.settled[name])
-
-    def any_reader(self, suffix: str, names: Sequence[str]) -> FileReader:
-        """Return the reader for this suffix and these inputs."""
-        lower = suffix.lower()
-        return self.reader(names) if lower in IMAGES else ARRAY_READERS[lower]
+        pixels, look = ImageReader(preprocess=self.settled[name])(blob)
+        return make_content(pixels, names, look)
 
     @property
     def text(self) -> str:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import Feed
-from ..core.errors import ErrorCode, UsageError, refuse_pipe
+from ..core.errors import ErrorCode, UsageError, nearest_files, refuse_pipe
 from ..core.nested_values import is_loader_spec, load_items
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
 from .feed_form import FeedForm
 from .preprocess import Preprocess
 from .sample_content import SampleContent, SampleError
-from .sample_formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, ImageReaders, SampleSource
+from .sample_formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, ImageReaders
 from .sample_sources import (
-    FolderSource,
-    LoaderSource,
-    ShardSource,
-    SyntheticSource,
+    SampleSource,
+    draw_samples,
     list_sample_files,
+    open_folder,
+    open_loader,
+    open_shards,
 )
 
 _SYNTHETIC_COUNT = 4096  # the most synthetic samples when all are requested
@@ -43,22 +43,13 @@ class LoaderHooks:
     own: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenedSource:
-    """A source, its image readers, and whether samples must still be selected at random."""
-
-    source: SampleSource
-    images: ImageReaders
-    choose: bool = False
-
-
 def open_source(
     options: CalibrationOptions,
     form: FeedForm,
     wanted: int,
     hooks: LoaderHooks,
     findings: FindingCollector,
-) -> OpenedSource:
+) -> tuple[SampleSource, ImageReaders]:
     """Open a folder, a file, a loader or synthetic samples; read at most `wanted`.
 
     Raises:
@@ -66,27 +57,24 @@ def open_source(
     """
     path = Path(options.source)
     images = ImageReaders(options.preprocess, form.signature)
-    chooses = options.selection == RANDOM
     if options.source == RANDOM:
         findings.add(FindingKind.DRAWN, "the samples are synthetic: real ranges may differ")
-        return OpenedSource(
-            source=SyntheticSource(hooks.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
-        )
+        return draw_samples(hooks.draw, min(wanted, _SYNTHETIC_COUNT)), images
     if is_loader_spec(options.source):
-        loader = LoaderSource(options.source, load_items(options.source, hooks.load), form)
-        loader.spool(wanted, options.seed if chooses else None)
-        source: SampleSource = loader
+        items = load_items(options.source, hooks.load)
+        seed = options.seed if options.selection == RANDOM else None
+        source = open_loader(options.source, items, form, wanted, seed)
     else:
         source = _open_path(path, form, images, findings)
-    if not len(source):
-        skip_counts = ", ".join(f"{count:,} {what}" for what, count in source.skip_counts.items())
+    if not source.count:
+        skip_counts = _count_text(source.skip_counts)
         raise UsageError(
             f"there are no samples in {options.source}"
             + (f", but {skip_counts}" if skip_counts else ""),
             hint=f"samples are {' '.join(SAMPLE_SUFFIXES)}",
             code=ErrorCode.NO_SAMPLES,
         )
-    return OpenedSource(source=source, images=images, choose=chooses and source.kind != "loader")
+    return source, images
 
 
 def _open_path(
@@ -104,34 +92,38 @@ def _open_path(
             topic=kind,
         )
     if listing.main == SHARD_SUFFIX:
-        return ShardSource(listing.groups[SHARD_SUFFIX], form.names, images)
-    return FolderSource(listing, form.names, images)
+        return open_shards(listing.groups[SHARD_SUFFIX], form.names, images)
+    return open_folder(listing, form.names, images)
 
 
 def _no_source_error(path: Path) -> UsageError:
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1)
+    near = nearest_files(path)
     hint = "name a folder of samples, a shard, PKG.MOD:LOADER, or random"
     return UsageError(
         f"no such calibration data: {path}",
-        hint=f"did you mean {path.parent / near[0]}?" if near else hint,
+        hint=f"did you mean {near[0]}?" if near else hint,
         code=ErrorCode.NOT_FOUND,
     )
 
 
 def report_opened(
-    opened: OpenedSource, given: Preprocess | None, findings: FindingCollector
+    source: SampleSource,
+    images: ImageReaders,
+    given: Preprocess | None,
+    findings: FindingCollector,
 ) -> None:
     """Report assumptions about images, and ignored files, after the pass."""
-    for assumed in opened.images.assumed:
+    for assumed in images.assumed:
         findings.add(FindingKind.ASSUMED, assumed)
-    if given is not None and not opened.images.settled:
+    if given is not None and not images.settled:
         findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
-    if opened.source.skip_counts:
-        skip_counts = ", ".join(
-            f"{count:,} {what}" for what, count in opened.source.skip_counts.items()
-        )
-        findings.add(FindingKind.SKIPPED, f"ignored: {skip_counts}")
+    if source.skip_counts:
+        ignored = _count_text(source.skip_counts)
+        findings.add(FindingKind.SKIPPED, f"ignored: {ignored}")
+
+
+def _count_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
 # Samples by place and row.
@@ -212,7 +204,7 @@ class SampleReader:
         In order, or with a seed at random: among places if a place is one sample, else among all
         rows, which reads everything once more.
         """
-        places = range(len(self.source))
+        places = range(self.source.count)
         if seed is None:
             yield from (SampleRef(place, row) for place in places for row in self._rows_of(place))
             return

@@ -16,13 +16,30 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from ..core.contract import Feed
+from ..core.contract import Array, Feed
 from ..core.errors import first_line
 from ..core.nested_values import wrap_loader_errors
 from .calibration_report import FindingKind
 from .feed_form import FeedForm
 from .sample_content import SampleContent, SampleError, make_content
 from .sample_formats import IMAGE_GROUP, SHARD_SUFFIX, ImageReaders, file_group
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSource:
+    """Samples in places: files, groups of archive members, items of a loader, or draws.
+
+    `kind` is folder, shards, loader or random. `name` returns the name of a place in findings;
+    `read` returns its arrays, or raises SampleError. `skip_counts` counts ignored files by kind.
+    `close` deletes temporary files.
+    """
+
+    kind: str
+    count: int
+    name: Callable[[int], str]
+    read: Callable[[int], SampleContent]
+    skip_counts: Mapping[str, int] = field(default_factory=dict)
+    close: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +61,10 @@ class FolderListing:
         """The unused kinds, with their numbers of files."""
         return {kind: len(found) for kind, found in self.groups.items() if kind != self.main}
 
+    def name(self, path: Path) -> str:
+        """Return the path relative to the folder, or the name of a single file."""
+        return path.name if path == self.root else path.relative_to(self.root).as_posix()
+
 
 def list_sample_files(root: Path) -> FolderListing:
     """List the sample files of a folder and its subfolders, or the one file.
@@ -64,10 +85,10 @@ def _walk_files(root: Path, skip_counts: Counter[str]) -> Iterator[Path]:
     """Yield files in sorted order, those of a folder before its subfolders."""
     seen: set[Path] = set()
 
-    def count_unreadable(_: OSError) -> None:
+    def count_folder(_: OSError) -> None:
         skip_counts["unreadable folders"] += 1
 
-    for place, folders, names in os.walk(root, onerror=count_unreadable, followlinks=True):
+    for place, folders, names in os.walk(root, onerror=count_folder, followlinks=True):
         real = Path(place).resolve()
         if real in seen:  # a link to a folder above
             folders.clear()
@@ -83,35 +104,16 @@ def _walk_files(root: Path, skip_counts: Counter[str]) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-class FolderSource:
-    """Sample files of one kind: a file is a sample, or a batch of samples."""
-
-    kind = "folder"
-
-    def __init__(self, listing: FolderListing, names: Sequence[str], images: ImageReaders) -> None:
-        self.skip_counts = listing.skip_counts
-        self._root = listing.root
-        self._files = listing.groups.get(listing.main, [])
-        self._names = names
-        self._images = images
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def name(self, place: int) -> str:
-        """Return the path relative to the folder, or the name of a single file."""
-        path = self._files[place]
-        return path.name if path == self._root else path.relative_to(self._root).as_posix()
-
-    def read(self, place: int) -> SampleContent:
-        """Return the file's content.
-
-        Raises:
-            SampleError: it cannot be read, or its arrays do not match the inputs' names.
-        """
-        path = self._files[place]
-        found = self._images.any_reader(path.suffix, self._names)(path)
-        return make_content(found.value, self._names, found.look)
+def open_folder(listing: FolderListing, names: Sequence[str], images: ImageReaders) -> SampleSource:
+    """Open the sample files of the main kind: a file is a sample, or a batch of samples."""
+    files = listing.groups.get(listing.main, [])
+    return SampleSource(
+        kind="folder",
+        count=len(files),
+        name=lambda place: listing.name(files[place]),
+        read=lambda place: images.read(files[place], files[place].suffix, names),
+        skip_counts=listing.skip_counts,
+    )
 
 
 # WebDataset shards: `.tar` files whose members are grouped by key, read in place.
@@ -142,101 +144,102 @@ class _ShardGroup:
     members: tuple[_ShardMember, ...]
     broken: str = ""
 
+    @property
+    def name(self) -> str:
+        """The shard's name and the key."""
+        return f"{self.shard.name}/{self.key}" if self.key else self.shard.name
 
-class ShardSource:
-    """The groups of one or several shards, in order."""
-
-    kind = "shards"
-
-    def __init__(self, shards: Sequence[Path], names: Sequence[str], images: ImageReaders) -> None:
-        self.skip_counts: Counter[str] = Counter()
-        self._names = names
-        self._images = images
-        self._groups = [group for shard in shards for group in self._index(shard)]
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def name(self, place: int) -> str:
-        """Return the shard's name and the key."""
-        group = self._groups[place]
-        return f"{group.shard.name}/{group.key}" if group.key else group.shard.name
-
-    def read(self, place: int) -> SampleContent:
-        """Return the arrays of a group's members.
+    def read(self, names: Sequence[str], images: ImageReaders) -> SampleContent:
+        """Return the arrays of the members: named for inputs, and one for the remaining input.
 
         Raises:
             SampleError: a member cannot be read, or two of them give the same input.
         """
-        group = self._groups[place]
-        if group.broken:
-            raise SampleError(FindingKind.UNREADABLE, group.broken)
-        if len(group.members) == 1 and not group.members[0].field:
-            return self._read_member(group, group.members[0], self._names)
-        return self._join_members(group)
-
-    def _join_members(self, group: _ShardGroup) -> SampleContent:
-        """Join members named for inputs and at most one other, for the remaining input."""
-        named = [member.field for member in group.members if member.field]
-        rest = [name for name in self._names if name not in named]
-        if len(group.members) - len(named) > (1 if rest else 0):
-            names = ", ".join(group.key + _member_tail(member) for member in group.members)
-            raise SampleError(FindingKind.NAMES, f"has several members for one input: {names}")
+        if self.broken:
+            raise SampleError(FindingKind.UNREADABLE, self.broken)
+        if len(self.members) == 1 and not self.members[0].field:
+            return self._read_member(self.members[0], names, images)
+        named = [member.field for member in self.members if member.field]
+        rest = [name for name in names if name not in named]
+        if len(self.members) - len(named) > (1 if rest else 0):
+            members = ((self.key, one.field, one.suffix[1:]) for one in self.members)
+            files = ", ".join(".".join(filter(None, parts)) for parts in members)
+            raise SampleError(FindingKind.NAMES, f"has several members for one input: {files}")
         contents = [
-            self._read_member(group, member, [member.field] if member.field else rest)
-            for member in group.members
+            self._read_member(member, [member.field] if member.field else rest, images)
+            for member in self.members
         ]
         parts = {name: array for one in contents for name, array in one.parts.items()}
         look = next((one.look for one in contents if one.look), None)
-        return make_content(parts, self._names, look)
+        return make_content(parts, names, look)
 
     def _read_member(
-        self, group: _ShardGroup, member: _ShardMember, names: Sequence[str]
+        self, member: _ShardMember, names: Sequence[str], images: ImageReaders
     ) -> SampleContent:
         if member.size > _LARGEST:
             raise SampleError(
                 FindingKind.UNREADABLE,
                 f"has a member of {member.size:,} bytes; the limit is {_LARGEST:,}",
             )
-        with group.shard.open("rb") as stream:
+        with self.shard.open("rb") as stream:
             stream.seek(member.start)
             blob = io.BytesIO(stream.read(member.size))
-        found = self._images.any_reader(member.suffix, names)(blob)
-        return make_content(found.value, names, found.look)
+        return images.read(blob, member.suffix, names)
 
-    def _index(self, shard: Path) -> Iterator[_ShardGroup]:
-        """Yield the shard's groups in the order of their first members."""
-        groups: dict[str, list[_ShardMember]] = {}
-        broken = ""
-        try:
-            with tarfile.open(shard, "r:") as archive:
-                for info in archive:
-                    archive.members = []  # type: ignore[attr-defined]  # free the list of all members
-                    self._add_member(info, groups)
-                broken = _explain_truncation(shard, archive.offset)
-        except (tarfile.TarError, OSError, EOFError) as error:
-            broken = f"cannot be read to its end: {type(error).__name__}: {first_line(error)}"
-        for key, members in groups.items():
-            if members:
-                yield _ShardGroup(shard, key, tuple(members))
-        if broken:
-            yield _ShardGroup(shard, "", (), broken)
 
-    def _add_member(self, info: tarfile.TarInfo, groups: dict[str, list[_ShardMember]]) -> None:
-        path = PurePosixPath(info.name)
-        if info.isdir():
-            return
-        if not info.isreg() or info.issparse() or path.name.startswith("."):
-            self.skip_counts["hidden" if path.name.startswith(".") else "links"] += 1
-            return
-        stem, _, tail = path.name.partition(".")
-        members = groups.setdefault((path.parent / stem).as_posix(), [])
-        field, _, last = tail.rpartition(".")
-        usable = file_group(f".{last}") not in ("", SHARD_SUFFIX)
-        if usable and field in ("", *self._names):
-            members.append(_ShardMember(field, f".{last}", info.offset_data, info.size))
-        else:
-            self.skip_counts[f".{tail}" if tail else "without suffix"] += 1
+def open_shards(shards: Sequence[Path], names: Sequence[str], images: ImageReaders) -> SampleSource:
+    """Open the groups of one or several shards, in order."""
+    skip_counts: Counter[str] = Counter()
+    groups = [group for shard in shards for group in _index_shard(shard, names, skip_counts)]
+    return SampleSource(
+        kind="shards",
+        count=len(groups),
+        name=lambda place: groups[place].name,
+        read=lambda place: groups[place].read(names, images),
+        skip_counts=skip_counts,
+    )
+
+
+def _index_shard(
+    shard: Path, names: Sequence[str], skip_counts: Counter[str]
+) -> Iterator[_ShardGroup]:
+    """Yield the shard's groups in the order of their first members."""
+    groups: dict[str, list[_ShardMember]] = {}
+    broken = ""
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for info in archive:
+                archive.members = []  # type: ignore[attr-defined]  # free the list of all members
+                if not info.isdir():
+                    _add_member(info, groups, names, skip_counts)
+            broken = _explain_truncation(shard, archive.offset)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        broken = f"cannot be read to its end: {type(error).__name__}: {first_line(error)}"
+    for key, members in groups.items():
+        if members:
+            yield _ShardGroup(shard, key, tuple(members))
+    if broken:
+        yield _ShardGroup(shard, "", (), broken)
+
+
+def _add_member(
+    info: tarfile.TarInfo,
+    groups: dict[str, list[_ShardMember]],
+    names: Sequence[str],
+    skip_counts: Counter[str],
+) -> None:
+    path = PurePosixPath(info.name)
+    if not info.isreg() or info.issparse() or path.name.startswith("."):
+        skip_counts["hidden" if path.name.startswith(".") else "links"] += 1
+        return
+    stem, _, tail = path.name.partition(".")
+    members = groups.setdefault((path.parent / stem).as_posix(), [])
+    field, _, last = tail.rpartition(".")
+    usable = file_group(f".{last}") not in ("", SHARD_SUFFIX)
+    if usable and field in ("", *names):
+        members.append(_ShardMember(field, f".{last}", info.offset_data, info.size))
+    else:
+        skip_counts[f".{tail}" if tail else "without suffix"] += 1
 
 
 def _explain_truncation(shard: Path, offset: int) -> str:
@@ -248,10 +251,6 @@ def _explain_truncation(shard: Path, offset: int) -> str:
     return "" if whole else f"cannot be read to its end: no header at byte {offset:,}"
 
 
-def _member_tail(member: _ShardMember) -> str:
-    return f".{member.field}{member.suffix}" if member.field else member.suffix
-
-
 # Loaders: any iterable of feeds, such as a DataLoader, a list or a generator.
 #
 # Samples are written to a temporary folder first. A loader may shuffle, augment, or end after one
@@ -261,109 +260,83 @@ def _member_tail(member: _ShardMember) -> str:
 POOL_FACTOR = 16  # a random selection draws from the first 16 * limit samples
 
 
-class LoaderSource:
-    """A loader's samples. The temporary folder is deleted with the source or by `close()`."""
+class ArraySpool:
+    """Arrays by place in a temporary folder, deleted with the object or by `close()`."""
 
-    kind = "loader"
-    skip_counts: Mapping[str, int] = {}
-
-    def __init__(self, spec: str, items: Iterable[object], form: FeedForm) -> None:
-        self._spec = spec
-        self._items = items
-        self._form = form
-        self._folder = Path(tempfile.mkdtemp(prefix="modelc-calibration-"))
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="modelc-samples-"))
         self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._names: list[str] = []
-        self._faults: dict[int, SampleError] = {}
-        self._surplus: tuple[str, ...] = ()
 
-    def spool(self, limit: int, seed: int | None = None) -> None:
-        """Store `limit` samples: the first, or with a seed random ones of the first 16 limits."""
-        pool = min(limit if seed is None else limit * POOL_FACTOR, sys.maxsize)
-        chance = random.Random(seed)
-        for index, (name, found) in enumerate(islice(self._samples(), pool)):
-            place = index if index < limit else chance.randint(0, index)  # reservoir sampling
-            if place < limit:
-                self._keep(place, name, found)
-
-    def _keep(self, place: int, name: str, found: SampleContent | SampleError) -> None:
-        if place == len(self._names):
-            self._names.append(name)
-        self._names[place] = name
-        self._faults.pop(place, None)
-        if isinstance(found, SampleError):
-            self._faults[place] = found
-        else:
-            self._write(place, found)
-
-    def _samples(self) -> Iterator[tuple[str, SampleContent | SampleError]]:
-        """Yield each sample with its name; split batches, yield errors."""
-        for number, item in enumerate(wrap_loader_errors(self._items, self._spec)):
-            name = f"{self._spec} item {number}"
-            try:
-                content = make_content(item, self._form.names)
-                rows = self._form.rows(content.parts)
-            except SampleError as error:
-                yield name, error
-                continue
-            for index, row in enumerate(rows):
-                one = SampleContent(parts=row, surplus=content.surplus)
-                yield (name if len(rows) == 1 else f"{name} row {index}"), one
-
-    def _path(self, place: int) -> Path:
-        return Path(self._folder, f"{place}.npz")
-
-    def _write(self, place: int, content: SampleContent) -> None:
+    def write(self, place: int, arrays: Iterable[Array]) -> None:
+        """Store the arrays of a place."""
         import numpy as np
 
-        self._surplus = tuple(dict.fromkeys((*self._surplus, *content.surplus)))
         # by position: an input may have the name of a NumPy parameter
-        np.savez(self._path(place), *(content.parts[name] for name in self._form.names))
+        np.savez(self._folder / f"{place}.npz", *arrays)
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, place: int) -> str:
-        """Return the item's number and row."""
-        return self._names[place]
-
-    def read(self, place: int) -> SampleContent:
-        """Return the sample as the loader yielded it.
-
-        Raises:
-            SampleError: the item does not match the inputs.
-        """
+    def read(self, place: int) -> list[Array]:
+        """Return the arrays of a place."""
         import numpy as np
 
-        fault = self._faults.get(place)
-        if fault is not None:
-            raise fault
-        with np.load(self._path(place), allow_pickle=False) as archive:
-            found = [archive[f"arr_{index}"] for index in range(len(self._form.names))]
-        parts: Feed = dict(zip(self._form.names, found, strict=True))
-        return SampleContent(parts=parts, surplus=self._surplus)
+        with np.load(self._folder / f"{place}.npz", allow_pickle=False) as archive:
+            return [archive[f"arr_{index}"] for index in range(len(archive.files))]
 
 
-# Samples that are no data: drawn from the signature, marked as such wherever they are used.
+def open_loader(
+    spec: str, items: Iterable[object], form: FeedForm, limit: int, seed: int | None
+) -> SampleSource:
+    """Store `limit` samples: the first, or with a seed random ones of the first 16 limits."""
+    spool = ArraySpool()
+    names: list[str] = []
+    faults: dict[int, SampleError] = {}
+    surplus: dict[str, None] = {}
+    pool = min(limit if seed is None else limit * POOL_FACTOR, sys.maxsize)
+    chance = random.Random(seed)
+    for index, (name, found) in enumerate(islice(_loader_samples(spec, items, form), pool)):
+        place = index if index < limit else chance.randint(0, index)  # reservoir sampling
+        if place >= limit:
+            continue
+        names[place : place + 1] = [name]
+        faults.pop(place, None)
+        if isinstance(found, SampleError):
+            faults[place] = found
+        else:
+            surplus.update(dict.fromkeys(found.surplus))
+            spool.write(place, [found.parts[part] for part in form.names])
+
+    def read(place: int) -> SampleContent:
+        if place in faults:
+            raise faults[place]
+        parts = dict(zip(form.names, spool.read(place), strict=True))
+        return SampleContent(parts=parts, surplus=tuple(surplus))
+
+    return SampleSource(
+        kind="loader", count=len(names), name=names.__getitem__, read=read, close=spool.close
+    )
 
 
-class SyntheticSource:
-    """Synthetic samples, drawn from the signature each time they are read."""
+def _loader_samples(
+    spec: str, items: Iterable[object], form: FeedForm
+) -> Iterator[tuple[str, SampleContent | SampleError]]:
+    """Yield each sample with its name; split batches, yield errors."""
+    for number, item in enumerate(wrap_loader_errors(items, spec)):
+        name = f"{spec} item {number}"
+        try:
+            content = make_content(item, form.names)
+            rows = form.rows(content.parts)
+        except SampleError as error:
+            yield name, error
+            continue
+        for index, row in enumerate(rows):
+            one = SampleContent(parts=row, surplus=content.surplus)
+            yield (name if len(rows) == 1 else f"{name} row {index}"), one
 
-    kind = "random"
-    skip_counts: Mapping[str, int] = {}
 
-    def __init__(self, draw: Callable[[int], Feed], count: int) -> None:
-        self._draw = draw
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def name(self, place: int) -> str:
-        """Return the number of the draw."""
-        return f"drawn {place}"
-
-    def read(self, place: int) -> SampleContent:
-        """Draw the sample."""
-        return SampleContent(parts=self._draw(place))
+def draw_samples(draw: Callable[[int], Feed], count: int) -> SampleSource:
+    """Return synthetic samples, drawn from the signature each time they are read."""
+    return SampleSource(
+        kind="random",
+        count=count,
+        name=lambda place: f"drawn {place}",
+        read=lambda place: SampleContent(parts=draw(place)),
+    )

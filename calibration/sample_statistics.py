@@ -157,11 +157,11 @@ class RunningStatistics:
                 for a, b, m, s in spreads
             ),
             histogram=self._histogram.coarse(total.low, total.high),
-            percentiles={f"{p:g}": self._percentile(p, total) for p in PERCENTILES},
+            percentiles={
+                f"{p:g}": min(max(self._histogram.percentile(p), total.low), total.high)
+                for p in PERCENTILES
+            },
         )
-
-    def _percentile(self, percent: float, total: ValueSpread) -> float:
-        return min(max(self._histogram.percentile(percent), total.low), total.high)
 
 
 # Checks of the whole set.
@@ -229,7 +229,7 @@ def _check_declared(findings: FindingCollector, spec: InputSpec, ours: ValueSpre
     findings.add(
         FindingKind.FAR if gross else FindingKind.RANGE,
         f"{spec.name}: calibration values lie in {_span_text(ours)}, --input says {low:g}..{high:g}"
-        + _suggest_range(spec),
+        + (": a forgotten scale, mean or std?" if spec.dtype in FLOATS else ""),
         topic=spec.name,
     )
 
@@ -270,10 +270,6 @@ def _span_text(spread: ValueSpread) -> str:
 
 def _moments_text(spread: ValueSpread) -> str:
     return f"mean {spread.mean:.3g}, std {spread.std:.3g}"
-
-
-def _suggest_range(spec: InputSpec) -> str:
-    return ": a forgotten scale, mean or std?" if spec.dtype in FLOATS else ""
 
 
 def check_channels(findings: FindingCollector, inputs: Iterable[InputReport], count: int) -> None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.source_positions import is_user_file
+from ..checkpoints.taint import is_symbol
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_sizes
 from ..core.signature import Dim
 from ..core.torch_tools import intercept_calls
 from .captured_program import model_of
-from .refusals import is_user_file
 from .size_checks import feed_sizes, resize_example
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class _SizeSearch:
 
     def run(self) -> tuple[Sizes, ...]:
         """Return the sizes."""
-        named = numbers_in_code(model_of(self.job).flat, self._base_run)
+        named = numbers_in_code(model_of(self.job).flat, lambda: record_calls(self.job, self.base))
         start = record_calls(self.job, self.base)
         if start is None:
             return ()
@@ -171,9 +172,6 @@ class _SizeSearch:
             for least in range(1, math.isqrt(product) + 1 if product <= most and not rest else 0):
                 if product % least == 0:
                     yield from ((least, product // least), (product // least, least))
-
-    def _base_run(self) -> None:
-        record_calls(self.job, self.base)
 
     def _find_varying(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
         """Return arguments that always depend on the size, by call and position.
@@ -294,25 +292,19 @@ _VALUES = (
 def record_scalars(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[object]:
     """Return the Python values that forward gets from tensors, in order; buffers do not change."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
     answers: list[object] = []
 
-    class Recording(TorchFunctionMode):
-        """Records Python values from tensors."""
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> object:
-            answer = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") in _VALUES:
-                answers.append(answer)
-            return answer
+    def record_value(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
+        if getattr(func, "__name__", "") in _VALUES:
+            answers.append(answer)
+        return answer
 
     buffers = {name: one.clone() for name, one in module.named_buffers()}
     given = tuple(one.clone() for one in tensors)
     try:
-        with torch.no_grad(), Recording():
+        with torch.no_grad(), intercept_calls(record_value):
             torch.func.functional_call(module, buffers, given)
     except Exception:  # noqa: BLE001 - return the values so far
         return answers
@@ -334,32 +326,17 @@ def replay_scalars(
         fixed: called when a tensor is created from a size, which makes it a Python number.
     """
     import torch
-    from torch.overrides import TorchFunctionMode
 
     makers = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
     left, calls = iter(answers), itertools.count(1)
 
-    class Replaying(TorchFunctionMode):
-        """Returns recorded values."""
+    def replay_value(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if next(calls) > most:
+            raise CallLimitError(f"a run makes more than {most} calls of torch")
+        if func in makers and is_symbol(args):
+            fixed()
+        if answers and getattr(func, "__name__", "") in _VALUES:
+            return next(left)
+        return func(*args, **kwargs)
 
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> object:
-            if next(calls) > most:
-                raise CallLimitError(f"the limit of {most} calls of torch is reached")
-            if func in makers and _has_symbol(args):
-                fixed()
-            if answers and getattr(func, "__name__", "") in _VALUES:
-                return next(left)
-            return func(*args, **(kwargs or {}))
-
-    return Replaying()
-
-
-def _has_symbol(values: Any) -> bool:
-    """Whether the values, or lists in them, contain a symbolic size."""
-    import torch
-
-    if isinstance(values, (list, tuple)):
-        return any(map(_has_symbol, values))
-    return isinstance(values, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return intercept_calls(replay_value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,19 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from ..core.contract import Branch, EagerModel, Job
 from ..core.findings import Warned
 from ..core.kinds import Capture
+from ..core.torch_tools import reset_compiled
 from .refusals import RefusedError
 from .size_constraints import SizeConstraintError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-else:
-    Export: TypeAlias = Any  # a record's fields are read by type at run time, without torch
-    Script: TypeAlias = Any
-
-if TYPE_CHECKING:
-    import torch
 
     Export: TypeAlias = torch.export.ExportedProgram
     Script: TypeAlias = torch.jit.ScriptModule
@@ -63,7 +56,7 @@ class ScriptCapture:
 
 
 CapturedProgram: TypeAlias = ExportCapture | ScriptCapture
-Refused = TypeVar("Refused", bound=RefusedError | SizeConstraintError)
+Rejection = TypeVar("Rejection", bound=RefusedError | SizeConstraintError)
 
 
 def capture_once(
@@ -74,7 +67,7 @@ def capture_once(
     A refusal is cached as well.
 
     Raises:
-        RefusedError: the capture refused the model.
+        RefusedError: the capture rejects the model.
         SizesError: it does not hold at all requested sizes.
     """
     known = job.programs.get(str(capture))
@@ -93,7 +86,7 @@ def capture_once(
     return known
 
 
-def _drop_frames(error: Refused) -> Refused:
+def _drop_frames(error: Rejection) -> Rejection:
     """Copy the error without traceback, whose frames hold the model."""
     again = type(error).__new__(type(error), *error.args)
     again.__dict__.update(error.__dict__)
@@ -123,7 +116,7 @@ def preserve_module(module: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    _reset_compiled()
+    reset_compiled()  # captures would reuse what eager compiled
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     kept = [(part, dict(vars(part))) for part in parts]
     entries = [(value, value.copy()) for _, held in kept for value in held.values()
@@ -136,13 +129,6 @@ def preserve_module(module: nn.Module) -> Iterator[None]:
         for part, held in kept:
             vars(part).clear()
             vars(part).update(held)
-
-
-def _reset_compiled() -> None:
-    """Drop what eager compiled for torch.cond or torch.compile, which captures would reuse."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
 
 
 def restore_container(value: dict[object, object] | list[object], before: object) -> None:

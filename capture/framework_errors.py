@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
 from .evidence import Symptom, evidence_of, find_symptoms
-from .refusals import COMPILED, RefusedError, find_cause, user_place
+from .refusals import COMPILED, RefusedError, exception_chain, find_cause, user_place
 
 Made = TypeVar("Made")
 
@@ -54,7 +54,8 @@ def call_framework(
     try:
         return make()
     except Exception as error:  # the converter's edge: frameworks raise anything
-        known = next((one for one in _cause_chain(error) if isinstance(one, RefusedError)), None)
+        refusals = [one for one in exception_chain(error) if isinstance(one, RefusedError)]
+        known = refusals[-1] if refusals else None
         if known is error:
             raise
         raise (known or _refusal(what, error, signature, locate)) from error
@@ -64,13 +65,13 @@ def _refusal(
     what: str, error: Exception, signature: Signature | None, locate: LocateError | None
 ) -> RefusedError:
     """Return the error with its cause, place in the model, and hint."""
-    inner = _innermost_cause(error)
-    found = find_cause(_error_text(error))
+    chain, text = exception_chain(error), _error_text(error)
+    found = find_cause(text)
     names = {} if found is None else found[1]
     location = ModelLocation() if locate is None else locate(error, _operator_name(names))
     if location.operator:
         names = {**names, **dict(zip(("ns", "op"), location.operator.split("::"), strict=True))}
-    names["dim"] = _dim_in(str(inner), signature)
+    names["dim"] = _dim_in(str(chain[0]), signature)
     place = location.place or user_place(error)
     reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
     read = [reason]
@@ -86,42 +87,24 @@ def _refusal(
         hint = Hint(LOGGED)
     if signature is not None:
         reason = _translate_sizes(reason, signature)
+    by_host = any(isinstance(one, (MemoryError, OSError)) for one in chain)
+    by_host = by_host or _HOST_FAILURE.search(text) is not None  # not the model
     module = f" in module {location.module}" if location.module else ""
     where = f" (at {place})" if place else ""
     return RefusedError(
-        f"{what} refused the model: {reason}{module}{where}",
+        f"{what} rejected the model: {reason}{module}{where}",
         hint=hint,
         cause=None if found is None else found[0],
-        passing=_is_host_failure(error),
+        passing=by_host,
         detail=f"{reason}{module}{where}",
         source=place,
         evidence=evidence_of(*symptoms, place=place),
     )
 
 
-def _is_host_failure(error: BaseException) -> bool:
-    """Whether the machine is the cause, not the model: memory, a file, a device."""
-    passes = any(isinstance(one, (MemoryError, OSError)) for one in _cause_chain(error))
-    return passes or _HOST_FAILURE.search(_error_text(error)) is not None
-
-
 def _error_text(error: BaseException) -> str:
     """Return `TYPE: text` of the exceptions, the root cause first."""
-    texts = [f"{type(one).__name__}: {one}" for one in _cause_chain(error)]
-    return "\n".join(reversed(texts))
-
-
-def _cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and its causes."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__
-
-
-def _innermost_cause(error: BaseException) -> BaseException:
-    *_, last = _cause_chain(error)
-    return last
+    return "\n".join(f"{type(one).__name__}: {one}" for one in exception_chain(error))
 
 
 def _operator_name(names: dict[str, str]) -> str:
@@ -130,7 +113,7 @@ def _operator_name(names: dict[str, str]) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return the most informative line of a torch exception."""
-    inner = _innermost_cause(error)
+    inner = exception_chain(error)[0]
     points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
     violated = "Constraints violated" in str(inner)
     if COMPILED in str(inner):  # the first line is the message, the rest the place

@@ -8,17 +8,16 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..checkpoints.source_positions import is_user_file
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_points, sample_sizes
 from ..core.signature import Signature
-from .captured_program import Export
-from .refusals import is_user_file
+from .captured_program import ExportCapture
 from .size_branches import compare_sizes
 from .size_checks import first_mismatch
 from .size_constraints import (
@@ -37,15 +36,6 @@ _TOLERANCE = 1e-4  # relative, as for a trace
 _BROKEN, _HOLDING = 4, 2  # sizes to try on either side of each condition
 _LISTED = 2  # conditions that the note lists
 _TWO = 2  # torch's minimum of every range, also for 0 and 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifiedProgram:
-    """A program that is right at these sizes, and notes on it."""
-
-    program: Export
-    places: tuple[Sizes, ...]
-    notes: tuple[str, ...]
 
 
 def _drop_guards(
@@ -73,7 +63,7 @@ def _drop_guards(
 
 def relax_guards(
     program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
-) -> VerifiedProgram | None:
+) -> ExportCapture | None:
     """Return the program for all sizes, if it is right on both sides of each broken condition.
 
     Otherwise it is tried without unread writes, such as caches that are filled and not returned.
@@ -99,7 +89,7 @@ def _verify_program(
     broken: Sequence[SizeConstraint],
     job: Job,
     example: Sizes,
-) -> VerifiedProgram | None:
+) -> ExportCapture | None:
     """Verify the program without its broken conditions; None if it may be wrong.
 
     Sizes that eager rejects mean that the condition is the model's own. Further branches behind the
@@ -123,7 +113,7 @@ def _verify_program(
     around = compare_sizes(made, job, places[-1])
     if around.wrong is not None or around.lost:
         return None
-    return VerifiedProgram(
+    return ExportCapture(
         program=program, places=places, notes=(_relaxation_note(broken, places), *around.notes)
     )
 

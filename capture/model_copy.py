@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import traceback
 import warnings
 import zlib
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..checkpoints.factory import import_object
 from ..checkpoints.method_wrapper import find_owner, rebind_method
 from ..core.errors import CheckpointError, ConversionError, Hint, Option, UsageError, first_line
+from ..core.nested_values import OBJECT_SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,9 @@ def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
     for tensor in _module_tensors(module):
         if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = _alias_parameter(tensor)
-        elif _is_large(tensor) or not tensor.is_leaf:  # tensors with a history cannot be copied
+        elif not tensor.is_leaf or (  # tensors with a history cannot be copied
+            tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
+        ):
             memo[id(tensor)] = tensor.detach()
     try:
         with warnings.catch_warnings():
@@ -55,12 +57,6 @@ def _alias_parameter(parameter: torch.nn.Parameter) -> torch.Tensor:
     if type(parameter) is not torch.nn.Parameter:
         return parameter
     return torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
-
-
-def _is_large(tensor: torch.Tensor) -> bool:
-    import torch
-
-    return tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
 
 
 def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -90,7 +86,6 @@ def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
 
 
 PATCH = "patch:"  # the prefix of such a rewrite's name
-_PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
@@ -104,7 +99,7 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """
     from torch import nn
 
-    if not _PATCH_SPEC.fullmatch(spec):
+    if not OBJECT_SPEC.fullmatch(spec):
         raise UsageError(
             f"--patch {spec!r} is not of the form PKG.MOD:FN",
             hint=Hint("for example ", Option("patch", "nets:fast")),

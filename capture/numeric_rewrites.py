@@ -9,42 +9,17 @@ last bits. It costs N^2 instead of N log N.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .evidence import Symptom
-from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, calls, swap_attribute, swaps
 
 if TYPE_CHECKING:
     import torch
 
-_FFT_NAMES = frozenset({
-    "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2",
-    "fftn", "ifftn", "rfftn", "irfftn", "stft", "spectrogram",
-})  # fmt: skip
 _LAST_TWO = (-2, -1)
-
-
-def _needs_exact_spectra(module: Module) -> bool:
-    return calls_any(module, _FFT_NAMES)
-
-
-@contextmanager
-def _use_matrix_dft(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    import torch
-
-    ours: dict[str, Any] = {
-        "fft": _fft, "ifft": _ifft, "rfft": _rfft, "irfft": _irfft,
-        "fft2": _fft2, "ifft2": _ifft2, "rfft2": _rfft2, "irfft2": _irfft2,
-        "fftn": _fftn, "ifftn": _ifftn, "rfftn": _rfftn, "irfftn": _irfftn,
-    }  # fmt: skip
-    transforms = {getattr(torch.fft, name): function for name, function in ours.items()}
-    with (
-        swap_functions({**transforms, torch.stft: _stft}),
-        swap_attribute(torch.Tensor, "stft", _stft),
-    ):
-        yield
 
 
 def _fft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
@@ -140,31 +115,23 @@ def _apply_norm(
     return values if divisor is None else values / divisor
 
 
-def _transform_each(  # noqa: PLR0913, PLR0917 - the transforms' own
-    one: Any, last: Any, x: torch.Tensor, s: Any, dim: Any, norm: str | None, *, first: bool
-) -> torch.Tensor:
-    """Transform along each dim, with another function for the last dim, first or last."""
-    if dim is None:
-        dim = tuple(range(-(x.ndim if s is None else len(s)), 0))
-    sizes = [None] * len(dim) if s is None else [None if size == -1 else size for size in s]
-    *others, (size, axis) = zip(sizes, dim, strict=True)
-    if first:
-        x = last(x, size, axis, norm)
-    for other_size, other in others:
-        x = one(x, other_size, other, norm)
-    return x if first else last(x, size, axis, norm)
+def _along_dims(
+    one: Any, last: Any, default: tuple[int, ...] | None, *, first: bool = True
+) -> Callable[..., torch.Tensor]:
+    """Return a transform along several dims, with another function for the last, first or last."""
 
+    def transform(x: torch.Tensor, s: Any = None, dim: Any = default, norm: Any = None) -> Any:
+        if dim is None:
+            dim = tuple(range(-(x.ndim if s is None else len(s)), 0))
+        sizes = [None] * len(dim) if s is None else [None if size == -1 else size for size in s]
+        *others, (size, axis) = zip(sizes, dim, strict=True)
+        if first:
+            x = last(x, size, axis, norm)
+        for other_size, other in others:
+            x = one(x, other_size, other, norm)
+        return x if first else last(x, size, axis, norm)
 
-def _fftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> torch.Tensor:
-    return _transform_each(_fft, _fft, x, s, dim, norm, first=True)
-
-
-def _ifftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _transform_each(_ifft, _ifft, x, s, dim, norm, first=True)
-
-
-def _rfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _transform_each(_fft, _rfft, x, s, dim, norm, first=True)
+    return transform
 
 
 def _stft(  # noqa: PLR0913, PLR0917 - torch's own
@@ -203,35 +170,34 @@ def _stft(  # noqa: PLR0913, PLR0917 - torch's own
     return found if return_complex or is_complex else torch.view_as_real(found)
 
 
-def _irfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _transform_each(_ifft, _irfft, x, s, dim, norm, first=False)
+_TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "fft": _fft, "ifft": _ifft, "rfft": _rfft, "irfft": _irfft,
+    "fft2": _along_dims(_fft, _fft, _LAST_TWO), "fftn": _along_dims(_fft, _fft, None),
+    "ifft2": _along_dims(_ifft, _ifft, _LAST_TWO), "ifftn": _along_dims(_ifft, _ifft, None),
+    "rfft2": _along_dims(_fft, _rfft, _LAST_TWO), "rfftn": _along_dims(_fft, _rfft, None),
+    "irfft2": _along_dims(_ifft, _irfft, _LAST_TWO, first=False),
+    "irfftn": _along_dims(_ifft, _irfft, None, first=False),
+}  # fmt: skip
 
 
-def _fft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = None) -> torch.Tensor:
-    return _fftn(x, s, dim, norm)
+@contextmanager
+def _use_matrix_dft(module: Module) -> Iterator[None]:
+    import torch
+
+    functions = {f"torch.fft.{name}": function for name, function in _TRANSFORMS.items()}
+    with (
+        swaps({**functions, "torch.stft": _stft})(module),
+        swap_attribute(torch.Tensor, "stft", _stft),
+    ):
+        yield
 
 
-def _ifft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = None) -> torch.Tensor:
-    return _ifftn(x, s, dim, norm)
-
-
-def _rfft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = None) -> torch.Tensor:
-    return _rfftn(x, s, dim, norm)
-
-
-def _irfft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = None) -> torch.Tensor:
-    return _irfftn(x, s, dim, norm)
-
-
-SPECTRA_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="exact-spectra",
-        summary="Fourier transforms as products with a matrix, accurate at all sizes",
-        suits=_needs_exact_spectra,
-        during=_use_matrix_dft,
-        answers=frozenset((Symptom.ROUNDOFF,)),
-        needs=frozenset((Symptom.ROUNDOFF,)),
-    ),
+EXACT_SPECTRA = Rewrite(
+    name="exact-spectra",
+    summary="Fourier transforms as products with a matrix, accurate at all sizes",
+    suits=calls(*_TRANSFORMS, "stft", "spectrogram"),
+    during=_use_matrix_dft,
+    needs=frozenset((Symptom.ROUNDOFF,)),
 )
 
 
@@ -241,23 +207,10 @@ SPECTRA_REWRITES: tuple[Rewrite, ...] = (
 # expm1(x) = 2 t / (1 - t); for x <= 0 the divisor is between 1 and 2, so no bits are lost.
 
 
-_ELU_NAMES = frozenset({"elu", "celu", "selu"})
 _SELU_CONSTANTS = (
     1.0507009873554805,
     1.6732632423543772,
 )  # scale and alpha, as torch documents them
-
-
-def _needs_exact_elu(module: Module) -> bool:
-    return calls_any(module, _ELU_NAMES)
-
-
-@contextmanager
-def _use_exact_elu(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    from torch.nn import functional
-
-    with swap_functions({functional.elu: _elu, functional.celu: _celu, functional.selu: _selu}):
-        yield
 
 
 def _elu(x: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
@@ -283,15 +236,18 @@ def _store_result(x: torch.Tensor, result: torch.Tensor, *, inplace: bool) -> to
     return x.copy_(result) if inplace else result
 
 
-ELU_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="exact-elu",
-        summary="ELU, CELU and SELU by tanh, accurate for small numbers",
-        suits=_needs_exact_elu,
-        during=_use_exact_elu,
-        answers=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
-        needs=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
+EXACT_ELU = Rewrite(
+    name="exact-elu",
+    summary="ELU, CELU and SELU by tanh, accurate for small numbers",
+    suits=calls("elu", "celu", "selu"),
+    during=swaps(
+        {
+            "torch.nn.functional.elu": _elu,
+            "torch.nn.functional.celu": _celu,
+            "torch.nn.functional.selu": _selu,
+        }
     ),
+    needs=frozenset((Symptom.FLOAT64_ROUNDOFF,)),
 )
 
 
@@ -300,32 +256,21 @@ ELU_REWRITES: tuple[Rewrite, ...] = (
 # The ONNX translation unrolls the rows, which requires their number.
 
 
-def _needs_inverse_loop(module: Module) -> bool:
-    return calls_any(module, frozenset({"inv", "inverse", "solve"}))
-
-
-@contextmanager
-def _use_inverse_loop(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    import torch
-
+def _use_inverse_loop(module: Module) -> AbstractContextManager[None]:
     from .scripted_loops import inverse, solution
 
-    functions: dict[Any, Any] = {
-        torch.linalg.inv: inverse,
-        torch.inverse: inverse,
-        torch.linalg.solve: solution,
+    functions: dict[str, Callable[..., Any]] = {
+        "torch.linalg.inv": inverse,
+        "torch.inverse": inverse,
+        "torch.linalg.solve": solution,
     }
-    with swap_functions(functions):
-        yield
+    return swaps(functions)(module)
 
 
-INVERSE_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="looped-inverse",
-        summary="torch.linalg.inv and solve as a loop over any number of rows",
-        suits=_needs_inverse_loop,
-        during=_use_inverse_loop,
-        answers=frozenset((Symptom.OPEN_INVERSE,)),
-        needs=frozenset((Symptom.OPEN_INVERSE,)),
-    ),
+LOOPED_INVERSE = Rewrite(
+    name="looped-inverse",
+    summary="torch.linalg.inv and solve as a loop over any number of rows",
+    suits=calls("inv", "inverse", "solve"),
+    during=_use_inverse_loop,
+    needs=frozenset((Symptom.OPEN_INVERSE,)),
 )

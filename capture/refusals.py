@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-import sysconfig
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
-from ..checkpoints.source_positions import OWN_FOLDERS
+from ..checkpoints.source_positions import is_user_file
 from ..core.errors import ConversionError, Hint, ModelcError, text_of
 from ..core.findings import Warned
 from ..core.kinds import Capture
@@ -50,11 +45,11 @@ class RefusalCause:
 
 
 class RefusedError(ConversionError):
-    """A capture or an exporter refused the model, for a cause of the table or none.
+    """A capture or an exporter rejects the model, for a cause of the table or none.
 
     A cause of the table usually lies in the model. Anything else may be temporary, and so may what
-    is `passing`: memory, a disk. `detail` is the message without who refused; `source` is the line
-    of the user's code that the message ends with, `file:line`, or empty.
+    is `passing`: memory, a disk. `detail` is the message without the name of the capture; `source`
+    is the line of the user's code that the message ends with, `file:line`, or empty.
     """
 
     def __init__(  # noqa: PLR0913 - all but the hint are optional
@@ -77,17 +72,10 @@ class RefusedError(ConversionError):
         self.lasting = cause is not None and cause.lasting and not passing
 
 
-class _CauseRow(NamedTuple):
-    """A row of the table below."""
-
-    name: str
-    rank: int
-    pattern: str
-    says: str
-    hint: str
-    strict: bool = True
-    lasting: bool = True
-    scripts: bool = False
+def _cause(name: str, rank: int, pattern: str, says: str, hint: str, **may: bool) -> RefusalCause:
+    return RefusalCause(
+        name=name, rank=rank, pattern=re.compile(pattern), says=says, hint=hint, **may
+    )
 
 
 _OPERATOR = "operator {ns}::{op} has no ONNX translation"
@@ -100,17 +88,17 @@ _TENSORS = "use tensor operations (torch.where, torch.cond)"
 _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
 # The first match is the cause. Texts of torch 2.13.
-_ROWS = (
-    _CauseRow(
+CAUSES = (
+    _cause(
         "operator",
         0,
         rf"No ONNX function found for <OpOverload\(op='{_NAME}",
         _OPERATOR,
         _WRITE,
-        False,
+        strict=False,
     ),
-    _CauseRow("operator", 0, rf"unrecognized namespace {_NAME}", _OPERATOR, _WRITE, False),
-    _CauseRow(
+    _cause("operator", 0, rf"unrecognized namespace {_NAME}", _OPERATOR, _WRITE, strict=False),
+    _cause(
         "opset",
         1,
         rf"Exporting the operator '{_NAME}' to ONNX opset version (?P<opset>\d+) is not supported\."
@@ -119,10 +107,10 @@ _ROWS = (
         "use --opset {added}",
         strict=False,
     ),
-    _CauseRow(
-        "operator", 0, rf"Exporting the operator '{_NAME}' to ONNX", _OPERATOR, _WRITE, False
+    _cause(
+        "operator", 0, rf"Exporting the operator '{_NAME}' to ONNX", _OPERATOR, _WRITE, strict=False
     ),
-    _CauseRow(
+    _cause(
         "operator",
         2,
         r"Unsupported: ONNX export of (?:operator )?(?P<what>[^.\n]+)",
@@ -130,7 +118,7 @@ _ROWS = (
         "use fixed sizes there, or other operators",
         strict=False,
     ),
-    _CauseRow(
+    _cause(
         "complex",
         2,
         r"ScalarType Complex\w+ is an unexpected tensor scalar type",
@@ -138,14 +126,14 @@ _ROWS = (
         "compute with real and imaginary parts (torch.view_as_real)",
         strict=False,
     ),
-    _CauseRow(
+    _cause(
         "check",
         3,
         r"Could not guard on data-dependent(?:.|\n)*\n\s+assert\b",
         "an assert depends on tensor data",
         "move it out of forward, or remove it",
     ),
-    _CauseRow(
+    _cause(
         "value",
         2,
         r"Could not extract specialized integer|"
@@ -154,7 +142,7 @@ _ROWS = (
         _TENSORS,
         scripts=True,
     ),
-    _CauseRow(
+    _cause(
         "branch",
         2,
         r"Could not guard on data-dependent|: Data-dependent branching",
@@ -163,7 +151,7 @@ _ROWS = (
         scripts=True,
         strict=False,
     ),
-    _CauseRow(
+    _cause(
         "value",
         2,
         r"DataDependentOutputException: (?P<what>\S+)",
@@ -171,7 +159,7 @@ _ROWS = (
         _TENSORS,
         scripts=True,
     ),
-    _CauseRow(
+    _cause(
         "dims",
         1,
         "Constraints violated",
@@ -179,49 +167,49 @@ _ROWS = (
         "if one size will do, --static {dim} fixes it",
         strict=False,
     ),
-    _CauseRow(
+    _cause(
         "state",
         3,
         r"tensor attributes? (?P<what>.+?) (?:was|were) assigned during export",
         "forward stores tensors in attributes: {what}",
         "use local variables or register_buffer",
     ),
-    _CauseRow(
+    _cause(
         "state",
         3,
         r"fake tensor in the exported program constant's list",
         "forward stores or changes tensors unseen by the tracer (.data, a cache)",
         "use local variables, and do not change tensors through .data",
     ),
-    _CauseRow(
+    _cause(
         NUMPY,
         3,
         r"\.numpy\(\) is not supported for tensor subclasses",
         "forward uses NumPy",
         "use torch's operators, or change it in a copy with --patch PKG.MOD:FN",
     ),
-    _CauseRow(
+    _cause(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)(?:.|\n)*qualname: (?P<call>\w+)",
         "it cannot follow {call}: {what}",
         "remove that call from forward, or use --capture trace",
     ),
-    _CauseRow(
+    _cause(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)",
         "",
         "remove it from forward, or use --capture trace",
     ),
-    _CauseRow(
+    _cause(
         "script",
         7,
         r"variable number of arguments or use keyword-only arguments",
         "TorchScript does not support *args, **kwargs and keyword-only arguments with defaults",
         "name the arguments of forward",
     ),
-    _CauseRow(
+    _cause(
         "script",
         7,
         "<--- HERE",  # also in errors of scripted code at run time
@@ -229,9 +217,6 @@ _ROWS = (
         "annotate or change that line: TorchScript compiles typed Python only",
         lasting=False,
     ),
-)
-CAUSES = tuple(
-    RefusalCause(**{**row._asdict(), "pattern": re.compile(row.pattern)}) for row in _ROWS
 )
 _NEVER = re.compile(r"(?!)")  # for causes that modelc itself detects
 CUSTOM_OP = RefusalCause(
@@ -253,7 +238,12 @@ def find_cause(text: str) -> tuple[RefusalCause, dict[str, str]] | None:
 
 def most_specific(errors: Sequence[ModelcError]) -> ModelcError:
     """Return the most specific of several refusals; the first of equals."""
-    return min(errors, key=_rank)
+
+    def rank(error: ModelcError) -> int:
+        cause = error.cause if isinstance(error, RefusedError) else None
+        return _NO_CAUSE if cause is None else cause.rank
+
+    return min(errors, key=rank)
 
 
 def hint_for(error: ModelcError, left: Collection[Capture]) -> Hint:
@@ -262,12 +252,6 @@ def hint_for(error: ModelcError, left: Collection[Capture]) -> Hint:
     if cause is None or not cause.scripts or Capture.SCRIPT in left:
         return error.advice
     return Hint(f"{cause.hint}{_BY_HAND}")
-
-
-def _rank(error: ModelcError) -> int:
-    if isinstance(error, RefusedError) and error.cause is not None:
-        return error.cause.rank
-    return _NO_CAUSE
 
 
 def find_numpy_use(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
@@ -280,7 +264,7 @@ def find_numpy_use(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> s
 
 
 def is_redundant(error: ModelcError) -> bool:
-    """Whether the capture was refused because another one does the same."""
+    """Whether the capture was rejected because another one does the same."""
     return isinstance(error, RefusedError) and error.cause is REDUNDANT
 
 
@@ -295,30 +279,10 @@ def can_strict_help(errors: Sequence[ModelcError]) -> bool:
     return not any(cause is not None and not cause.strict for cause in causes)
 
 
-_LIBRARIES = (
-    "torch", "numpy", "onnx", "onnxscript", "onnx_ir", "sympy", "openvino", "onnxruntime",
-)  # fmt: skip
-_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
-_PACKAGES = ("site-packages", "dist-packages")
 # In tracebacks, and in the tracer's source ranges.
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)|(?P<py>/\S+?\.py)\((?P<at>\d+)\)')
 COMPILED = "<--- HERE"  # the TorchScript compiler: the first frame is the line
 CodePlace = tuple[str, int]
-
-
-@cache
-def _library_roots() -> tuple[str, ...]:
-    found = (find_spec(name) for name in _LIBRARIES)
-    files = [spec.origin for spec in found if spec is not None and spec.origin is not None]
-    return tuple(f"{Path(file).parent}/" for file in files)
-
-
-def is_user_file(file: str) -> bool:
-    """Whether a file is the model's code or a package that it uses, such as `transformers`."""
-    if file.startswith(("<", *OWN_FOLDERS, *_library_roots())):
-        return False
-    inner = file.removeprefix(_STDLIB)
-    return inner == file or inner.startswith(_PACKAGES)
 
 
 def user_place(error: BaseException) -> str:
@@ -326,7 +290,7 @@ def user_place(error: BaseException) -> str:
 
     Frames quoted in the text come first, then those of the exception and its causes.
     """
-    chain = list(_exception_chain(error))
+    chain = exception_chain(error)
     quoted = [place for one in chain for place in _frames_in_text(text_of(one))]
     for places in (quoted, [place for one in chain for place in _traceback_frames(one)]):
         mine = [place for place in places if is_user_file(place[0])]
@@ -361,8 +325,7 @@ def _traceback_frames(error: BaseException) -> list[CodePlace]:
     return found
 
 
-def _exception_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and its causes, the root cause first."""
-    if error.__cause__ is not None:
-        yield from _exception_chain(error.__cause__)
-    yield error
+def exception_chain(error: BaseException) -> list[BaseException]:
+    """Return the exception and its causes, the root cause first."""
+    before = [] if error.__cause__ is None else exception_chain(error.__cause__)
+    return [*before, error]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .evidence import RefusalEvidence, Symptom
@@ -17,27 +18,28 @@ if TYPE_CHECKING:
     Module: TypeAlias = torch.nn.Module
 else:
     Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+_Context: TypeAlias = AbstractContextManager[None]
 
 
-def keep_module(module: Module) -> Module:
-    """Return the module unchanged."""
-    return module
-
-
-def no_context(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
-    """Return an empty context."""
-    return nullcontext()
-
-
-def calls_any(module: Module, names: frozenset[str]) -> bool:
-    """Whether a method of a submodule's class uses one of the names, such as `elu`.
+def calls(*names: str) -> Callable[[Module], bool]:
+    """Return a test: whether a method of a submodule's class uses one of the names, such as `elu`.
 
     Methods of `torch.nn.Module` do not count.
     """
-    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
-    members = [m for kind in kinds if kind.__name__ != "Module" for m in vars(kind).values()]
-    codes: list[Any] = [getattr(member, "__code__", None) for member in members]
-    return any(names.intersection(code.co_names) for code in codes if code is not None)
+    wanted = frozenset(names)
+
+    def uses_name(module: Module) -> bool:
+        kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+        members = [m for kind in kinds if kind.__name__ != "Module" for m in vars(kind).values()]
+        codes: list[Any] = [getattr(member, "__code__", None) for member in members]
+        return any(wanted.intersection(code.co_names) for code in codes if code is not None)
+
+    return uses_name
+
+
+def swaps(functions: Mapping[str, Callable[..., Any]]) -> Callable[[Module], _Context]:
+    """Return a context for captures that replaces functions, given by their dotted names."""
+    return lambda _: swap_functions({resolve_name(name): new for name, new in functions.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,8 @@ class Rewrite:
         change: changes the copy, once, and returns what is captured.
         during: a context in which the copy is captured; it restores what it changes elsewhere.
         alone: do not combine it with others: if it does not help by itself, it changes too much.
-        answers: the symptoms that it removes; rewrites that answer what was met are tried first.
+        answers: the symptoms that it removes, as `needs` if empty; rewrites that answer what was
+            met are tried first.
         files: names of files, likewise: the rewrite answers a refusal that lies in one of them.
         needs: try it only if one of these symptoms was met; empty for no condition.
     """
@@ -59,8 +62,8 @@ class Rewrite:
     name: str
     summary: str
     suits: Callable[[Module], bool]
-    change: Callable[[Module], Module] = keep_module
-    during: Callable[[Module], AbstractContextManager[None]] = no_context
+    change: Callable[[Module], Module] = lambda module: module
+    during: Callable[[Module], _Context] = lambda _: nullcontext()
     alone: bool = False
     answers: frozenset[Symptom] = frozenset()
     files: frozenset[str] = frozenset()
@@ -68,7 +71,8 @@ class Rewrite:
 
     def is_answer(self, evidence: RefusalEvidence) -> bool:
         """Whether it removes one of the symptoms, or changes one of the files."""
-        return bool(self.answers & evidence.symptoms or self.files & evidence.files)
+        answers = self.answers or self.needs
+        return bool(answers & evidence.symptoms or self.files & evidence.files)
 
     def may_help(self, module: Module, evidence: RefusalEvidence) -> bool:
         """Whether it suits the module, and what it needs was met."""

@@ -26,28 +26,29 @@ from . import (
 )
 from .evidence import RefusalEvidence
 from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
-from .rewrite import Module, Rewrite, swap_attribute
+from .rewrite import Module, Rewrite
+from .torch_script import fresh_type_store
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
 
 REWRITE_TABLE: tuple[Rewrite, ...] = (
-    *rnn_rewrites.PACKED_REWRITES,
+    rnn_rewrites.PADDED_RNN,
     *training_rewrites.SCRIPT_REWRITES,
-    *training_rewrites.PARAMETRIZATION_REWRITES,
-    *numeric_rewrites.INVERSE_REWRITES,
-    *transformer_rewrites.EXPERT_REWRITES,
-    *training_rewrites.FUNCTION_REWRITES,
+    training_rewrites.PLAIN_WEIGHTS,
+    numeric_rewrites.LOOPED_INVERSE,
+    transformer_rewrites.EVERY_EXPERT,
+    training_rewrites.PLAIN_FUNCTIONS,
     *size_rewrites.LENGTH_REWRITES,
-    *transformer_rewrites.PADDING_REWRITES,
-    *size_rewrites.POOLING_REWRITES,
-    *rnn_rewrites.RNN_REWRITES,
-    *rnn_rewrites.PROJECTION_REWRITES,
+    transformer_rewrites.COMPUTED_PADDING,
+    size_rewrites.DYNAMIC_MAX_POOL,
+    rnn_rewrites.ANY_LENGTH_RNN,
+    rnn_rewrites.PLAIN_PROJECTIONS,
     *scan_rewrites.SCAN_REWRITES,
     *transformer_rewrites.TRANSFORMERS_REWRITES,
     *transformer_rewrites.ATTENTION_REWRITES,
-    *numeric_rewrites.ELU_REWRITES,
-    *numeric_rewrites.SPECTRA_REWRITES,
+    numeric_rewrites.EXACT_ELU,
+    numeric_rewrites.EXACT_SPECTRA,
 )
 
 # Copies live as long as their eager model: each step of a run uses them.
@@ -80,7 +81,7 @@ def apply_rewrites(
     outputs = () if example is None else eager.names(example)
     with _check_patches(eager, key), ExitStack() as stack:
         copied = _make_copy(eager, key)
-        stack.enter_context(_isolate_script_types())
+        stack.enter_context(fresh_type_store())  # the copy's class has the name of the reference's
         for name in key:
             if not name.startswith(PATCH):
                 stack.enter_context(_find_rewrite(name).during(copied.module))
@@ -90,7 +91,7 @@ def apply_rewrites(
 
 
 def suggest_rewrites(eager: Eager, evidence: RefusalEvidence) -> tuple[tuple[str, ...], ...]:
-    """Return sets of rewrites worth trying, the most promising first.
+    """Return sets of rewrites to try, the most promising first.
 
     Each suitable rewrite stands alone first, to change no more than necessary; the last set
     combines all that may be combined.
@@ -167,15 +168,6 @@ def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
     finally:
         if patches:
             check_unmodified(eager.module, before, f"--patch {', '.join(patches)}")
-
-
-@contextmanager
-def _isolate_script_types() -> Iterator[None]:
-    """Use separate TorchScript types: the copy's class has the name of the reference's."""
-    from torch.jit import _recursive
-
-    with swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
-        yield
 
 
 def _check_outputs(

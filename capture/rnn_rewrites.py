@@ -208,13 +208,11 @@ def _last_cell_state(
     return cell
 
 
-PACKED_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="padded-rnn",
-        summary="packed sequences as padded batches with a mask",
-        suits=_has_packed_rnn,
-        during=_use_padded_rnn,
-    ),
+PADDED_RNN = Rewrite(
+    name="padded-rnn",
+    summary="packed sequences as padded batches with a mask",
+    suits=_has_packed_rnn,
+    during=_use_padded_rnn,
 )
 
 
@@ -258,15 +256,12 @@ def _clear_kernel_cache() -> None:
         operator._dispatch_cache.clear()
 
 
-RNN_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="any-length-rnn",
-        summary="LSTM and GRU without unrolling",
-        suits=_has_specialized_rnn,
-        during=_prevent_unrolling,
-        answers=frozenset((Symptom.FIXED_SIZE,)),
-        needs=frozenset((Symptom.FIXED_SIZE,)),
-    ),
+ANY_LENGTH_RNN = Rewrite(
+    name="any-length-rnn",
+    summary="LSTM and GRU without unrolling",
+    suits=_has_specialized_rnn,
+    during=_prevent_unrolling,
+    needs=frozenset((Symptom.FIXED_SIZE,)),
 )
 
 
@@ -283,25 +278,18 @@ _LSTM_FIELDS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first"
           "bidirectional", "proj_size")  # fmt: skip
 
 
-def _needs_plain_projections(module: Module) -> bool:
-    return any(map(_is_projected_lstm, module.modules()))
-
-
 def _is_projected_lstm(part: Module) -> bool:
     from torch import nn
 
     return isinstance(part, nn.LSTM) and bool(part.proj_size)
 
 
-def _replace_projected_lstms(module: Module) -> Module:
-    return replace_parts(
-        module, lambda part: _make_plain_lstm(part) if _is_projected_lstm(part) else part
-    )
-
-
 def _make_plain_lstm(lstm: Any) -> Module:
-    """Return an equivalent module of plain LSTMs with one layer each."""
+    """Return an equivalent module of plain LSTMs with one layer each; other modules unchanged."""
     from torch import nn
+
+    if not _is_projected_lstm(lstm):
+        return lstm  # type: ignore[no-any-return]  # a module
 
     class Unprojected(nn.Module):
         """Plain LSTMs, their outputs projected."""
@@ -377,13 +365,10 @@ def _make_lstm_layer(lstm: Any, at: int) -> Module:
     return layer
 
 
-PROJECTION_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="plain-projections",
-        summary="LSTMs with proj_size as plain LSTMs with projected outputs",
-        suits=_needs_plain_projections,
-        change=_replace_projected_lstms,
-        answers=_SYMPTOMS,
-        needs=_SYMPTOMS,
-    ),
+PLAIN_PROJECTIONS = Rewrite(
+    name="plain-projections",
+    summary="LSTMs with proj_size as plain LSTMs with projected outputs",
+    suits=lambda module: any(map(_is_projected_lstm, module.modules())),
+    change=lambda module: replace_parts(module, _make_plain_lstm),
+    needs=_SYMPTOMS,
 )

@@ -7,6 +7,7 @@ scripted function in a trace, does not.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,17 +36,10 @@ def has_state_updates(module: Module) -> bool:
     return find_spec("transformers") is not None and any(
         name in member.__code__.co_names
         for kind in {kind for part in module.modules() for kind in type(part).__mro__}
-        for member in (_undecorate(one) for one in vars(kind).values())
+        for member in map(inspect.unwrap, vars(kind).values())
         if isinstance(member, FunctionType)
         for name in _UPDATES
     )
-
-
-def _undecorate(member: object) -> object:
-    """Return the function without its decorators."""
-    while hasattr(member, "__wrapped__"):
-        member = member.__wrapped__
-    return member
 
 
 @contextmanager

@@ -85,17 +85,11 @@ def find_right_interval(
     example = feed_sizes(job.signature, job.example)
     for name, dim in job.signature.free_dims.items():
         right, bad = example[name], wrong[name]
-        if (
-            right == bad
-            or first_mismatch(program, job, [{**example, name: bad}], tolerance=_TOLERANCE) is None
-        ):
+        if right == bad or _is_right(program, job, name, bad):
             continue
         while abs(right - bad) > 1:
             middle = (right + bad) // 2
-            if (
-                first_mismatch(program, job, [{**example, name: middle}], tolerance=_TOLERANCE)
-                is None
-            ):
+            if _is_right(program, job, name, middle):
                 right = middle
             else:
                 bad = middle
@@ -103,6 +97,12 @@ def find_right_interval(
         low, high = _interval_between_branches(program, job, name, (low, high))
         return (name, low, high) if low < high else None
     return None
+
+
+def _is_right(program: Callable[..., object], job: Job, name: str, size: int) -> bool:
+    """Whether a trace is right at a size of one dim, the others as captured."""
+    sizes = {**feed_sizes(job.signature, job.example), name: size}
+    return first_mismatch(program, job, [sizes], tolerance=_TOLERANCE) is None
 
 
 def _interval_between_branches(
@@ -115,9 +115,7 @@ def _interval_between_branches(
     search.run()
     others = {one[name] for one in search.tried if one[name] != example[name]}
     for size in sorted(others, key=lambda one: abs(one - example[name])):
-        if low <= size <= high and first_mismatch(
-            program, job, [{**example, name: size}], tolerance=_TOLERANCE
-        ):
+        if low <= size <= high and not _is_right(program, job, name, size):
             low, high = (size + 1, high) if size < example[name] else (low, size - 1)
     return low, high
 
@@ -271,9 +269,9 @@ class _BranchSearch:
         notes = [f"{judged} after {text}" for text in self.stopped]
         notes += [f"a condition on sizes is unreadable: {text}" for text in self.unread]
         if self.lost:
-            notes.append(
-                f"sizes become Python numbers at {_join_sizes(self.lost)}: {judged} from there"
-            )
+            more = len(self.lost) - _LISTED
+            lines = ", ".join([*self.lost][:_LISTED]) + (f" and {more} more" if more > 0 else "")
+            notes.append(f"sizes become Python numbers at {lines}: {judged} from there")
         if self.waiting:
             more = len(self.waiting)
             notes.append(f"{more} more paths through forward by sizes: {judged} there")
@@ -282,12 +280,6 @@ class _BranchSearch:
 
 def _sizes_key(sizes: Sizes) -> _Key:
     return tuple(sorted(sizes.items()))
-
-
-def _join_sizes(places: Iterable[str]) -> str:
-    named = list(places)
-    more = f" and {len(named) - _LISTED} more" if len(named) > _LISTED else ""
-    return f"{', '.join(named[:_LISTED])}{more}"
 
 
 def _break_constraint(

@@ -192,14 +192,17 @@ def _resize_axes(tensor: Any, scale: Any) -> Iterator[Resize]:
 
 def _sizes_of_dim(job: Job, base: Sizes, name: str, dim: Dim) -> Iterator[Sizes]:
     """Yield sizes of one dim, the others as in the example."""
+    import numpy as np
+
     ends = [_record_resizes(job, {**base, name: size}) for size in (dim.low, dim.high)]
     if len(ends[0]) != len(ends[1]):
         return
     for place, ((first, scale), (last, _)) in enumerate(zip(*ends, strict=True)):
         if first == last or not _is_rounded(scale):
             continue
+        single = np.float32(scale)
         apart = [size for size in range(min(first, last), max(first, last) + 1)
-                 if _is_size_different(size, scale)]  # fmt: skip
+                 if math.floor(size * scale) != math.floor(np.float32(size) * single)]  # fmt: skip
         given = 0
         for aim in _alternate_ends(apart)[:_AIMS]:
             size = _find_size(job, base, (name, dim), place, aim, (first, last))
@@ -208,12 +211,6 @@ def _sizes_of_dim(job: Job, base: Sizes, name: str, dim: Dim) -> Iterator[Sizes]
                 yield {**base, name: size}
             if given == _MOST:
                 break
-
-
-def _is_size_different(size: int, scale: float) -> bool:
-    import numpy as np
-
-    return math.floor(size * scale) != math.floor(np.float32(size) * np.float32(scale))
 
 
 def _alternate_ends(values: list[int]) -> list[int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.domain import DimFit, Sizes, fit_dims, sample_points
 from ..core.errors import ConversionError, Hint, Option
@@ -19,6 +20,7 @@ from .evidence import RefusalEvidence, Symptom, find_symptoms
 if TYPE_CHECKING:
     import torch
 
+_Shapes: TypeAlias = defaultdict[str, list[SimpleNamespace]]  # by name, by argument
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WORDS = (  # words in conditions that are not dims
     "and", "or", "not", "max", "min", "math", "float", "int", "torch", "sym_float", "trunc",
@@ -70,26 +72,6 @@ class SizeConstraint:
         places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
         named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
         return named & signature.free_dims.keys()
-
-
-class _Shape:
-    """A tensor's shape."""
-
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self._sizes = sizes
-
-    def size(self) -> tuple[int, ...]:
-        return self._sizes
-
-
-class _Local:
-    """The arguments of the flat forward, under any name."""
-
-    def __init__(self, shapes: list[_Shape]) -> None:
-        self._shapes = shapes
-
-    def __getitem__(self, name: str) -> list[_Shape]:
-        return self._shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,13 +160,16 @@ def parse_constraints(
     return constraints, unread
 
 
-def _input_shapes(signature: Signature, sizes: Sizes) -> _Local:
-    return _Local(
-        [_Shape(tuple(dim.size(sizes) for dim in spec.dims)) for spec in signature.inputs]
-    )
+def _input_shapes(signature: Signature, sizes: Sizes) -> _Shapes:
+    """Return the shapes of the flat forward's arguments, under any name."""
+    shapes = [
+        SimpleNamespace(size=partial(tuple, [dim.size(sizes) for dim in spec.dims]))
+        for spec in signature.inputs
+    ]
+    return defaultdict(lambda: shapes)
 
 
-def _evaluate(code: CodeType, shapes: _Local) -> bool:
+def _evaluate(code: CodeType, shapes: _Shapes) -> bool:
     names = {"__builtins__": _BUILTINS, "L": shapes, **_BUILTINS}
     return bool(eval(code, names))  # conditions on sizes, written by torch
 
@@ -269,9 +254,11 @@ class SizeConstraintError(ConversionError):
         hint: str | Hint,
         option: str = "",
         symptoms: frozenset[Symptom] = frozenset(),
+        interval: tuple[str, int, int] | None = None,
     ) -> None:
         super().__init__(message, hint=hint, option=option)
         self.evidence = RefusalEvidence(symptoms=symptoms)
+        self.interval = interval
 
 
 class NarrowError(SizeConstraintError):
@@ -283,18 +270,6 @@ class NarrowError(SizeConstraintError):
 
     exit_code = 1
     lasting = True
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | Hint,
-        option: str = "",
-        symptoms: frozenset[Symptom] = frozenset(),
-        interval: tuple[str, int, int] | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, option=option, symptoms=symptoms)
-        self.interval = interval
 
 
 def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> SizeConstraintError:

@@ -10,12 +10,13 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .evidence import Symptom
-from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, calls, swap_attribute, swap_functions, swaps
+from .symbolic_shapes import SymbolicInt, symbolic_len
 
 if TYPE_CHECKING:
     import torch
@@ -52,14 +53,6 @@ def _calls_any_name(module: Module, wanted: Collection[str]) -> bool:
     return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
 
 
-def _calls_len(module: Module) -> bool:
-    return _calls_any_name(module, {"len"})
-
-
-def _casts_sizes(module: Module) -> bool:
-    return _calls_any_name(module, {"int", "max", "min"})
-
-
 @contextmanager
 def _replace_builtins(module: Module, ours: Mapping[str, object]) -> Iterator[None]:
     """Replace builtins in the files of the model's classes."""
@@ -69,36 +62,6 @@ def _replace_builtins(module: Module, ours: Mapping[str, object]) -> Iterator[No
                 names[name] = ours[name]
                 stack.callback(names.pop, name)
         yield
-
-
-def _use_tensor_len(module: Module) -> AbstractContextManager[None]:
-    return _replace_builtins(module, {"len": _tensor_len})
-
-
-def _use_size_numbers(module: Module) -> AbstractContextManager[None]:
-    return _replace_builtins(module, {"int": _SizeInt, "max": _size_max, "min": _size_min})
-
-
-class _SizeIntType(type):
-    """The type of `_SizeInt`: symbolic sizes are instances."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        import torch
-
-        return isinstance(value, int | torch.SymInt)
-
-
-class _SizeInt(int, metaclass=_SizeIntType):
-    """Like int, but keeps values computed from sizes symbolic."""
-
-    def __new__(cls, value: Any = 0, *base: Any) -> Any:
-        import torch
-
-        if isinstance(value, torch.SymInt):
-            return value
-        if isinstance(value, torch.SymFloat):
-            return torch.sym_int(value)  # type: ignore[no-untyped-call]  # torch's own
-        return int(value, *base)
 
 
 def _size_max(*values: Any, **options: Any) -> Any:
@@ -125,27 +88,6 @@ def _are_two_sizes(values: Sequence[Any]) -> bool:
 
     whole = all(isinstance(one, int | torch.SymInt) for one in values)
     return len(values) == 2 and whole and any(isinstance(one, torch.SymInt) for one in values)  # noqa: PLR2004 - torch has a binary operator
-
-
-def _tensor_len(value: Any) -> Any:
-    """Like len, but `value.shape[0]` of tensors."""
-    import torch
-
-    if isinstance(value, torch.Tensor) and value.ndim:
-        return value.shape[0]
-    return len(value)
-
-
-def _calls_linspace(module: Module) -> bool:
-    return calls_any(module, frozenset({"linspace"}))
-
-
-@contextmanager
-def _use_size_linspace(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    import torch
-
-    with swap_functions({torch.linspace: _size_linspace}):
-        yield
 
 
 def _size_linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
@@ -185,18 +127,6 @@ def _split_float(x: Any) -> tuple[Any, Any]:
     return high, x - high
 
 
-def _calls_frequencies(module: Module) -> bool:
-    return calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
-
-
-@contextmanager
-def _use_size_frequencies(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    import torch
-
-    with swap_functions({torch.fft.fftfreq: _fftfreq, torch.fft.rfftfreq: _rfftfreq}):
-        yield
-
-
 def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """Like torch.fft.fftfreq: frequencies from 0, then the negative ones."""
     import torch
@@ -218,33 +148,32 @@ LENGTH_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="tensor-lengths",
         summary="len(tensor) as tensor.shape[0]",
-        suits=_calls_len,
-        during=_use_tensor_len,
-        answers=_FIXED,
+        suits=lambda module: _calls_any_name(module, {"len"}),
+        during=lambda module: _replace_builtins(module, {"len": symbolic_len}),
         needs=_FIXED,
     ),
     Rewrite(
         name="symbolic-numbers",
         summary="int(), max() and min() of values computed from sizes, kept symbolic",
-        suits=_casts_sizes,
-        during=_use_size_numbers,
+        suits=lambda module: _calls_any_name(module, {"int", "max", "min"}),
+        during=lambda module: _replace_builtins(
+            module, {"int": SymbolicInt, "max": _size_max, "min": _size_min}
+        ),
         answers=frozenset((Symptom.SIZE_ARITHMETIC,)),
         needs=frozenset((Symptom.FIXED_SIZE, Symptom.ASSUMED_SIZE)),
     ),
     Rewrite(
         name="dynamic-linspace",
         summary="torch.linspace of a dynamic number of steps by torch.arange",
-        suits=_calls_linspace,
-        during=_use_size_linspace,
-        answers=_FIXED,
+        suits=calls("linspace"),
+        during=swaps({"torch.linspace": _size_linspace}),
         needs=_FIXED,
     ),
     Rewrite(
         name="dynamic-frequencies",
         summary="torch.fft.fftfreq and rfftfreq of a dynamic size by torch.arange",
-        suits=_calls_frequencies,
-        during=_use_size_frequencies,
-        answers=_FIXED,
+        suits=calls("fftfreq", "rfftfreq"),
+        during=swaps({"torch.fft.fftfreq": _fftfreq, "torch.fft.rfftfreq": _rfftfreq}),
         needs=_FIXED,
     ),
 )
@@ -256,11 +185,6 @@ LENGTH_REWRITES: tuple[Rewrite, ...] = (
 
 
 _POOL_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
-
-
-def _needs_dynamic_pool(module: Module) -> bool:
-    names = frozenset({*_POOL_NAMES, *(f"{name}_with_indices" for name in _POOL_NAMES)})
-    return calls_any(module, names)
 
 
 @contextmanager
@@ -335,13 +259,10 @@ def _pool_axis(
     return top, at
 
 
-POOLING_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="dynamic-max-pool",
-        summary="adaptive max pooling to symbolic sizes, by its windows",
-        suits=_needs_dynamic_pool,
-        during=_use_dynamic_pool,
-        answers=_FIXED,
-        needs=_FIXED,
-    ),
+DYNAMIC_MAX_POOL = Rewrite(
+    name="dynamic-max-pool",
+    summary="adaptive max pooling to symbolic sizes, by its windows",
+    suits=calls(*_POOL_NAMES, *(f"{name}_with_indices" for name in _POOL_NAMES)),
+    during=_use_dynamic_pool,
+    needs=_FIXED,
 )

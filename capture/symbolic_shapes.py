@@ -12,11 +12,13 @@ from functools import lru_cache
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.source_positions import find_user_line, is_user_file
 from ..core.errors import first_line
 from ..core.signature import Signature
+from ..core.torch_tools import intercept_calls
 from .call_recording import MAX_CALLS, CallLimitError, record_scalars, replay_scalars
 from .captured_program import preserve_module, restore_container
-from .refusals import is_user_file, user_place
+from .refusals import user_place
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +166,6 @@ def _watch_numbers(found: ShapeTrace) -> Iterator[None]:
 def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
     """Record where a tensor is split along a dynamic axis: the number of parts is a constant."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
     def is_dynamic(args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
         tensor = args[0] if args else kwargs.get("input", kwargs.get("tensor"))
@@ -173,20 +174,15 @@ def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
             return False
         return isinstance(tensor.shape[dim], torch.SymInt)
 
-    class Pieces(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-        ) -> Any:
-            name, given = getattr(func, "__name__", ""), kwargs or {}
-            if name in _SPLITTING_CALLS and is_dynamic(args, given, _SPLITTING_CALLS[name]):
-                frame: FrameType | None = sys._getframe(1)
-                while frame is not None and not is_user_file(frame.f_code.co_filename):
-                    frame = frame.f_back
-                if frame is not None:
-                    found.lost[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
-            return func(*args, **given)
+    def note_split(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _SPLITTING_CALLS and is_dynamic(args, kwargs, _SPLITTING_CALLS[name]):
+            place = find_user_line(sys._getframe(1))
+            if place is not None:
+                found.lost["{}:{}".format(*place)] = None
+        return func(*args, **kwargs)
 
-    with Pieces():
+    with intercept_calls(note_split):
         yield
 
 
@@ -282,7 +278,7 @@ def _is_same(value: Any, before: Any) -> bool:
 
 
 class _SymbolicIntMeta(type):
-    """The type of `int` during symbolic runs: symbols are instances and stay symbols."""
+    """The type of `SymbolicInt`: symbolic sizes are instances and stay symbols."""
 
     def __instancecheck__(cls, value: object) -> bool:
         import torch
@@ -297,14 +293,15 @@ class _SymbolicIntMeta(type):
         return builtins.int(*args, **kwargs)
 
 
-class _SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
-    """Replaces `int`."""
+class SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
+    """Replaces `int`, and keeps values computed from sizes symbolic."""
 
 
-def _symbolic_len(value: Any) -> object:
+def symbolic_len(value: Any) -> object:
+    """Replace `len`: `value.shape[0]` of tensors, which may be symbolic."""
     import torch
 
     return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else len(value)
 
 
-_SYMBOLIC_BUILTINS = {"len": _symbolic_len, "int": _SymbolicInt}
+_SYMBOLIC_BUILTINS = {"len": symbolic_len, "int": SymbolicInt}

@@ -38,7 +38,7 @@ def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
     tensors = example_tensors(job)
     what = f"torch.export{' (strict)' if strict else ''}"
     flat = model.flat
-    if is_torchscript(model):
+    if isinstance(model.module, torch.jit.ScriptModule):  # torch.export would fix its sizes
         flat = call_framework(what, lambda: module_from_script(model, tensors))
 
     def export(shapes: DynamicShapes) -> torch.export.ExportedProgram:
@@ -133,34 +133,34 @@ def export_in_ranges(
     return _accept_program(program, checked, job, example)
 
 
-def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) -> ExportCapture:
-    """Export with 1 as any other size; raise `refused` if that fails as well."""
+def _export_oblivious(job: Job, export: ExportCall, error: ConversionError) -> ExportCapture:
+    """Export with 1 as any other size; raise `error` if that fails as well."""
     shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
     with specialization_places() as places:
         program = _try_export(lambda: _export_any_size(export, shapes))
     if program is None:
-        raise _add_location(refused, places) from refused
+        raise _add_location(error, places) from error
     checked = check_constraints(program, job.signature, example)
     try:
         return _accept_program(program, checked, job, example)
     except ConversionError:
         if checked.fit is not None:
             raise
-        raise refused from None  # it names a dim; the new error is less readable
+        raise error from None  # it names a dim; the new error is less readable
 
 
-def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
+def _add_location(error: ConversionError, places: Sequence[str]) -> ConversionError:
     """Add the line that fixed a size to the refusal, if torch logged one."""
-    if not places or (isinstance(refused, RefusedError) and refused.source):
-        return refused
-    cause = refused.cause if isinstance(refused, RefusedError) else None
-    text = f"{refused.message} (at {places[0]})"
+    if not places or (isinstance(error, RefusedError) and error.source):
+        return error
+    cause = error.cause if isinstance(error, RefusedError) else None
+    text = f"{error.message} (at {places[0]})"
     return RefusedError(
         text,
-        hint=refused.advice,
+        hint=error.advice,
         cause=cause,
         source=places[0],
-        evidence=evidence_in_error(refused) | evidence_of(place=places[0]),
+        evidence=evidence_in_error(error) | evidence_of(place=places[0]),
     )
 
 
@@ -186,12 +186,12 @@ def _accept_program(
         notes += around.notes
         notes += [f"torch.export took for granted: {one.text}" for one in broken]
     else:
-        proven = relax_guards(program, checked, job, example)
-        if proven is None:
+        relaxed = relax_guards(program, checked, job, example)
+        if relaxed is None:
             made = program.module(check_guards=False)
             raise constraint_error(checked, first_mismatch(made, job, checked.outside))
-        program, places = proven.program, proven.places
-        notes += proven.notes
+        program, places = relaxed.program, relaxed.places
+        notes += relaxed.notes
     fix_guards(program, signature, example)
     return ExportCapture(program=program, notes=tuple(notes), places=places)
 
@@ -209,13 +209,6 @@ def _try_export(
     except ConversionError as error:
         _LOG.warning("again, with 1 as any other size: %s", error.message)
         return None
-
-
-def is_torchscript(model: EagerModel) -> bool:
-    """Whether the user's module is TorchScript, whose sizes torch.export makes constants."""
-    import torch
-
-    return isinstance(model.module, torch.jit.ScriptModule)
 
 
 def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:

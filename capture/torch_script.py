@@ -1,22 +1,19 @@
-"""Capture with torch.jit.script, whole or in submodules of a trace (hybrid)."""
+"""Capture with torch.jit.script."""
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.contract import Job
-from ..core.errors import Hint, ModelcError, Option
-from ..core.kinds import Capture
-from .captured_program import ScriptCapture, capture_once, model_of
-from .evidence import evidence_in_error, join_evidence
+from ..core.errors import Hint, Option
+from .captured_program import ScriptCapture, model_of
 from .framework_errors import call_framework
-from .refusals import REDUNDANT, RefusedError, most_specific
-from .torch_trace import capture_trace
+from .refusals import RefusedError
+from .rewrite import swap_attribute
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +35,7 @@ def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
 
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    with _fresh_type_store(), _annotations_as_types(module):
+    with fresh_type_store(), _annotations_as_types(module):
         made = call_framework("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
@@ -85,116 +82,8 @@ def _evaluate_annotations(
             continue
 
 
-@contextmanager
-def _fresh_type_store() -> Iterator[None]:
+def fresh_type_store() -> AbstractContextManager[None]:
     """Compile without cached types: torch keeps incomplete types of failed compilations."""
     from torch.jit import _recursive
 
-    kept = _recursive.concrete_type_store
-    _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
-    try:
-        yield
-    finally:
-        _recursive.concrete_type_store = kept
-
-
-_LISTED = 3  # failed submodules in a message
-
-
-def capture_hybrid(job: Job) -> ScriptCapture:
-    """Trace the flat model with scripted submodules, the smallest that convert tensors to values.
-
-    A trace finds these. If one fails to script, its parent is tried.
-
-    Raises:
-        RefusedError: there is no such submodule, or none can be scripted.
-    """
-    first = capture_once(job, Capture.TRACE, lambda: capture_trace(job))
-    if not isinstance(first, ScriptCapture):
-        raise TypeError("a trace did not produce TorchScript")
-    if not first.within:
-        raise RefusedError(
-            "nothing to script: no tensor becomes a Python value",
-            hint=Hint("use ", Option("capture", "trace")),
-            cause=REDUNDANT,
-            option="capture",
-        )
-    model = model_of(job)
-    made = _script_submodules(model.module, first.within)
-    with _substitute_scripts(model.flat, made):
-        program = capture_trace(job)
-    names = ", ".join(path or type(model.module).__name__ for path in made)
-    notes = (*program.notes, f"scripted: {names}; the rest is traced")
-    return replace(program, notes=notes, scripts=tuple(made))
-
-
-def _script_submodules(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:
-    """Return scripts of these submodules or their parents by path; none within another."""
-    made: dict[str, torch.jit.ScriptModule] = {}
-    refusals: dict[str, RefusedError] = {}
-    for path in paths:
-        for candidate in _ancestors(path):
-            if candidate not in made and candidate not in refusals:
-                try:
-                    made[candidate] = compile_script(root.get_submodule(candidate))
-                except RefusedError as error:
-                    refusals[candidate] = error
-            if candidate in made:
-                break
-    if not made:
-        raise _no_script_error(root, refusals)
-    return {
-        path: module
-        for path, module in made.items()
-        if not any(other in made for other in _ancestors(path) if other != path)
-    }
-
-
-def _no_script_error(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError:
-    """Return the error if nothing can be scripted, with the reason for each module."""
-    listed = [
-        f"{path or type(root).__name__}: {error.message}"
-        for path, error in list(refusals.items())[:_LISTED]
-    ]
-    errors: list[ModelcError] = list(refusals.values())
-    most = most_specific(errors)
-    cause = most.cause if isinstance(most, RefusedError) else None
-    return RefusedError(
-        f"no submodule with a branch on data can be scripted: {'; '.join(listed)}",
-        hint=most.advice,
-        cause=cause,
-        evidence=join_evidence(map(evidence_in_error, errors[:_LISTED])),
-    )
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    """Yield `a.b.c`, `a.b`, `a` and the model itself."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
-
-
-@contextmanager
-def _substitute_scripts(
-    flat: nn.Module, made: Mapping[str, torch.jit.ScriptModule]
-) -> Iterator[None]:
-    """Replace submodules by their scripts within the context."""
-    import torch
-
-    (scope,) = dict(flat.named_children())
-    by_id = {id(flat.get_submodule(f"{scope}.{p}".rstrip("."))): m for p, m in made.items()}
-    parents = [part for part in flat.modules() if not isinstance(part, torch.jit.ScriptModule)]
-    kept = [
-        (parent, name, child)
-        for parent in parents
-        for name, child in parent._modules.items()
-        if id(child) in by_id
-    ]
-    try:
-        for parent, name, child in kept:
-            parent._modules[name] = by_id[id(child)]
-        yield
-    finally:
-        for parent, name, child in kept:
-            parent._modules[name] = child
+    return swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore())

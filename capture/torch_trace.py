@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..checkpoints.source_positions import find_user_line
 from ..core.contract import Branch, Job
 from ..core.errors import Hint, Option
 from ..core.findings import Warned
+from ..core.torch_tools import intercept_calls
 from .captured_program import ScriptCapture, example_tensors, model_of
 from .evidence import Symptom
 from .framework_errors import call_framework
@@ -213,25 +215,18 @@ def size_only_lines(trace: Callable[[], object]) -> frozenset[SourceLine]:
     Each value is followed back in the graph, to data of an input or to sizes. Empty if the model
     cannot be traced again.
     """
-    from torch.overrides import TorchFunctionMode
-
     seen: dict[SourceLine, bool] = {}
 
-    class Values(TorchFunctionMode):
-        """Sees each conversion to a Python value."""
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> object:
-            answer = func(*args, **(kwargs or {}))
-            made = list(_graph_values(args))
-            if made and not _is_tensors(answer):
-                place = _user_line()
-                seen[place] = seen.get(place, True) and all(map(_is_of_sizes_only, made))
-            return answer
+    def note_value(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
+        made = list(_graph_values(args))
+        place = find_user_line(sys._getframe(1)) if made and not _is_tensors(answer) else None
+        if place is not None:
+            seen[place] = seen.get(place, True) and all(map(_is_of_sizes_only, made))
+        return answer
 
     try:
-        with Values():
+        with intercept_calls(note_value):
             call_framework("torch.jit.trace", trace)
     except RefusedError:
         return frozenset()
@@ -255,17 +250,6 @@ def _graph_values(args: Any) -> Iterator[Any]:
     for arg in args:
         if isinstance(arg, torch.Tensor):
             yield torch._C._get_value_trace(arg)  # type: ignore[attr-defined]  # not in its stubs
-
-
-def _user_line() -> SourceLine:
-    """Return the innermost line outside torch and this file."""
-    import torch
-
-    library = f"{Path(torch.__file__).parent}/"
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((library, __file__)):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _is_of_sizes_only(value: Any) -> bool:

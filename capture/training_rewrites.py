@@ -5,12 +5,12 @@ from __future__ import annotations
 import dis
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
 from typing import Any
 
 from .evidence import Symptom
-from .rewrite import Module, Rewrite, give_own_class, replace_parts, swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, give_own_class, replace_parts, swap_attribute, swaps
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _NAME_INSTRUCTIONS = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
@@ -80,10 +80,6 @@ def _remove_observers(module: Module) -> Module:
     return module
 
 
-def _has_training_flag(module: Module) -> bool:
-    return any(_branches_on_training(part) for part in module.modules())
-
-
 def _branches_on_training(part: Module) -> bool:
     """Whether a method of the user's class reads `self.training`."""
     return any("training" in method.__code__.co_names for method in _user_methods(part))
@@ -140,14 +136,6 @@ def _uses_checkpoint(module: Module) -> bool:
     )
 
 
-@contextmanager
-def _disable_checkpoints(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    from torch.utils.checkpoint import checkpoint
-
-    with swap_functions({checkpoint: _call_directly}):
-        yield
-
-
 def _call_directly(  # noqa: PLR0913 - torch's signature
     function: Callable[..., Any],
     *args: Any,
@@ -172,7 +160,7 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-training-code",
         summary="the code under `if self.training` removed",
-        suits=_has_training_flag,
+        suits=lambda module: any(map(_branches_on_training, module.modules())),
         change=_fix_training_flag,
     ),
     Rewrite(
@@ -185,7 +173,7 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
         name="no-checkpointing",
         summary="activation checkpoints called directly",
         suits=_uses_checkpoint,
-        during=_disable_checkpoints,
+        during=swaps({"torch.utils.checkpoint.checkpoint": _call_directly}),
     ),
 )
 
@@ -205,12 +193,10 @@ class _ForwardContext:
     save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = _nothing
 
 
-@contextmanager
-def _call_forward_only(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _call_forward_only(_: Module) -> AbstractContextManager[None]:
     from torch.autograd import Function
 
-    with swap_attribute(Function, "apply", classmethod(_run_forward)):
-        yield
+    return swap_attribute(Function, "apply", classmethod(_run_forward))
 
 
 def _run_forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -223,15 +209,12 @@ def _run_forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return cls.forward(context, *args, **kwargs)
 
 
-FUNCTION_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="plain-functions",
-        summary="only the forward of torch.autograd.Function",
-        suits=lambda _: True,  # unknown from the classes
-        during=_call_forward_only,
-        answers=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
-        needs=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
-    ),
+PLAIN_FUNCTIONS = Rewrite(
+    name="plain-functions",
+    summary="only the forward of torch.autograd.Function",
+    suits=lambda _: True,  # unknown from the classes
+    during=_call_forward_only,
+    needs=frozenset((Symptom.AUTOGRAD_FUNCTION,)),
 )
 
 
@@ -239,13 +222,9 @@ FUNCTION_REWRITES: tuple[Rewrite, ...] = (
 
 
 def _has_parametrizations(module: Module) -> bool:
-    return any(_is_parametrized(part) or _weight_norms(part) for part in module.modules())
+    from torch.nn.utils.parametrize import is_parametrized
 
-
-def _is_parametrized(part: Module) -> bool:
-    from torch.nn.utils import parametrize
-
-    return parametrize.is_parametrized(part)
+    return any(is_parametrized(part) or _weight_norms(part) for part in module.modules())
 
 
 def _weight_norms(part: Any) -> list[tuple[str, Any]]:
@@ -287,11 +266,9 @@ def _give_parametrized_class(part: Module) -> None:
             setattr(part.__class__, name, member)
 
 
-PARAMETRIZATION_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="plain-weights",
-        summary="parametrized weights (weight_norm, spectral_norm and the like) computed once",
-        suits=_has_parametrizations,
-        change=_bake_parametrizations,
-    ),
+PLAIN_WEIGHTS = Rewrite(
+    name="plain-weights",
+    summary="parametrized weights (weight_norm, spectral_norm and the like) computed once",
+    suits=_has_parametrizations,
+    change=_bake_parametrizations,
 )

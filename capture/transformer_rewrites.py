@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import MissingError
 from .evidence import Symptom
-from .rewrite import Module, Rewrite, give_own_class, swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, give_own_class, swap_attribute, swap_functions, swaps
 
 if TYPE_CHECKING:
     import torch
@@ -55,10 +55,6 @@ def _batch_experts(module: Module) -> Module:
     return module
 
 
-def _has_patches(module: Module) -> bool:
-    return bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
-
-
 @contextmanager
 def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     try:
@@ -70,10 +66,6 @@ def _apply_export_patches(module: Module) -> Iterator[None]:  # noqa: ARG001 - a
         ) from error
     with apply("dynamo"):
         yield
-
-
-def _needs_no_mask(module: Module) -> bool:
-    return bool(_transformers_models(module))
 
 
 @contextmanager
@@ -94,9 +86,8 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-empty-masks",
         summary="no attention mask if the model gets none, as in eager",
-        suits=_needs_no_mask,
+        suits=lambda module: bool(_transformers_models(module)),
         during=_drop_empty_masks,
-        answers=frozenset((Symptom.ATTENTION_MASK,)),
         needs=frozenset((Symptom.ATTENTION_MASK,)),
     ),
     Rewrite(
@@ -116,21 +107,15 @@ TRANSFORMERS_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="transformers-patches",
         summary="transformers' own patches for torch.export",
-        suits=_has_patches,
+        suits=lambda module: (
+            bool(_transformers_models(module)) and find_spec(_EXPORTERS) is not None
+        ),
         during=_apply_export_patches,
     ),
 )
 
 
 # Attention in plain operators, for captures without torch's fused operator.
-
-
-@contextmanager
-def _use_plain_attention(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    from torch.nn import functional
-
-    with swap_functions({functional.scaled_dot_product_attention: _plain_attention}):
-        yield
 
 
 def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -178,20 +163,12 @@ def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
     return seen
 
 
-def _compares_masks(module: Module) -> bool:
+def _has_stock_transformer(module: Module) -> bool:
     """Whether it contains one of torch's own transformers."""
     from torch import nn
 
     stock = (nn.TransformerEncoder, nn.TransformerDecoder)
     return any(isinstance(one, stock) for one in module.modules())
-
-
-@contextmanager
-def _skip_mask_detection(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
-    from torch.nn.modules import transformer
-
-    with swap_functions({transformer._detect_is_causal_mask: _causality_from_caller}):
-        yield
 
 
 def _causality_from_caller(
@@ -207,17 +184,17 @@ ATTENTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="masks-as-given",
         summary="masks of nn.Transformer added without comparison to the causal one",
-        suits=_compares_masks,
-        during=_skip_mask_detection,
-        answers=frozenset((Symptom.DATA_BRANCH,)),
+        suits=_has_stock_transformer,
+        during=swaps(
+            {"torch.nn.modules.transformer._detect_is_causal_mask": _causality_from_caller}
+        ),
         needs=frozenset((Symptom.DATA_BRANCH,)),
     ),
     Rewrite(
         name="plain-attention",
         summary="scaled_dot_product_attention in plain operators",
         suits=lambda _: True,  # code of other packages may call it
-        during=_use_plain_attention,
-        answers=frozenset((Symptom.FUSED_ATTENTION,)),
+        during=swaps({"torch.nn.functional.scaled_dot_product_attention": _plain_attention}),
         needs=frozenset((Symptom.FUSED_ATTENTION,)),
     ),
 )
@@ -232,17 +209,13 @@ ATTENTION_REWRITES: tuple[Rewrite, ...] = (
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
 
 
-def _is_switch_part(part: Module, name: str) -> bool:
+def _is_switch_part(part: Module, name: str = "SwitchTransformersExperts") -> bool:
     return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
-
-
-def _has_switch_experts(module: Module) -> bool:
-    return any(_is_switch_part(part, "SwitchTransformersExperts") for part in module.modules())
 
 
 def _call_every_expert(module: Module) -> Module:
     for part in list(module.modules()):
-        if _is_switch_part(part, "SwitchTransformersExperts"):
+        if _is_switch_part(part):
             give_own_class(part, {"forward": _sum_experts})
         elif _is_switch_part(part, "SwitchTransformersTop1Router"):
             _keep_router_dtype(part)
@@ -267,14 +240,12 @@ def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_w
     return total
 
 
-EXPERT_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="every-expert",
-        summary="every expert called for all tokens, masked where not chosen",
-        suits=_has_switch_experts,
-        change=_call_every_expert,
-        files=frozenset(("modeling_switch_transformers.py",)),
-    ),
+EVERY_EXPERT = Rewrite(
+    name="every-expert",
+    summary="every expert called for all tokens, masked where not chosen",
+    suits=lambda module: any(map(_is_switch_part, module.modules())),
+    change=_call_every_expert,
+    files=frozenset(("modeling_switch_transformers.py",)),
 )
 
 
@@ -283,10 +254,6 @@ EXPERT_REWRITES: tuple[Rewrite, ...] = (
 _SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
 _PATCH_PADDING = "maybe_pad"  # of images to whole patches, in FocalNet
 _MODELS_PREFIX = "transformers.models."
-
-
-def _has_padding(module: Module) -> bool:
-    return bool(_find_same_paddings(module) or _find_patch_embeddings(module))
 
 
 def _find_same_paddings(module: Module) -> list[Any]:
@@ -351,13 +318,11 @@ def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> An
     return functional.pad(pixel_values, (0, wide - width, 0, high - height))
 
 
-PADDING_REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="computed-padding",
-        summary="padding computed from the sizes, without a branch",
-        suits=_has_padding,
-        during=_use_size_padding,
-        answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
-        files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),
-    ),
+COMPUTED_PADDING = Rewrite(
+    name="computed-padding",
+    summary="padding computed from the sizes, without a branch",
+    suits=lambda module: bool(_find_same_paddings(module) or _find_patch_embeddings(module)),
+    during=_use_size_padding,
+    answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
+    files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),
 )

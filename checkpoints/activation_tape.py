@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
 from ..core.target_extensions import is_discrete_dtype
-from ..core.torch_tools import to_array
+from ..core.torch_tools import intercept_calls, to_array
 from .eager_perturbations import perturb_feed, perturb_weights
 
 if TYPE_CHECKING:
     import torch
+    from torch.overrides import TorchFunctionMode
 
     from ..core.contract import Feed
     from .eager_model import Eager
@@ -131,14 +132,6 @@ def state_of(eager: Eager) -> Mapping[str, Array]:
 def paths_of(eager: Eager) -> list[str]:
     """Return the paths of the model's modules; the root's path is empty."""
     return [path for path, _ in eager.module.named_modules(remove_duplicate=False)]
-
-
-def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
-    """Return the module at a path; None if there is none."""
-    try:
-        return eager.module.get_submodule(path)
-    except AttributeError:
-        return None
 
 
 class _ActivationRecorder:
@@ -268,34 +261,23 @@ class _ActivationRecorder:
         return self._order in self._operations
 
 
-def _make_function_mode(recorder: _ActivationRecorder) -> Any:
-    from torch.overrides import TorchFunctionMode
+def _make_function_mode(recorder: _ActivationRecorder) -> TorchFunctionMode:
+    """Return a mode that records each function; arguments are copied before the call."""
 
-    class Watcher(TorchFunctionMode):
-        """Records each function; arguments are copied before the call."""
+    def record(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = str(getattr(func, "__name__", "")).strip("_")
+        if not recorder.is_recording or name == "get":  # a property, not an operation
+            return func(*args, **kwargs)
+        kept = (args, kwargs)
+        if recorder.wants():
+            with recorder.pause():
+                kept = (_copy_arguments(args), _copy_arguments(kwargs))
+        result = func(*args, **kwargs)
+        call = TracedCall(name=name, function=func, args=tuple(kept[0]), kwargs=dict(kept[1]))
+        recorder.record_call(name, call, result)
+        return result
 
-        def __torch_function__(
-            self,
-            func: Any,
-            types: object,
-            args: tuple[Any, ...] = (),
-            kwargs: dict[str, Any] | None = None,
-        ) -> object:
-            given = kwargs or {}
-            name = str(getattr(func, "__name__", "")).strip("_")
-            if not recorder.is_recording or name == "get":  # a property, not an operation
-                return func(*args, **given)
-            kept = (args, given)
-            if recorder.wants():
-                with recorder.pause():
-                    kept = (_copy_arguments(args), _copy_arguments(given))
-            result = func(*args, **given)
-            recorder.record_call(
-                name, TracedCall(name=name, function=func, args=kept[0], kwargs=kept[1]), result
-            )
-            return result
-
-    return Watcher()
+    return intercept_calls(record)
 
 
 def _copy_arguments(value: Any) -> Any:
@@ -325,7 +307,8 @@ def _find_user_frame() -> tuple[str, int]:
     """Return the innermost frame outside torch and modelc."""
     import torch
 
-    skipped = (str(Path(torch.__file__).parent), _THIS_FILE, contextlib.__file__, "<")
+    tools = str(Path(__file__).parent.parent / "core" / "torch_tools.py")
+    skipped = (str(Path(torch.__file__).parent), _THIS_FILE, tools, contextlib.__file__, "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename not in _BOUNDARY_FILES:
         if not frame.f_code.co_filename.startswith(skipped):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dis
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from .run_limits import TraceFunction, trace_thread
 from .source_decisions import BranchTest
 from .source_positions import Span, is_within
 
-_TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type for sys.settrace
 Place: TypeAlias = tuple[str, int]  # file and line
 _OTHER, _TESTING, _TAKEN, _NOWHERE = range(4)
 _WORD = 2  # bytes of an instruction
@@ -40,7 +38,7 @@ def trace_branch_outcomes(
     Instructions are traced, not lines, to cover `a if test else b` and the iterations of loops.
     """
     tracer = _BranchTracer(tests)
-    with _trace_thread(tracer.enter):
+    with trace_thread(tracer.enter):
         run()
     return tuple("".join(one) for one in tracer.outcomes)
 
@@ -50,24 +48,13 @@ def trace_lines(run: Callable[[], object], places: Collection[Place]) -> frozens
     files = {file for file, _ in places}
     found: set[Place] = set()
 
-    def follow(frame: FrameType, *_: object) -> _TraceFunction:
+    def follow(frame: FrameType, *_: object) -> TraceFunction:
         found.add((frame.f_code.co_filename, frame.f_lineno))
         return follow
 
-    with _trace_thread(lambda frame, *_: follow if frame.f_code.co_filename in files else None):
+    with trace_thread(lambda frame, *_: follow if frame.f_code.co_filename in files else None):
         run()
     return frozenset(found.intersection(places))
-
-
-@contextmanager
-def _trace_thread(enter: _TraceFunction) -> Iterator[None]:
-    """Trace this thread within the context."""
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
 
 
 class _BranchTracer:
@@ -79,7 +66,7 @@ class _BranchTracer:
         self.files = {test.file for test in tests}
         self.known: dict[int, tuple[CodeType, Mapping[int, bytes]]] = {}
 
-    def enter(self, frame: FrameType, *_: object) -> _TraceFunction | None:
+    def enter(self, frame: FrameType, *_: object) -> TraceFunction | None:
         """Trace a frame whose code contains a test."""
         if frame.f_code.co_filename not in self.files:
             return None
@@ -89,11 +76,14 @@ class _BranchTracer:
         frame.f_trace_opcodes = True
         testing: set[int] = set()  # tests that the last instruction evaluated
 
-        def follow(frame: FrameType, event: str, _: object) -> _TraceFunction:
+        def follow(frame: FrameType, event: str, _: object) -> TraceFunction:
             if event == "exception":
                 testing.clear()
             elif event == "return" and frame.f_code.co_code[frame.f_lasti] in _RETURNS:
-                self._end_frame(testing)
+                # a frame that ends at a test: an implicit return after it has its position
+                for index in testing:
+                    self.outcomes[index].append("F")
+                testing.clear()
             elif event == "opcode":
                 self._step(
                     {i: parts[frame.f_lasti // _WORD] for i, parts in watched.items()}, testing
@@ -101,12 +91,6 @@ class _BranchTracer:
             return follow
 
         return follow
-
-    def _end_frame(self, testing: set[int]) -> None:
-        """Record a frame that ends at a test: an implicit return after it has its position."""
-        for index in testing:
-            self.outcomes[index].append("F")
-        testing.clear()
 
     def _step(self, parts: Mapping[int, int], testing: set[int]) -> None:
         """Process one instruction, by its role in each test."""

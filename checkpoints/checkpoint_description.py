@@ -56,7 +56,7 @@ class TensorSummary:
 class CheckpointDescription:
     """The description of a checkpoint.
 
-    `refused` is why its weights were not read. `inputs` are likely inputs for `--input`, with
+    `unreadable` is why its weights were not read. `inputs` are likely inputs for `--input`, with
     EDIT_ words for unknown sizes; they are `certain` if they come from the model. `brings_code`
     says that no factory is needed; `whole` is the class of a pickled module.
     """
@@ -64,7 +64,7 @@ class CheckpointDescription:
     path: Path
     kind: str
     tensors: tuple[TensorSummary, ...] = ()
-    refused: str = ""
+    unreadable: str = ""
     inputs: tuple[str, ...] = ()
     certain: bool = False
     brings_code: bool = False
@@ -92,7 +92,7 @@ def describe_checkpoint(
             code=ErrorCode.NOT_FOUND,
         )
     kind, files = find_contents(path, with_factory=model is not None)
-    tensors, recorded, refused = _list_tensors(files)
+    tensors, recorded, unreadable = _list_tensors(files)
     alone = kind in (STATE_DICT, SAFETENSORS)
     loaded = None
     if model is not None and alone:
@@ -103,11 +103,11 @@ def describe_checkpoint(
         path=path,
         kind=kind,
         tensors=tensors,
-        refused=refused,
+        unreadable=unreadable,
         inputs=inputs,
         certain=certain,
         brings_code=kind in (TORCHSCRIPT, PT2, HUGGINGFACE),
-        whole=(find_pickled_class(path) or "") if refused and path.is_file() else "",
+        whole=(find_pickled_class(path) or "") if unreadable and path.is_file() else "",
     )
 
 

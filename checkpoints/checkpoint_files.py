@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,10 +14,11 @@ from ..core.errors import (
     Hint,
     Option,
     UsageError,
+    nearest_files,
     nearest_names,
     refuse_pipe,
 )
-from ..core.records import Checkpoint, FileRecord, joint_digest, record_of
+from ..core.records import Checkpoint, joint_digest, record_of
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:
@@ -57,7 +57,14 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     """
     kind, files = check_openable(path, factory, allow_pickle=allow_pickle)
     root = path if path.is_dir() else path.parent
-    records = tuple(_file_record(file, root) for file in files)
+    records = tuple(
+        record_of(
+            file,
+            name=file.relative_to(root).as_posix(),
+            role=CONFIG if file.suffix == ".json" else WEIGHTS,
+        )
+        for file in files
+    )
     return Checkpoint(
         path=str(path),
         kind=kind,
@@ -166,11 +173,6 @@ def _file_exists(path: Path) -> bool:
         return False
 
 
-def _file_record(path: Path, root: Path) -> FileRecord:
-    role = CONFIG if path.suffix == ".json" else WEIGHTS
-    return record_of(path, name=path.relative_to(root).as_posix(), role=role)
-
-
 def _no_such_file_error(path: Path) -> UsageError:
     if _is_hub_name(path):
         return UsageError(
@@ -178,10 +180,9 @@ def _no_such_file_error(path: Path) -> UsageError:
             hint=f"to download it from the hub: hf download {path} --local-dir {path.name}",
         )
     folder = path.parent
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=3)
+    near = nearest_files(path, 3)
     if near:
-        hint = f"did you mean {' or '.join(str(folder / name) for name in near)}?"
+        hint = f"did you mean {' or '.join(map(str, near))}?"
     elif folder.is_dir():
         hint = f"list the folder: ls {folder}"
     else:

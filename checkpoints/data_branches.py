@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias
@@ -142,7 +143,9 @@ def watch_branches(
     try:
         runs = _collect_decisions(named, watch, sources, set(quiet))
         outcomes = {
-            name: _trace_outcomes(run, feed, sources.tests) for name, feed in named if sources.tests
+            name: trace_branch_outcomes(partial(run, feed), sources.tests)
+            for name, feed in named
+            if sources.tests
         }
     except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
         return BranchReport(incomplete=first_line(error))
@@ -168,10 +171,6 @@ def watch_branches(
         within=frozenset(sources.within),
         runs=runs + len(outcomes),
     )
-
-
-def _trace_outcomes(run: RunFeed, feed: Feed, tests: Sequence[BranchTest]) -> tuple[str, ...]:
-    return trace_branch_outcomes(lambda: run(feed), tests)
 
 
 def _collect_decisions(
@@ -210,18 +209,13 @@ def _make_branch(
             outcome_feeds.setdefault(_OUTCOMES[letter], name)
     captured = outcomes[_name_example(order)][index]
     others = tuple(name for name in order if outcomes[name][index] != captured)
-    record = BranchRecord(
-        file=shorten_path(test.file),
-        line=test.line,
-        condition=test.condition,
-        module=sources.modules[test],
-        arms=outcome_feeds,
-        data=True,
-        kind=test.kind,
-        same=not others,
-    )
     lines = range(test.span[0], test.span[2] + 1)
     places = {*sources.places[test], *((test.file, line) for line in lines)}
+    record = BranchRecord(
+        file=shorten_path(test.file), line=test.line, condition=test.condition,
+        module=sources.modules[test], arms=outcome_feeds, data=True, kind=test.kind,
+        same=not others,
+    )  # fmt: skip
     return DataBranch(record=record, places=frozenset(places), others=others)
 
 
@@ -230,14 +224,9 @@ def _make_kept_branch(held: KeptValue, order: list[str], sources: _DecisionColle
     captured = values.get(_name_example(order))
     others = tuple(name for name in order if values.get(name) != captured)
     record = BranchRecord(
-        file=shorten_path(held.file),
-        line=held.line,
-        condition=held.text,
-        module=sources.modules[held],
-        data=True,
-        kind="value",
-        same=not others,
-    )
+        file=shorten_path(held.file), line=held.line, condition=held.text,
+        module=sources.modules[held], data=True, kind="value", same=not others,
+    )  # fmt: skip
     return DataBranch(record=record, places=frozenset(sources.places[held]), others=others)
 
 
@@ -251,15 +240,10 @@ def _conversion_place(conversion: Conversion) -> Place:
     return conversion.sites[0].file, conversion.sites[0].line
 
 
-def conversion_places(seen: Iterable[Conversion]) -> frozenset[Place]:
-    """Return the user's lines at which tensors became Python values."""
-    return frozenset(_conversion_place(conversion) for conversion in seen if not conversion.symbol)
-
-
-def symbol_places(seen: Iterable[Conversion]) -> frozenset[Place]:
-    """Return the lines at which a capture created only symbols of tensors."""
-    symbols = frozenset(_conversion_place(conversion) for conversion in seen if conversion.symbol)
-    return symbols - conversion_places(seen)
+def symbol_places(seen: Collection[Conversion]) -> frozenset[Place]:
+    """Return the user's lines at which a capture created only symbols of tensors."""
+    symbols = {_conversion_place(one) for one in seen if one.symbol}
+    return frozenset(symbols - {_conversion_place(one) for one in seen if not one.symbol})
 
 
 def shorten_path(file: str) -> str:
@@ -346,7 +330,7 @@ class QuietShapes:
 
 # Shortcuts of libraries that leave out what changes nothing, and that they turn off in a capture.
 #
-# Such a branch on tensor data has an arm that no feed need take: either arm computes the same.
+# Both outcomes of such a branch on tensor data compute the same, so feeds need not take both.
 
 
 # transformers tests whether a padding mask hides anything; if not, sdpa gets no mask or

@@ -11,7 +11,7 @@ from ..core.process import end_forked_copies
 from ..core.torch_tools import to_array
 from .checkpoint_loader import modules_in_training
 from .data_branches import QuietShapes
-from .eager_runs import EagerWatched, describe_feed, find_raise_place
+from .eager_runs import EagerVariants, describe_feed, find_raise_place
 from .float64_eager import Float64Error, Float64Module, has_script, open_float64
 from .mapped_weights import release_pages
 from .module_outputs import SCOPE, OutputParts, make_flat_module, split_outputs
@@ -66,7 +66,7 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
     return all_take_names or isinstance(getattr(module, "main_input_name", None), str)
 
 
-class Eager(EagerWatched):
+class Eager(EagerVariants):
     """The module in eval mode on the CPU: an EagerModel and a Runner."""
 
     def __init__(
@@ -87,9 +87,8 @@ class Eager(EagerWatched):
         self._seen: dict[str, None] = {}  # names of outputs
         self._constants: dict[str, list[object]] = {}  # values of outputs that are not tensors
         self._written: frozenset[int] = frozenset()
-        self._kept: tuple[str, ...] | None = (
-            None  # outputs that are tensors in eager; in a trace, sizes are too
-        )
+        # outputs that are tensors in eager; in a trace, sizes are too
+        self._kept: tuple[str, ...] | None = None
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Float64Module | None = None
         self._no_float64 = ""

@@ -285,15 +285,11 @@ def _sort_by_index(
     if not tensor.dim():
         return None
     descending = parameters["largest"] if "largest" in parameters else parameters["descending"]
-    order = _tie_order(_coarsen(tensor), dim, descending=descending, last=last)
+    keys = _coarsen(tensor).flip(dim) if last else _coarsen(tensor)
+    order = keys.sort(dim=dim, descending=descending, stable=True).indices
+    order = tensor.shape[dim] - 1 - order if last else order
     indices = order.narrow(dim, 0, parameters.get("k", tensor.shape[dim])).contiguous()
     return tensor.gather(dim, indices), indices
-
-
-def _tie_order(keys: torch.Tensor, dim: int, *, descending: bool, last: bool) -> torch.Tensor:
-    flipped = keys.flip(dim) if last else keys
-    found = flipped.sort(dim=dim, descending=descending, stable=True).indices
-    return keys.shape[dim] - 1 - found if last else found
 
 
 def _coarsen(scores: torch.Tensor) -> torch.Tensor:

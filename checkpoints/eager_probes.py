@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ..core.torch_tools import intercept_operators
+from ..core.torch_tools import flatten_tensors, intercept_operators
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,8 @@ class ValueProbe:
         """Test a float32 tensor, or those in a tuple or list."""
         import torch
 
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, torch.Tensor) and one.dtype is torch.float32 and not self.found:
+        for one in flatten_tensors((value,)):
+            if one.dtype is torch.float32 and not self.found:
                 self.found = self._test(one.detach().cpu().contiguous().numpy())
 
 
@@ -77,22 +77,20 @@ def watch_discrete_origins(
     """
     from torch.utils.weak import WeakIdKeyDictionary
 
-    data: Any = (
-        WeakIdKeyDictionary()
-    )  # True for values that depend on floats, False for integers only
+    # True for values that depend on floats, False for integers only
+    data: Any = WeakIdKeyDictionary()
     for one in inputs:
         data[one] = one.is_floating_point() or one.is_complex()
 
     def note_origin(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = list(_flat_tensors((*args, *kwargs.values())))
+        operands = list(flatten_tensors((*args, *kwargs.values())))
         name = func.overloadpacket.__name__.removesuffix("_")
-        by_form = name.endswith("_like") or name.startswith(
-            "new_"
-        )  # only the metadata of an operand
+        # only the metadata of an operand
+        by_form = name.endswith("_like") or name.startswith("new_")
         known = [] if by_form else [data[one] for one in operands if one in data]
         value = func(*args, **kwargs)
         if known:
-            data.update([(one, any(known)) for one in _flat_tensors((value,))])
+            data.update([(one, any(known)) for one in flatten_tensors((value,))])
         if name.startswith(_NEAREST):
             if not _is_integer_upsample(func, args):
                 found.add(DiscreteOrigin.SIZES)
@@ -101,16 +99,6 @@ def watch_discrete_origins(
         return value
 
     return intercept_operators(note_origin)
-
-
-def _flat_tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
-    import torch
-
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _flat_tensors(value)
 
 
 def _is_rounding_call(
@@ -122,7 +110,7 @@ def _is_rounding_call(
         return False
     if name in _CAST_CALLS:
         return not any(
-            one.is_floating_point() or one.is_complex() for one in _flat_tensors((value,))
+            one.is_floating_point() or one.is_complex() for one in flatten_tensors((value,))
         )
     return name in _ROUNDING_CALLS or (name == "div" and "mode" in func._overloadname)
 

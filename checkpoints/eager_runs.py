@@ -1,12 +1,9 @@
-"""Variants of eager's run: perturbed, reordered, or observed."""
+"""Variants of eager's run: perturbed, reordered, or observed for branches on data."""
 
 from __future__ import annotations
 
-import os
-import sysconfig
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +28,7 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, ValueProbe, probe_values, watch_discrete_origins
 from .run_limits import watch_nonfinite_queries
+from .source_positions import is_user_file
 from .taint import ConversionLog, track_taint
 
 if TYPE_CHECKING:
@@ -47,10 +45,18 @@ _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
 
 
 class EagerVariants(ABC):
-    """Variants of eager's outputs for judging: how extreme it moves, and other valid outputs."""
+    """Variants of eager's outputs for judging, and observations of its runs.
+
+    Reference runs are observed as well where possible.
+    """
 
     _module: torch.nn.Module
     _no_float64: str
+    _binding: Binding
+    _watched: tuple[tuple[str, ...], BranchReport] | None
+    _quiet: QuietShapes
+    _asks: bool | None
+    _discrete: frozenset[DiscreteOrigin] | None
     _cache: dict[tuple[int, object], tuple[Feed, Any]] | None = None
 
     @contextmanager
@@ -92,8 +98,22 @@ class EagerVariants(ABC):
         """Run one feed in float64; None if the model cannot run so."""
 
     @abstractmethod
-    def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
-        """Return the outputs as tensors."""
+    def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
+        """Return the tensors of a feed, in the order of the inputs."""
+
+    @abstractmethod
+    def _tensors(
+        self, feed: Feed, given: list[torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the outputs as tensors, for the given tensors if any."""
+
+    @abstractmethod
+    def _deadline(self, feed: Feed) -> AbstractContextManager[None]:
+        """Stop the block if it takes many more steps than other feeds."""
+
+    @abstractmethod
+    def _count_steps(self) -> AbstractContextManager[None]:
+        """Count the steps of the block as those of a usual feed."""
 
     def computes(self, feed: Feed, test: Callable[[Array], bool]) -> bool:
         """Whether any float32 tensor that eager computes on this feed passes the test.
@@ -157,10 +177,10 @@ class EagerVariants(ABC):
         """
 
         def answer() -> Outputs | None:
-            choices, refused = TieChoices(last=last), self._no_float64
+            choices, before = TieChoices(last=last), self._no_float64
             with order_ties(choices):
                 found = self.run_exact(feed) if exact else self.run_with_deadline(feed)
-            self._no_float64 = refused  # failing with this order does not count
+            self._no_float64 = before  # failing with this order does not count
             return found if choices.made else None
 
         return self._once(("ties", last, exact), feed, answer)
@@ -174,59 +194,6 @@ class EagerVariants(ABC):
             for sign in (1, -1):
                 with suppress(CheckpointError):
                     yield self.run_perturbed(feed, sign * share, seed)
-
-
-def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
-    """Format a feed as `x:float32[2,3], mask:int64[2]`."""
-    forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
-    return ", ".join(forms)
-
-
-def find_raise_place(error: Exception) -> str:
-    """Return `FILE:LINE` of the innermost frame outside Python, torch and modelc; else empty."""
-    import torch
-
-    ours = Path(__file__).parents[1]
-    folders = (Path(torch.__file__).parent, *(ours / n for n in ("capture", "checkpoints", "core")))
-    others = tuple(f"{one}{os.sep}" for one in folders)
-    standard = sysconfig.get_path("stdlib") + os.sep
-    for frame in reversed(extract_tb(error.__traceback__)):
-        file = frame.filename
-        is_pythons = file.startswith(standard) and "-packages" not in file.removeprefix(standard)
-        if not (file.startswith(("<", *others)) or is_pythons):
-            return f"{shorten_path(file)}:{frame.lineno}"
-    return ""
-
-
-# Runs of eager that are watched: which branches depend on data, which lines it reaches.
-
-
-class EagerWatched(EagerVariants):
-    """Observations of eager's runs; reference runs are observed as well where possible."""
-
-    _binding: Binding
-    _watched: tuple[tuple[str, ...], BranchReport] | None
-    _quiet: QuietShapes
-    _asks: bool | None
-    _discrete: frozenset[DiscreteOrigin] | None
-
-    @abstractmethod
-    def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
-        """Return the tensors of a feed, in the order of the inputs."""
-
-    @abstractmethod
-    def _tensors(
-        self, feed: Feed, given: list[torch.Tensor] | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Return the outputs as tensors, for the given tensors if any."""
-
-    @abstractmethod
-    def _deadline(self, feed: Feed) -> AbstractContextManager[None]:
-        """Stop the block if it takes many more steps than other feeds."""
-
-    @abstractmethod
-    def _count_steps(self) -> AbstractContextManager[None]:
-        """Count the steps of the block as those of a usual feed."""
 
     def run_reference(self, feed: Feed, *, extreme: bool) -> Outputs:
         """Run a feed (with a step limit for extreme values), observing branches where possible.
@@ -303,3 +270,17 @@ class EagerWatched(EagerVariants):
                 found = set(DiscreteOrigin)
             self._discrete = frozenset(found)
         return self._discrete
+
+
+def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
+    """Format a feed as `x:float32[2,3], mask:int64[2]`."""
+    forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
+    return ", ".join(forms)
+
+
+def find_raise_place(error: Exception) -> str:
+    """Return `FILE:LINE` of the innermost frame of the user's code; empty without one."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return f"{shorten_path(frame.filename)}:{frame.lineno}"
+    return ""

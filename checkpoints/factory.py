@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 import traceback
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from ..core.errors import (
     first_line,
     nearest_names,
 )
+from ..core.nested_values import OBJECT_SPEC
 from ..core.signature import Dim, InputSpec
 from .loaded_module import HyperParameters, LoadedModule, Module
 from .user_code import code_folders, make_user_code_importable
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     import torch
 
-_OBJECT_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FETCHES = "pretrained"  # the parameter for downloading weights in timm and torchvision
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -44,13 +43,6 @@ class FactoryResult:
 
     module: Module
     notes: tuple[str, ...] = ()
-
-
-def build_module(
-    spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
-) -> torch.nn.Module:
-    """As `call_factory`, the module alone."""
-    return call_factory(spec, arguments, recorded).module
 
 
 def call_factory(
@@ -67,7 +59,7 @@ def call_factory(
     """
     from torch import nn
 
-    if not _OBJECT_SPEC.fullmatch(spec):
+    if not OBJECT_SPEC.fullmatch(spec):
         raise UsageError(
             f"--model {spec!r} is not of the form PKG.MOD:FACTORY",
             hint=_suggest_spec(spec),

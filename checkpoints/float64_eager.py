@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from ..core.call import Binding
 from ..core.errors import first_line
 from ..core.records import size_text
-from ..core.torch_tools import intercept_calls, intercept_operators, to_array
+from ..core.torch_tools import flatten_tensors, intercept_calls, intercept_operators, to_array
 from .module_outputs import split_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from ..core.contract import Array, Feed, Outputs
+    from ..core.contract import Feed, Outputs
 
 
 _MEMORY_SHARE = 0.5  # of free memory, the most for a copy of the weights
@@ -111,11 +111,11 @@ class Float64Module:
             Float64Error: the model does not run in float64 (a custom operator, a constant in its
                 code), or rounds to a smaller dtype.
         """
+        import numpy as np
         import torch
 
-        given = [
-            _promote_to_float64(torch.from_numpy(_copy_input(feed[name]))) for name in self._inputs
-        ]
+        copies = [torch.from_numpy(np.array(feed[name], order="C")) for name in self._inputs]
+        given = [one.double() if one.is_floating_point() else one for one in copies]
         try:
             cast = cast_weights_on_use(self._module) if self._lean else nullcontext()
             with torch.no_grad(), _default_float64(), _make_promotion_mode(), cast:
@@ -139,18 +139,15 @@ def _has_rounding_script(module: torch.nn.Module) -> bool:
     import torch
 
     scripts = [one for one in module.modules() if isinstance(one, torch.jit.ScriptModule)]
+    graphs: list[Any] = [  # torch does not type them; the outermost script contains the others
+        one.inlined_graph for one in scripts[:1] if hasattr(one, "inlined_graph")
+    ]
     return any(
         _is_smaller_cast(node)
-        for script in scripts[:1]  # the outermost contains the others
-        if hasattr(script, "inlined_graph")
-        for node in _dtype_nodes(script.inlined_graph)
+        for graph in graphs
+        for kind in _DTYPE_CALLS
+        for node in graph.findAllNodes(f"aten::{kind}", recurse=True)
     )
-
-
-def _dtype_nodes(graph: Any) -> Iterator[torch._C.Node]:  # torch does not type its graphs
-    """Yield nodes with a dtype argument."""
-    for kind in _DTYPE_CALLS:
-        yield from graph.findAllNodes(f"aten::{kind}", recurse=True)
 
 
 def _is_smaller_cast(node: torch._C.Node) -> bool:
@@ -228,16 +225,6 @@ def _is_smaller(tensor: torch.Tensor) -> bool:
     import torch
 
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
-
-
-def _promote_to_float64(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _copy_input(array: Array) -> Array:
-    import numpy as np
-
-    return np.array(array, order="C")
 
 
 def _free_memory() -> int | None:
@@ -328,13 +315,13 @@ def _make_cast_mode(
         return value
 
     def cast_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        property_name = _property_name(func)
+        name = getattr(func, "__name__", "")
+        property_name = (
+            getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
+        )
         if property_name == "dtype" and id(args[0]) in weights:
             return torch.float64
-        if (
-            property_name in _METADATA_PROPERTIES
-            or getattr(func, "__name__", "") in _METADATA_CALLS
-        ):
+        if property_name in _METADATA_PROPERTIES or name in _METADATA_CALLS:
             return func(*args, **kwargs)
         if _is_lookup(func, args, kwargs):
             return func(*args, **kwargs).double()
@@ -344,30 +331,12 @@ def _make_cast_mode(
     return intercept_calls(cast_arguments)
 
 
-def _property_name(func: Any) -> str:
-    """Return the name of the property that `func` reads; empty for a call."""
-    if getattr(func, "__name__", "") != "__get__":
-        return ""
-    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
-
-
 def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the call looks up rows of a table: cast the rows, not the table."""
     import torch
 
     renormalised = len(args) > 3 or kwargs.get("max_norm") is not None  # noqa: PLR2004
     return func is torch.nn.functional.embedding and not renormalised
-
-
-def _argument_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    """Yield the strided tensors among arguments, lists included."""
-    import torch
-
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _argument_tensors(value)
-        elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            yield value
 
 
 def _make_guard_mode(
@@ -386,7 +355,9 @@ def _make_guard_mode(
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
     def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = list(_argument_tensors((*args, *kwargs.values())))
+        operands = [
+            one for one in flatten_tensors((*args, *kwargs.values())) if one.layout is torch.strided
+        ]
         if func not in copying and any(map(is_weight, operands)):
             raise UncastWeightError(f"{func} uses a weight without a cast")
         if func._schema.is_mutable and any(map(copies.hold, operands)):

@@ -9,6 +9,7 @@ from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
+from .huggingface_inputs import integer_spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -83,28 +84,19 @@ def cache_inputs(
         "input_ids": InputSpec(
             name="input_ids", dtype="int64", dims=(batch, length), values=ids.values
         ),
-        "attention_mask": _integer_input("attention_mask", (batch, total), 1),
+        "attention_mask": integer_spec("attention_mask", (batch, total), 1),
     }
     if "position_ids" in names:
-        places = _integer_input("position_ids", (batch, length), total.high - 1)
-        found["position_ids"] = places if past else _limit_positions(places, prompt)
+        places = integer_spec("position_ids", (batch, length), total.high - 1)
+        last = Relation(base=prompt.name or "", plus=-1)
+        below = ValueRange(low=0, high=last.size(prompt.high), high_dim=last)  # {0..sequence-1}
+        found["position_ids"] = places if past else replace(places, values=below)
     for index, layer in enumerate(layers if past else ()):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
             name = f"{PAST}.{index}.{part}"
             dims = (batch, Dim.of_size(heads), before, Dim.of_size(size))
             found[name] = InputSpec(name=name, dtype="float32", dims=dims)
     return found
-
-
-def _limit_positions(spec: InputSpec, length: Dim) -> InputSpec:
-    """Return the input with values below the length: `{0..sequence-1}`."""
-    last = Relation(base=length.name or "", plus=-1)
-    high = last.size(length.high)
-    return replace(spec, values=ValueRange(low=0, high=high, high_dim=last))
-
-
-def _integer_input(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
-    return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 
 
 def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:

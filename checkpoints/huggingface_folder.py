@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..core.call import parameters_of
 from ..core.errors import (
@@ -42,8 +42,6 @@ from .loaded_module import LoadedModule
 from .sniff import HUGGINGFACE, STATE_DICT, sniff_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel
 
     from ..core.records import Checkpoint
@@ -67,7 +65,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
             check_torch_file(file, str(file))
     with blame_broken_package("transformers"):
         model, report = _from_pretrained(kind, folder)
-    misfit = _describe_mismatch(kind, folder, config, task)
+    misfit = _make_misfit_error(kind, folder, config, task)
     notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
@@ -217,51 +215,47 @@ def silence_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call] # as above
 
 
-@dataclass(frozen=True, kw_only=True)
-class _WeightMismatch:
-    """Texts for weights that do not fit the class.
+_MisfitError: TypeAlias = Callable[[Sequence[str], Sequence[str]], CheckpointError]
 
-    `body` is the prefix of names in the class's body; empty without a head.
+
+def _make_misfit_error(
+    kind: type[PreTrainedModel], folder: Path, config: dict[str, object], task: str | None
+) -> _MisfitError:
+    """Return a function that makes the error for missing names and parts that do not fit.
+
+    The class is from config.json, or from the user's task; for a task, the error differs if only
+    weights of the head are missing.
     """
+    base = str(getattr(kind, "base_model_prefix", "") or "")
+    body = f"{base}." if base and re.search("For|Head", kind.__name__) else ""
+    named = config.get("architectures")
+    saved = "without naming a class"
+    if isinstance(named, list) and named:
+        saved = f"as {', '.join(map(str, named))}"
 
-    summary: str
-    missing_head: str
-    hint: str
-    body: str = ""
-
-    def error(self, missing: Sequence[str], parts: Sequence[str]) -> CheckpointError:
-        """Return the error; it differs if only weights of the head are missing."""
-        of_body = [name for name in missing if name.startswith(self.body) and _POOLER not in name]
-        summary = self.missing_head if missing and len(parts) == 1 and not of_body else self.summary
+    def make_error(missing: Sequence[str], parts: Sequence[str]) -> CheckpointError:
+        of_body = [name for name in missing if name.startswith(body) and _POOLER not in name]
+        summary = f"{folder} does not fit {kind.__name__}, the class of task {task}"
+        hint = (
+            f"it was saved {saved}: give a task that it has weights for, or add --no-strict for "
+            "random ones"
+        )
+        if task is None:
+            summary = f"{folder} does not fit the class its config names"
+            hint = (
+                "correct 'architectures' in config.json, or add --no-strict to continue without "
+                "them"
+            )
+        elif missing and len(parts) == 1 and not of_body:
+            summary = f"{folder} has no weights for the head of task {task} ({kind.__name__})"
         return CheckpointError(
-            f"{summary}: {'; '.join(parts)}", hint=self.hint, code=ErrorCode.MISFIT_WEIGHTS
+            f"{summary}: {'; '.join(parts)}", hint=hint, code=ErrorCode.MISFIT_WEIGHTS
         )
 
-
-def _describe_mismatch(
-    kind: type[PreTrainedModel], folder: Path, config: dict[str, object], task: str | None
-) -> _WeightMismatch:
-    """Return the texts for a class from config.json, or from the user's task."""
-    if task is None:
-        summary = f"{folder} does not fit the class its config names"
-        fix = "correct 'architectures' in config.json, or add --no-strict to continue without them"
-        return _WeightMismatch(summary=summary, missing_head="", hint=fix)
-    named = config.get("architectures")
-    saved = "it was saved without naming a class"
-    if isinstance(named, list) and named:
-        saved = f"it was saved as {', '.join(map(str, named))}"
-    base = str(getattr(kind, "base_model_prefix", "") or "")
-    return _WeightMismatch(
-        summary=f"{folder} does not fit {kind.__name__}, the class of task {task}",
-        missing_head=f"{folder} has no weights for the head of task {task} ({kind.__name__})",
-        hint=f"{saved}: give a task that it has weights for, or add --no-strict for random ones",
-        body=f"{base}." if base and re.search("For|Head", kind.__name__) else "",
-    )
+    return make_error
 
 
-def _load_notes(
-    report: dict[str, set[object]], misfit: _WeightMismatch, *, strict: bool
-) -> list[str]:
+def _load_notes(report: dict[str, set[object]], misfit: _MisfitError, *, strict: bool) -> list[str]:
     """Return notes on weights; missing and mismatched ones fail a strict load.
 
     Weights that the class does not use, such as a pre-training head, are common and only noted.
@@ -277,7 +271,7 @@ def _load_notes(
         if names
     ]
     if parts and strict:
-        raise misfit.error(missing, parts)
+        raise misfit(missing, parts)
     if parts:
         kept = len(missing) + len(mismatched)
         parts.append(f"{kept} tensors keep random values (seed 0)")

@@ -73,12 +73,12 @@ def _token_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
         _BATCH, length)  # fmt: skip
     kinds = config_number(config, "type_vocab_size") or 0
     found = {
-        "input_ids": _integer_spec("input_ids", dims, vocabulary - 1),
-        "attention_mask": _integer_spec("attention_mask", dims, 1),
-        "position_ids": _integer_spec("position_ids", dims, longest - 1),
+        "input_ids": integer_spec("input_ids", dims, vocabulary - 1),
+        "attention_mask": integer_spec("attention_mask", dims, 1),
+        "position_ids": integer_spec("position_ids", dims, longest - 1),
     }
     if kinds >= _RANK_2:
-        found["token_type_ids"] = _integer_spec("token_type_ids", dims, kinds - 1)
+        found["token_type_ids"] = integer_spec("token_type_ids", dims, kinds - 1)
     places = config_number(config, "max_2d_position_embeddings")
     if places is not None:  # the position of each token on the page
         corners = ValueRange(low=0, high=places - 1, order=RowOrder.ASCENDING)
@@ -99,8 +99,8 @@ def _decoder_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
     most = config_number(decoder, "max_target_positions", "max_position_embeddings", "n_positions")
     dims = (_BATCH, _length_dim("decoder_sequence", _length_limit(most, query)))
     return {
-        "decoder_input_ids": _integer_spec("decoder_input_ids", dims, vocabulary - 1),
-        "decoder_attention_mask": _integer_spec("decoder_attention_mask", dims, 1),
+        "decoder_input_ids": integer_spec("decoder_input_ids", dims, vocabulary - 1),
+        "decoder_attention_mask": integer_spec("decoder_attention_mask", dims, 1),
     }
 
 
@@ -113,7 +113,7 @@ def _image_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
     dims = (_BATCH, *(Dim.of_size(size) for size in sizes))
     return {
         "pixel_values": InputSpec(name="pixel_values", dtype="float32", dims=dims),
-        "pixel_mask": _integer_spec(
+        "pixel_mask": integer_spec(
             "pixel_mask", (_BATCH, *(Dim.of_size(side) for side in sides)), 1
         ),
     }
@@ -139,7 +139,7 @@ def _image_sides(config: object, preprocessor: Mapping[str, object]) -> tuple[in
     return _USUAL_SIDE, _USUAL_SIDE
 
 
-def _integer_spec(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
+def integer_spec(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
     """Return an input of integers from 0 to `high`."""
     return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 

@@ -59,9 +59,9 @@ def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
 
 def list_methods(module: torch.nn.Module) -> tuple[str, ...]:
     """Return the public methods with an argument that the module's classes add to torch's."""
-    from torch import nn
+    from torch import jit, nn
 
-    if _is_script(module):
+    if isinstance(module, jit.ScriptModule):
         inner: Any = module._c  # untyped in torch
         return tuple(inner._method_names())
     found: dict[str, None] = {}
@@ -127,12 +127,6 @@ def _is_module(value: object) -> bool:
     return isinstance(value, nn.Module)
 
 
-def _is_script(value: object) -> bool:
-    import torch
-
-    return isinstance(value, torch.jit.ScriptModule)
-
-
 def _method_parameters(called: Any) -> tuple[Parameter, ...]:
     """Return the parameters of a method or of a submodule's forward, scripted or not."""
     function = called.forward if _is_module(called) else called
@@ -167,6 +161,9 @@ def _make_caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Mod
     """Return a module whose forward calls the method; `owner` is its submodule `model`."""
     from torch import nn
 
+    def pass_on(self: Any, *args: object, **kwargs: object) -> object:
+        return getattr(self.model, name)(*args, **kwargs)
+
     class Called(nn.Module):
         """Calls a method of the user's module."""
 
@@ -175,19 +172,10 @@ def _make_caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Mod
             self.model = owner
             self.training = owner.training
 
-        forward = _compile_forward(method, name) or _make_forwarder(name)
+        forward = _compile_forward(method, name) or pass_on
 
     _CALLED[Called] = name
     return Called()
-
-
-def _make_forwarder(name: str) -> Callable[..., object]:
-    """Return a forward that passes all arguments on."""
-
-    def forward(self: Any, *args: object, **kwargs: object) -> object:
-        return getattr(self.model, name)(*args, **kwargs)
-
-    return forward
 
 
 def _compile_forward(method: Any, name: str) -> Callable[..., object] | None:

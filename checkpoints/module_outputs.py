@@ -37,11 +37,6 @@ class OutputParts:
     dropped: set[str] = field(default_factory=set)
 
 
-def flatten_outputs(value: object) -> dict[str, torch.Tensor]:
-    """Return every tensor in `value` by name, in order."""
-    return split_outputs(value).tensors
-
-
 def split_outputs(
     value: object, reserved: Collection[str] = (), drop: Sequence[str] = ()
 ) -> OutputParts:
@@ -129,7 +124,9 @@ def split_object(value: object) -> Iterable[tuple[str, object]] | None:
         hasattr(value, "keys") and hasattr(value, "values") and hasattr(value, "is_initialized")
     ):
         return _layer_states(value)
-    return _attribute_parts(value)
+    found = [(name, one) for name, one in _object_fields(value).items() if _has_tensors(one)]
+    private = any(name.startswith("_") for name, _ in found)
+    return None if private or not found else found
 
 
 def _pair_layers(own: object, cross: object) -> dict[str, object]:
@@ -161,12 +158,6 @@ def _layer_states(value: object) -> list[tuple[str, object]] | None:
         alone = list(state.values()) if isinstance(state, Mapping) and len(state) == 1 else [state]
         found.append((_STATES.get(name, name), alone[0]))
     return found
-
-
-def _attribute_parts(value: object) -> list[tuple[str, object]] | None:
-    found = [(name, one) for name, one in _object_fields(value).items() if _has_tensors(one)]
-    private = any(name.startswith("_") for name, _ in found)
-    return None if private or not found else found
 
 
 def _object_fields(value: object) -> dict[str, object]:

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-_SMALL_TENSOR_BYTES = (
-    1 << 20
-)  # bytes: larger tensors are not copied, so that weights stay in memory once
+_SMALL_TENSOR_BYTES = 1 << 20  # larger tensors are not copied: weights stay in memory once
 
 
 class ModuleSnapshot:
@@ -64,7 +62,7 @@ class _ModuleState:
         self._entries: list[tuple[Any, Any]] = [
             (value, value.copy()) for value in inner if type(value) in (dict, list, OrderedDict)
         ]
-        kept = [value for _, copied in self._entries for value in _entry_values(copied)]
+        kept = [value for _, copied in self._entries for value in _entries_by_key(copied).values()]
         tensors = {id(one): one for one in (*inner, *kept) if isinstance(one, torch.Tensor)}
         self._versions = {key: _write_count(one) for key, one in tensors.items()}
         written = {id(part.weight) for part in parts if getattr(part, "max_norm", None) is not None}
@@ -139,10 +137,6 @@ def _write_count(value: object) -> int:
 
 def _entries_by_key(value: Any) -> dict[object, object]:
     return dict(enumerate(value)) if isinstance(value, list) else dict(value)
-
-
-def _entry_values(value: Any) -> list[object]:
-    return list(value) if isinstance(value, list) else list(value.values())
 
 
 # Whether two runs of one feed gave the same outputs.

@@ -72,11 +72,12 @@ def _comprehension_depends(
         )
     return condition or any(
         depends_on_names(one, names, array=False, plain=plain)
-        for one in _element_expressions(expression)
+        for one in element_expressions(expression)
     )
 
 
-def _element_expressions(expression: Comprehension) -> tuple[ast.expr, ...]:
+def element_expressions(expression: Comprehension) -> tuple[ast.expr, ...]:
+    """Return what a comprehension evaluates for each element."""
     if isinstance(expression, ast.DictComp):
         return expression.key, expression.value
     return (expression.elt,)
@@ -104,7 +105,7 @@ def preserves_number(parent: ast.AST, child: ast.AST) -> bool:
     if isinstance(parent, ast.Subscript):
         return child is parent.value
     if isinstance(parent, COMPREHENSIONS):
-        return child in _element_expressions(parent)
+        return child in element_expressions(parent)
     return isinstance(parent, _PLAIN_NODES)
 
 
@@ -142,6 +143,16 @@ def attribute_names(node: ast.AST | None) -> frozenset[str]:
     )
 
 
+def returns_number(node: ast.AST, names: frozenset[str], array: bool) -> bool:
+    """Whether it returns a number that depends on the names."""
+    value = node.value if isinstance(node, ast.Return) else None
+    return (
+        value is not None
+        and not may_be_tensor(value)
+        and depends_on_names(value, names, array, plain=True)
+    )
+
+
 def may_be_tensor(node: ast.AST) -> bool:
     """Whether the expression may be a tensor, even if it contains a number."""
     return any(isinstance(part, ast.BinOp) for part in ast.walk(node))
@@ -161,11 +172,6 @@ def is_message(statement: ast.AST) -> bool:
     return (
         isinstance(statement, ast.Expr) and call_name(statement.value) in _LOG_CALLS | _CHECK_CALLS
     )
-
-
-def has_raise(node: ast.AST) -> bool:
-    """Whether the node contains a raise or an assert."""
-    return any(isinstance(part, (ast.Raise, ast.Assert)) for part in ast.walk(node))
 
 
 def is_report_only(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None) -> bool:
@@ -193,7 +199,7 @@ def _is_report(statement: ast.stmt, outside: set[str]) -> bool:
     return isinstance(statement, (ast.Raise, ast.Assert, ast.Pass))
 
 
-# Whether names of Python values are computed with, or checked and told alone.
+# Whether names of Python values are computed with, or only checked and reported.
 
 
 _FRESH = (
@@ -212,17 +218,13 @@ def is_used(function: ast.AST, names: frozenset[str], *, array: bool) -> bool:
     """
     if not _is_local(names, function):
         return True
-    return any(_is_used_by(part, names, array, function) for part in _function_parts(function))
-
-
-def _function_parts(function: ast.AST) -> Sequence[ast.AST]:
-    """Return the body of a function."""
     body: object = getattr(function, "body", None)
-    return body if isinstance(body, list) else [body] if isinstance(body, ast.AST) else []
+    parts = body if isinstance(body, list) else [body] if isinstance(body, ast.AST) else []
+    return any(_is_used_by(part, names, array, function) for part in parts)
 
 
 def _is_used_by(node: ast.AST, names: frozenset[str], array: bool, function: ast.AST) -> bool:
-    if isinstance(node, ast.Raise) or is_message(node) or call_name(node) == "isinstance":
+    if isinstance(node, ast.Raise) or is_message(node) or _is_kind_test(node):
         return False
     if _is_passed_on(node, names, array):
         return True
@@ -230,7 +232,7 @@ def _is_used_by(node: ast.AST, names: frozenset[str], array: bool, function: ast
         return False
     if isinstance(node, (ast.Name, ast.Attribute)) and attribute_names(node) & names:
         return isinstance(node.ctx, ast.Load)
-    if _is_only_stored(node, names, array, function) or _is_none_test(node):
+    if _is_only_stored(node, names, array, function):
         return False
     return any(_is_used_by(part, names, array, function) for part in _other_parts(node, function))
 
@@ -258,22 +260,16 @@ def _is_only_stored(node: ast.AST, names: frozenset[str], array: bool, function:
         kept = [container_names(node.value, part) for part in node.value.args]
         return bool(kept) and all(one <= names and _is_own(one, function) for one in kept)
     if isinstance(node, ast.Return):
-        value = node.value
-        return (
-            value is not None
-            and not may_be_tensor(value)
-            and depends_on_names(value, names, array, plain=True)
-        )
+        return returns_number(node, names, array)
     if not isinstance(node, _ASSIGNMENTS) or node.value is None:
         return False
     targets = target_names(node)
-    into = any(isinstance(part, ast.Subscript) for part in ast.walk(node) if _is_set(part))
+    into = any(
+        isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)
+        for part in ast.walk(node)
+    )
     local = _is_own(targets, function) if into else _is_local(targets, function)
     return local and targets <= names and depends_on_names(node.value, names, array, plain=True)
-
-
-def _is_set(node: ast.AST) -> bool:
-    return isinstance(getattr(node, "ctx", None), ast.Store)
 
 
 def _is_local(names: frozenset[str], function: ast.AST) -> bool:
@@ -297,19 +293,12 @@ def _is_own(names: frozenset[str], function: ast.AST) -> bool:
         if not isinstance(target, ast.Subscript)
     ]
     given = [[value for targets, value in made if name in targets] for name in names]
-    fresh = all(values and all(map(_is_fresh, values)) for values in given)
-    return fresh and _is_local(names, function)
-
-
-def _is_fresh(value: ast.AST | None) -> bool:
-    return isinstance(value, _FRESH) or call_name(value or ast.Pass()) in _MAKERS
-
-
-def _is_none_test(node: ast.AST) -> bool:
-    """Whether it is `name is None`, independent of the value."""
-    return isinstance(node, ast.Compare) and all(
-        isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops
+    fresh = all(
+        values
+        and all(isinstance(one, _FRESH) or (one and call_name(one) in _MAKERS) for one in values)
+        for values in given
     )
+    return fresh and _is_local(names, function)
 
 
 def _other_parts(node: ast.AST, function: ast.AST) -> Iterator[ast.AST]:

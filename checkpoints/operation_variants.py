@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.torch_tools import to_array
@@ -45,25 +46,19 @@ def _fit_variants(operation: TracedCall) -> Variants:
 
 
 def _list_variants(operation: TracedCall) -> Variants:
-    yield from _VARIANT_TABLE.get(operation.name, _no_variants)(operation)
+    if operation.name in _VARIANT_TABLE:
+        yield from _VARIANT_TABLE[operation.name](operation)
     yield from _other_axes(operation)
     if operation.name in _TWO_OPERANDS:
-        yield "the two operands are swapped", _swap_operands(operation)
+        first, second, *rest = operation.args
+        yield "the two operands are swapped", _rerun(operation, second, first, *rest)
     if operation.name in ("add", "radd", "sub", "mul", "truediv"):
         yield "the second operand has no effect", lambda: operation.args[0]
 
 
-def _no_variants(operation: TracedCall) -> Variants:  # noqa: ARG001 - the table's form
-    yield from ()
-
-
-def _rerun(operation: TracedCall, **changed: object) -> Callable[[], Any]:
-    return lambda: operation.function(*operation.args, **{**operation.kwargs, **changed})
-
-
-def _swap_operands(operation: TracedCall) -> Callable[[], Any]:
-    first, second, *rest = operation.args
-    return lambda: operation.function(second, first, *rest, **operation.kwargs)
+def _rerun(operation: TracedCall, *args: object, **changed: object) -> Callable[[], Any]:
+    """Return the call with other arguments, if given, and changed keyword arguments."""
+    return partial(operation.function, *(args or operation.args), **{**operation.kwargs, **changed})
 
 
 def _gelu(operation: TracedCall) -> Variants:
@@ -86,13 +81,9 @@ def _epsilon(place: int) -> Callable[[TracedCall], Variants]:
         for value in _EPSILONS:
             if value != args[place]:
                 given = (*args[:place], value, *args[place + 1 :])
-                yield f"epsilon {value:g} instead of {args[place]:g}", _rerun_with(operation, given)
+                yield f"epsilon {value:g} instead of {args[place]:g}", _rerun(operation, *given)
 
     return variants
-
-
-def _rerun_with(operation: TracedCall, args: tuple[Any, ...]) -> Callable[[], Any]:
-    return lambda: operation.function(*args, **operation.kwargs)
 
 
 def _batch_norm(operation: TracedCall) -> Variants:
@@ -133,10 +124,10 @@ def _conv(operation: TracedCall) -> Variants:
     if weight.shape[0] == weight.shape[1]:
         yield (
             "the weight is transposed",
-            _rerun_with(operation, (args[0], weight.transpose(0, 1), *args[2:])),
+            _rerun(operation, args[0], weight.transpose(0, 1), *args[2:]),
         )
     if len(args) > _BIAS and args[_BIAS] is not None:
-        yield "the bias is left out", _rerun_with(operation, (*args[:2], None, *args[3:]))
+        yield "the bias is left out", _rerun(operation, *args[:2], None, *args[3:])
 
 
 def _interpolate(operation: TracedCall) -> Variants:
@@ -158,11 +149,10 @@ def _pad(operation: TracedCall) -> Variants:
     for mode in _PADS:
         if mode != operation.kwargs.get("mode", "constant"):
             kwargs = {k: v for k, v in operation.kwargs.items() if k not in ("mode", "value")}
-            yield f"pads by {mode}", _rerun_padded(operation, mode, kwargs)
-
-
-def _rerun_padded(operation: TracedCall, mode: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    return lambda: operation.function(*operation.args[:2], mode=mode, **kwargs)
+            yield (
+                f"pads by {mode}",
+                partial(operation.function, *operation.args[:2], mode=mode, **kwargs),
+            )
 
 
 def _round(operation: TracedCall) -> Variants:
@@ -170,7 +160,7 @@ def _round(operation: TracedCall) -> Variants:
 
     for function in (torch.floor, torch.ceil, torch.trunc, torch.round):
         if function.__name__ != operation.name:
-            yield f"rounds by {function.__name__}", _apply_to(function, operation)
+            yield f"rounds by {function.__name__}", partial(function, operation.args[0])
 
 
 def _extreme(operation: TracedCall) -> Variants:
@@ -181,7 +171,7 @@ def _extreme(operation: TracedCall) -> Variants:
     other = getattr(torch, name)
     yield (
         f"takes the place of the {kind} ({name} instead of {operation.name})",
-        lambda: other(*operation.args, **operation.kwargs),
+        partial(other, *operation.args, **operation.kwargs),
     )
 
 
@@ -192,11 +182,7 @@ def _comparison(operation: TracedCall) -> Variants:
         if name != operation.name:
             other = getattr(torch, name)
             description = f"compares by {name} instead of {operation.name}"
-            yield description, _with_function(other, operation)
-
-
-def _with_function(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
-    return lambda: function(*operation.args, **operation.kwargs)
+            yield description, partial(other, *operation.args, **operation.kwargs)
 
 
 def _cast(operation: TracedCall) -> Variants:
@@ -209,11 +195,7 @@ def _cast(operation: TracedCall) -> Variants:
     for function in (torch.round, torch.floor, torch.ceil):
         rounded = function(first)
         description = f"rounds by {function.__name__} before the cast, where eager truncates"
-        yield description, _rerun_with(operation, (rounded, *rest))
-
-
-def _apply_to(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
-    return lambda: function(operation.args[0])
+        yield description, _rerun(operation, rounded, *rest)
 
 
 def _pool(operation: TracedCall) -> Variants:
@@ -244,7 +226,7 @@ def _other_axes(operation: TracedCall) -> Variants:
         for axis in range(rank):
             if axis != mine % rank:
                 description = f"works along axis {axis} instead of {mine % rank}"
-                yield description, _rerun_with(operation, (first, axis, *rest))
+                yield description, _rerun(operation, first, axis, *rest)
 
 
 _AXIS_FUNCTIONS = frozenset({

@@ -16,22 +16,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.errors import CheckpointError
 from ..core.process import StopCallError
-from ..core.torch_tools import intercept_operators
+from ..core.torch_tools import flatten_tensors, intercept_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
+TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type for sys.settrace
 _CHECK_INTERVAL = 8  # loop iterations: a pending exception is raised at the end of one
-_REPEAT_SECONDS = (
-    1.0  # seconds until the exception is raised repeat_seconds: a bare except may have caught it
-)
+_REPEAT_SECONDS = 1.0  # until the exception is raised again: a bare except may have caught it
 _IMPORT = "_find_and_load"  # of importlib: the frame of an import
 _OURS = tuple(str(Path(__file__).parents[1] / name) for name in ("capture", "checkpoints"))
 _OWN, _TORCH, _USERS = "own", "torch", "user"
@@ -52,7 +51,7 @@ def limit_steps(counter: StepCounter) -> Iterator[None]:
         DeadlineExceededError: the limit was exceeded.
     """
     try:
-        with _trace_calls(counter):
+        with trace_thread(counter.enter):
             yield
     finally:
         while not counter.ended:  # a pending exception is raised here
@@ -66,14 +65,15 @@ def limit_steps(counter: StepCounter) -> Iterator[None]:
 def count_steps() -> Iterator[StepCounter]:
     """Count the steps of the code in the block, without a limit."""
     counter = StepCounter(math.inf)
-    with _trace_calls(counter):
+    with trace_thread(counter.enter):
         yield counter
 
 
 @contextmanager
-def _trace_calls(counter: StepCounter) -> Iterator[None]:
+def trace_thread(enter: TraceFunction) -> Iterator[None]:
+    """Trace this thread within the context; `enter` is called for each new frame."""
     before = sys.gettrace()
-    sys.settrace(counter.enter)
+    sys.settrace(enter)
     try:
         yield
     finally:
@@ -213,12 +213,9 @@ class Meter:
         Raises:
             WorkExceededError: the limit is exceeded.
         """
-        import torch
-
         self._operators += 1
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, torch.Tensor):
-                self._elements = max(self._elements, one.numel())
+        for one in flatten_tensors((value,)):
+            self._elements = max(self._elements, one.numel())
         most = self._most
         if most is None:
             return

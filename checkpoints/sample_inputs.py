@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import random
 import re
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.call import Parameter, ParameterKind
 from ..core.contract import Array
-from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
+from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line, nearest_files
 from ..core.nested_values import (
     NamedItem,
     iterate_leaves,
@@ -24,7 +23,7 @@ from ..core.nested_values import (
 )
 from ..core.signature import DTYPES, Dim, InputSpec
 from ..core.torch_file import read_torch_file
-from ..core.torch_tools import to_array
+from ..core.torch_tools import is_array, is_tensor, to_array
 from ..core.untrusted_files import read_npz, read_safetensors_header
 from .factory import import_object, use_fixed_seed
 
@@ -50,9 +49,8 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
     if path.is_dir():
         raise _folder_error(path)
     if not path.is_file():
-        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, names, n=1)
-        hint = f"did you mean {path.parent / near[0]}?" if near else "give an existing .npz file"
+        near = nearest_files(path)
+        hint = f"did you mean {near[0]}?" if near else "give an existing .npz file"
         raise UsageError(f"no such sample file: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
     if path.suffix == ".npz":
         found = _from_npz(path)
@@ -238,9 +236,7 @@ def read_loader(
         _item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(items_read)
     ]
     surplus = dict.fromkeys(name.partition(".")[0] for _, rest in found for name in rest)
-    listed = ", ".join(
-        [*list(surplus)[:_SHOWN_NAMES], *(["..."] if len(surplus) > _SHOWN_NAMES else [])]
-    )
+    listed = ", ".join([*surplus][:_SHOWN_NAMES]) + (", ..." if len(surplus) > _SHOWN_NAMES else "")
     verb = "are" if len(surplus) > 1 else "is"
     inputs_text = (
         f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
@@ -284,11 +280,7 @@ def _input_names(
     if not isinstance(mapping, Mapping):
         wanted = [p.name for p in plain if p.required or p.name in heads]
         return tuple(wanted or [p.name for p in plain[:1]] or ["x"])
-    held = [
-        ".".join(path)
-        for path, leaf in iterate_leaves(mapping, _is_array_like)
-        if _is_array_like(leaf)
-    ]
+    held = [".".join(path) for path, leaf in iterate_leaves(mapping, is_array) if is_array(leaf)]
     kept = {
         p.name for p in plain if p.required or p.name in heads or not _LABEL_NAME.fullmatch(p.name)
     }
@@ -308,18 +300,11 @@ def _input_names(
     return tuple(dict.fromkeys([*names, *asked]))
 
 
-def _is_array_like(value: object) -> bool:
-    import numpy as np
-    import torch
-
-    return isinstance(value, (np.ndarray, np.generic, torch.Tensor))
-
-
 def _item_arrays(
     item: object, names: Sequence[str], where: str
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    found = name_parts(item, names, _is_array_like)
-    if found is None and _is_array_like(item):
+    found = name_parts(item, names, is_array)
+    if found is None and is_array(item):
         # one array for several inputs
         found = NamedItem(parts={})
     parts = {} if found is None else found.parts
@@ -336,15 +321,14 @@ def _item_arrays(
 def _item_array(value: object, what: str) -> Array:
     """Convert to NumPy; half precision becomes float32."""
     import numpy as np
-    import torch
 
-    if not _is_array_like(value):
+    if not is_array(value):
         raise UsageError(
             f"{what} is a {type(value).__name__}, not an array or a tensor",
             hint="use tensors or NumPy arrays",
         )
     try:
-        array: Array = to_array(value) if isinstance(value, torch.Tensor) else np.array(value)
+        array: Array = to_array(value) if is_tensor(value) else np.array(value)  # type: ignore[arg-type]  # just asked
     except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
         raise UsageError(
             f"{what} is not a dense tensor: {first_line(error, limit=80)}",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from .name_dataflow import COMPREHENSIONS, call_name, has_raise, is_report_only
-from .source_positions import Chain, CodeSite, Span, find_chain, parse_file, source_text, span_of
+from .name_dataflow import COMPREHENSIONS, call_name, element_expressions, is_report_only
+from .source_positions import Chain, CodeSite, Span, find_chain, source_text, span_of
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -78,7 +78,8 @@ def read_branch(
         line = node.lineno
         function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
         report_only = [is_report_only(block, node, function) for block in (node.body, node.orelse)]
-        if any(report_only) and not (caught and has_raise(node)):
+        raises = any(isinstance(part, (ast.Raise, ast.Assert)) for part in ast.walk(node))
+        if any(report_only) and not (caught and raises):
             yield IdleUse(file=file, line=line)
             return
     elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
@@ -139,11 +140,8 @@ def _comprehension_rest(
     whole: ast.AST, part: ast.comprehension, condition: ast.AST
 ) -> Iterator[ast.AST]:
     """Yield what a comprehension evaluates if one of its conditions is true."""
-    if isinstance(whole, ast.DictComp):
-        yield from (whole.key, whole.value)
-    elif isinstance(whole, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-        yield whole.elt
     if isinstance(whole, COMPREHENSIONS):
+        yield from element_expressions(whole)
         yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # it contains it
         for later in whole.generators[whole.generators.index(part) + 1 :]:
             yield from (later.target, later.iter)
@@ -158,13 +156,7 @@ _CALL_ERRORS = frozenset(("TypeError", "ImportError", "ModuleNotFoundError"))
 
 def is_caught(sites: Iterable[CodeSite]) -> bool:
     """Whether a frame is in a `try` that continues after an error, or in a `suppress`."""
-    return any(_is_site_caught(site) for site in sites)
-
-
-def _is_site_caught(site: CodeSite) -> bool:
-    tree = parse_file(site.file)
-    chain = [] if tree is None or site.span[1] < 0 else find_chain(tree, site.span)
-    return is_error_handled(chain)
+    return any(is_error_handled(find_chain(site)) for site in sites)
 
 
 def is_error_handled(chain: Chain) -> bool:

@@ -8,7 +8,8 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _PACKAGE_ROOT = str(Path(__file__).parent.parent)
 _OWN_PACKAGES = ("capture", "checkpoints", "converters", "core", "pipeline")
 OWN_FOLDERS = tuple(f"{_PACKAGE_ROOT}/{room}/" for room in _OWN_PACKAGES)
+_LIBRARIES = (
+    "torch", "numpy", "onnx", "onnxscript", "onnx_ir", "sympy", "openvino", "onnxruntime",
+)  # fmt: skip
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _PACKAGES = ("site-packages", "dist-packages")  # within the folder of the standard library
 # Files of torch that only pass on calls of the user.
@@ -57,9 +61,11 @@ def find_user_frames(
     frame: FrameType | None = sys._getframe(1)
     sites: list[CodeSite] = []
     within, module = False, ""
-    while frame is not None and not _is_runner_frame(frame.f_code.co_filename, watcher):
+    while frame is not None:
         name = frame.f_code.co_filename
-        if is_user_code(name):
+        if name != watcher and name.startswith(OWN_FOLDERS):  # modelc's code that runs eager
+            break
+        if is_user_file(name):
             sites.append(_make_site(frame))
             module = module or paths.get(id(frame.f_locals.get("self")), "")
         elif not sites:  # frames between two of the watcher's pass a call on
@@ -68,23 +74,26 @@ def find_user_frames(
     return tuple(sites), within, module
 
 
-def _is_runner_frame(file: str, watcher: str) -> bool:
-    """Whether the frame is of modelc's code that runs eager."""
-    return file != watcher and file.startswith(OWN_FOLDERS)
+@cache
+def _library_roots() -> tuple[str, ...]:
+    found = (find_spec(name) for name in _LIBRARIES)
+    files = [spec.origin for spec in found if spec is not None and spec.origin is not None]
+    return tuple(f"{Path(file).parent}/" for file in files)
 
 
-def is_user_code(file: str) -> bool:
-    """Whether a file is the model's code: not torch, NumPy, the standard library or modelc."""
-    import numpy as np
-    import torch
-
-    if file.startswith(("<", *OWN_FOLDERS)):
-        return False
-    roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
-    if file.startswith(roots):
+def is_user_file(file: str) -> bool:
+    """Whether a file is the model's code or a package that it uses, such as `transformers`."""
+    if file.startswith(("<", *OWN_FOLDERS, *_library_roots())):
         return False
     inner = file.removeprefix(_STDLIB)
     return inner == file or inner.startswith(_PACKAGES)
+
+
+def find_user_line(frame: FrameType | None) -> tuple[str, int] | None:
+    """Return file and line of the user's innermost frame, from `frame` outwards."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _make_site(frame: FrameType) -> CodeSite:
@@ -142,11 +151,14 @@ def parse_file(file: str) -> ast.Module | None:
         return None
 
 
-def find_chain(tree: ast.AST, span: Span) -> Chain:
-    """Return the nodes that contain the span, outermost first."""
+def find_chain(site: CodeSite) -> Chain:
+    """Return the nodes that contain a site, outermost first; empty without source or columns."""
+    tree = parse_file(site.file)
+    if tree is None or site.span[1] < 0:
+        return []
     chain: Chain = [tree]
     while True:
-        inner = [child for child in ast.iter_child_nodes(chain[-1]) if _is_around(child, span)]
+        inner = [one for one in ast.iter_child_nodes(chain[-1]) if _is_around(one, site.span)]
         if not inner:
             return chain
         chain.append(inner[0])

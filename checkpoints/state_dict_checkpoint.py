@@ -27,7 +27,7 @@ from .weight_sets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
@@ -87,24 +87,31 @@ def _fill_module(
 
 def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
     """Load several memory-mapped files of weights into the factory's module."""
-    if checkpoint.factory is None:
-        raise needs_factory_error(Path(checkpoint.path), STATE_DICT)
     shards = [_read_shard(file) for file in files]
+    together = {key: one for shard in shards for key, one in shard.items()}
+    return _fill_in_portions(checkpoint, STATE_DICT, make_weight_set(TOP_KEY, together), shards)
+
+
+def _fill_in_portions(
+    checkpoint: Checkpoint,
+    kind: str,
+    weights: WeightSet,
+    portions: Iterable[Mapping[str, torch.Tensor]],
+) -> LoadedModule:
+    """Build the module, and fill it with one portion of its weights after the other."""
+    if checkpoint.factory is None:
+        raise needs_factory_error(Path(checkpoint.path), kind)
     made = call_factory(checkpoint.factory, checkpoint.factory_args)
-    together = make_weight_set(
-        TOP_KEY, {key: one for shard in shards for key, one in shard.items()}
-    )
     chosen, set_notes = choose_weight_set(
-        [together], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+        [weights], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
         path=checkpoint.path,
     )  # fmt: skip
-    filling = ModuleFiller(
-        module=made.module, rename=find_renaming(chosen.shapes, made.module.state_dict())
-    )
-    for shard in shards:
-        filling.add(chosen.within(shard))
+    rename = find_renaming(chosen.shapes, made.module.state_dict())
+    filling = ModuleFiller(module=made.module, rename=rename)
+    for portion in portions:
+        filling.add(chosen.within(portion))
     notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
-    return wrap_built_module(made.module, kind=STATE_DICT, notes=notes)
+    return wrap_built_module(made.module, kind=kind, notes=notes)
 
 
 def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
@@ -196,22 +203,9 @@ PORTION_BYTES = 256 * 2**20  # bytes of a file mapped at once
 
 def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
     """Build the module and fill it; at most one portion is in memory twice."""
-    if checkpoint.factory is None:
-        raise needs_factory_error(Path(checkpoint.path), SAFETENSORS)
     files = weight_files(checkpoint)
-    made = call_factory(checkpoint.factory, checkpoint.factory_args)
-    chosen, set_notes = choose_weight_set(
-        [read_weight_set(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
-        path=checkpoint.path,
-    )  # fmt: skip
-    filling = ModuleFiller(
-        module=made.module, rename=find_renaming(chosen.shapes, made.module.state_dict())
-    )
-    for file in files:
-        for portion in read_portions(file):
-            filling.add(chosen.within(portion))
-    notes = (*set_notes, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
-    return wrap_built_module(made.module, kind=SAFETENSORS, notes=notes)
+    portions = (portion for file in files for portion in read_portions(file))
+    return _fill_in_portions(checkpoint, SAFETENSORS, read_weight_set(files), portions)
 
 
 def read_weight_set(files: Sequence[Path]) -> WeightSet:
@@ -234,13 +228,6 @@ def read_weight_set(files: Sequence[Path]) -> WeightSet:
     return WeightSet(key=TOP_KEY, shapes=shapes, read=read)
 
 
-def _tensor_names(path: Path) -> list[str]:
-    from safetensors import safe_open
-
-    with _translate_errors(path), safe_open(path, framework="pt") as file:
-        return list(file.keys())
-
-
 @contextmanager
 def _translate_errors(path: Path) -> Iterator[None]:
     """Translate errors of the reader, which raises anything for changed files or new dtypes."""
@@ -258,7 +245,8 @@ def read_portions(path: Path, *, size: int = PORTION_BYTES) -> Iterator[dict[str
     """Yield the tensors of a file in portions of about `size` bytes, each with its own mapping."""
     from safetensors import safe_open
 
-    keys = _tensor_names(path)
+    with _translate_errors(path), safe_open(path, framework="pt") as file:
+        keys = list(file.keys())
     while keys:
         portion: dict[str, torch.Tensor] = {}
         held = 0

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..core.torch_tools import flatten_tensors
 from .source_positions import CodeSite, find_user_frames
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def watch_capture() -> Iterator[ConversionLog]:
             if not _is_metadata_query(func, name):
                 if _is_python_value(answer, name):
                     _note_conversion(seen, answer, {})
-                elif _is_symbol(answer):
+                elif is_symbol(answer):
                     _note_conversion(seen, answer, {}, symbol=True)
             return answer
 
@@ -145,7 +146,7 @@ class _TaintMap:
         name = _function_name(func)
         if not _is_python_value(answer, name):
             return
-        tensors = list(_flatten_tensors(args))
+        tensors = list(flatten_tensors(args))
         if _is_metadata_query(func, name):
             if name in _SIZES and any(_storage_key(t) in self.shaped for t in tensors):
                 _note_conversion(self.seen, answer, self.paths, size=True)
@@ -156,7 +157,7 @@ class _TaintMap:
         self, func: Any, args: Sequence[object], kwargs: dict[str, object], answer: object
     ) -> None:
         """Propagate taint from an operator's inputs to its outputs and mutated arguments."""
-        given = list(_flatten_tensors((*args, *kwargs.values())))
+        given = list(flatten_tensors((*args, *kwargs.values())))
         data = any(self._is_data(tensor) for tensor in given) or (not given and self.leaked)
         schema = getattr(func, "_schema", None)  # higher-order operators have none
         name = _function_name(func) if schema is None else schema.name.partition("::")[2]
@@ -165,7 +166,7 @@ class _TaintMap:
         shaped = any(_storage_key(tensor) in self.shaped for tensor in given)
         shaped = shaped or (data and _has_data_sizes(func, name, given))
         data = data and name not in _METADATA_ONLY
-        for tensor in _flatten_tensors((answer,)):
+        for tensor in flatten_tensors((answer,)):
             self._mark(tensor, data=data or self.data.get(_storage_key(tensor), False))
             if shaped and tensor.dim():
                 self.shaped.add(_storage_key(tensor))
@@ -197,18 +198,6 @@ def _storage_key(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _flatten_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    import torch
-
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _flatten_tensors(value)
-        elif isinstance(value, dict):
-            yield from _flatten_tensors(value.values())
-
-
 def _find_mutated(
     func: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Iterator[torch.Tensor]:
@@ -217,7 +206,7 @@ def _find_mutated(
     for index, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            yield from _flatten_tensors((value,))
+            yield from flatten_tensors((value,))
 
 
 def _has_data_sizes(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
@@ -248,12 +237,12 @@ def _is_python_value(answer: object, name: str) -> bool:
     return isinstance(answer, (bool, int, float, complex))
 
 
-def _is_symbol(answer: object) -> bool:
+def is_symbol(answer: object) -> bool:
     """Whether the answer is a symbol of a capture, or a list of them."""
     import torch
 
     if isinstance(answer, (list, tuple)):
-        return any(map(_is_symbol, answer))
+        return any(map(is_symbol, answer))
     return isinstance(answer, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 

@@ -15,7 +15,6 @@ from .loaded_module import LoadedModule, read_recorded_inputs
 from .sniff import PT2, TORCHSCRIPT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import sympy  # type: ignore[import-untyped] # it has no type stubs
@@ -88,21 +87,20 @@ def _argument_names(program: ExportedProgram) -> list[str]:
 
 def _program_parameters(program: ExportedProgram) -> tuple[Parameter, ...]:
     """Return the program's parameters, by position or name as they were exported."""
+    from torch.export.graph_signature import ConstantArgument
+
     args, kwargs = _sample_arguments(program)
     kinds = [ParameterKind.POSITIONAL] * len(args) + [ParameterKind.KEYWORD] * len(kwargs)
     values = [*args, *kwargs.values()]
     return tuple(
         Parameter(
-            name=name, kind=kind, listed=isinstance(value, list), constant=_constant_leaves(value)
+            name=name,
+            kind=kind,
+            listed=isinstance(value, list),
+            constant=(value.value,) if isinstance(value, ConstantArgument) else (),
         )
         for name, kind, value in zip(_argument_names(program), kinds, values, strict=True)
     )
-
-
-def _constant_leaves(value: object) -> tuple[object, ...]:
-    from torch.export.graph_signature import ConstantArgument
-
-    return (value.value,) if isinstance(value, ConstantArgument) else ()
 
 
 def _program_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
@@ -129,7 +127,8 @@ class _SymbolicSizes:
         self.largest = _largest_integers(program)
         self.tied: set[object] = set()  # symbols inside expressions such as 2*s0
         for value in inputs.values():
-            for expression in _size_expressions(value):
+            sizes: tuple[int | torch.SymInt, ...] = tuple(value.shape)
+            for expression in (size.node.expr for size in sizes if not isinstance(size, int)):
                 if not expression.is_symbol:
                     self.tied.update(expression.free_symbols)
                     self.notes.append(f"a size is {expression}: it and its symbols are fixed")
@@ -169,11 +168,6 @@ class _SymbolicSizes:
             return UNBOUNDED[0], None
         finite = found.upper.is_Integer and int(found.upper) < _ENDLESS_SIZE
         return max(int(found.lower), 1), int(found.upper) if finite else None
-
-
-def _size_expressions(value: torch.Tensor) -> Iterator[sympy.Expr]:
-    sizes: tuple[int | torch.SymInt, ...] = tuple(value.shape)
-    return (size.node.expr for size in sizes if not isinstance(size, int))
 
 
 def _largest_integers(program: ExportedProgram) -> dict[str, int]:

@@ -52,7 +52,10 @@ def use_code_folder(folder: Path) -> Iterator[None]:
 @contextmanager
 def make_user_code_importable() -> Iterator[None]:
     """Append the user's folders to the import path within the context."""
-    _install_finder()
+    if _FINDER not in sys.meta_path:  # behind Python's own
+        finders: list[object] = list(sys.meta_path)
+        place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
+        sys.meta_path.insert(place, _FINDER)
     added = [folder for folder in code_folders() if folder not in sys.path]
     sys.path.extend(added)
     try:
@@ -72,21 +75,14 @@ class _UserCodeFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,  # noqa: ARG002 - as a finder is called
     ) -> ModuleSpec | None:
-        folders = code_folders()
-        if path is not None or not _is_below_any(_find_importing_file(), folders):
+        folders, file = code_folders(), _find_importing_file()
+        is_users = file.startswith(tuple(f"{folder}{os.sep}" for folder in folders))
+        if path is not None or not is_users or any(part in file for part in _INSTALLED):
             return None
         return PathFinder.find_spec(name, folders)
 
 
 _FINDER = _UserCodeFinder()
-
-
-def _install_finder() -> None:
-    """Insert the finder behind Python's own."""
-    if _FINDER not in sys.meta_path:
-        finders: list[object] = list(sys.meta_path)
-        place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
-        sys.meta_path.insert(place, _FINDER)
 
 
 def _find_importing_file() -> str:
@@ -100,9 +96,3 @@ def _find_importing_file() -> str:
             return os.path.abspath(name)  # noqa: PTH100 - compared as text
         frame = frame.f_back
     return ""
-
-
-def _is_below_any(file: str, folders: Iterable[str]) -> bool:
-    if any(part in file for part in _INSTALLED):
-        return False
-    return any(file.startswith(f"{folder}{os.sep}") for folder in folders)

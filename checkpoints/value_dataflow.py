@@ -16,6 +16,7 @@ from .name_dataflow import (
     is_used,
     may_be_tensor,
     preserves_number,
+    returns_number,
     target_names,
 )
 from .source_decisions import (
@@ -30,7 +31,7 @@ from .source_decisions import (
     read_assertion,
     read_branch,
 )
-from .source_positions import Chain, CodeSite, find_chain, parse_file
+from .source_positions import Chain, CodeSite, find_chain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,7 @@ def _read_uses(
     sites: Sequence[CodeSite], array: bool, known: dict[int, tuple[ValueUse, ...]]
 ) -> tuple[ValueUse, ...]:
     site = sites[0]
-    tree = parse_file(site.file)
-    chain = [] if tree is None or site.span[1] < 0 else find_chain(tree, site.span)
+    chain = find_chain(site)
     if len(chain) < 2:  # noqa: PLR2004 - the first is the file
         text = linecache.getline(site.file, site.line).strip()
         return (KeptValue(file=site.file, line=site.line, text=text),)
@@ -107,7 +107,7 @@ def _walk_outwards(chain: Chain, origin: _ValueOrigin) -> Iterator[ValueUse]:
     plain = True
     for at in range(len(chain) - 1, 0, -1):
         parent, child = chain[at - 1], chain[at]
-        if _is_condition(parent, child):
+        if child in list_conditions(parent):
             yield from read_branch(parent, child, site.file, chain[: at - 1], caught=origin.caught)
             if plain and isinstance(parent, (ast.For, ast.AsyncFor)):
                 yield from _find_named_branches(target_names(parent), chain[:at], origin)
@@ -137,14 +137,6 @@ def _read_whole_statement(node: ast.AST, origin: _ValueOrigin, above: Chain) -> 
     else:
         for condition in list_conditions(node):
             yield from read_branch(node, condition, site.file, above, caught=origin.caught)
-
-
-def _is_condition(parent: ast.AST, child: ast.AST) -> bool:
-    if isinstance(parent, (ast.If, ast.While, ast.IfExp)):
-        return child is parent.test
-    if isinstance(parent, ast.comprehension):
-        return child in parent.ifs
-    return isinstance(parent, (ast.For, ast.AsyncFor)) and child is parent.iter
 
 
 def _read_statement(
@@ -219,12 +211,7 @@ def _find_named_branches(
             path = _path_to(function, node)
             if is_error_handled([*path, node]) or is_caught(origin.outer):
                 yield from read_assertion(node, origin.site.file, caught=True)
-        value = node.value if isinstance(node, ast.Return) else None
-        if (
-            value
-            and not may_be_tensor(value)
-            and depends_on_names(value, names, origin.array, plain=True)
-        ):
+        if returns_number(node, names, origin.array):
             yield from _read_callers(origin)
 
 

@@ -14,7 +14,7 @@ from ..core.torch_tools import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
     from torch.overrides import TorchFunctionMode
@@ -200,12 +200,12 @@ class ModuleFiller:
             found.append(f"{kept} of {len(own)} tensors keep the factory's random values (seed 0)")
         kinds = " and ".join(sorted(self.half))
         halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
-        return (*self.rename.notes, *halves, *self._casts(), *found)
-
-    def _casts(self) -> Iterator[str]:
-        for (then, now), keys in sorted(self.cast.items()):
-            count = "1 tensor was" if len(keys) == 1 else f"{len(keys)} tensors were"
-            yield f"{count} cast from {then} to {now}: {_first_names(keys)}"
+        casts = [
+            f"{'1 tensor was' if len(keys) == 1 else f'{len(keys)} tensors were'} cast from "
+            f"{then} to {now}: {_first_names(keys)}"
+            for (then, now), keys in sorted(self.cast.items())
+        ]
+        return (*self.rename.notes, *halves, *casts, *found)
 
 
 def _make_takeover_mode(takeover: MappedTakeover) -> TorchFunctionMode:

@@ -245,6 +245,12 @@ def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     return [spelt[one] for one in difflib.get_close_matches(name.casefold(), spelt, n=count)]
 
 
+def nearest_files(path: Path, count: int = 1) -> list[Path]:
+    """Return the entries of the path's folder with the most similar names; may be empty."""
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=count)]
+
+
 def refuse_pipe(path: Path) -> None:
     """Reject a named pipe or a socket, which blocks until another process opens it.
 

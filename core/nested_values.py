@@ -124,12 +124,12 @@ def nest_leaves(parts: Mapping[ValuePath, object]) -> object:
     return tuple(children[place] for place in places)
 
 
-_LOADER_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+OBJECT_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def is_loader_spec(text: str) -> bool:
     """Return whether it is `package.module:loader` and not an existing file."""
-    return bool(_LOADER_SPEC.fullmatch(text)) and not Path(text).exists()
+    return bool(OBJECT_SPEC.fullmatch(text)) and not Path(text).exists()
 
 
 def load_items(spec: str, load: Callable[[str], object]) -> Iterable[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -43,6 +43,33 @@ def _to_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     ):
         return plain.float()
     return plain
+
+
+def is_array(value: object) -> bool:
+    """Whether the value is a NumPy array, a NumPy scalar or a tensor, without importing torch."""
+    import numpy as np
+
+    return isinstance(value, (np.ndarray, np.generic)) or is_tensor(value)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a tensor, without importing torch."""
+    return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
+        value, "detach"
+    )
+
+
+def flatten_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among arguments or results, also those in lists, tuples and dicts."""
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from flatten_tensors(value)
+        elif isinstance(value, dict):
+            yield from flatten_tensors(value.values())
 
 
 # takes the callee, its arguments and keyword arguments; returns the call's result

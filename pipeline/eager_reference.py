@@ -39,7 +39,7 @@ from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .size_probe import choose_mask_sense, describe_unverified_dims
 from .stated_inputs import check_input_specs, describe_static_dims
-from .user_samples import UserSamples, further_feeds, load_user_samples
+from .user_samples import UserSamples, describe_outliers, further_feeds, load_user_samples
 from .value_search import choose_and_report_values
 
 REFERENCE_STEP = "eager reference"
@@ -315,7 +315,10 @@ def _run_feeds(
             check_finite(found.references, weights)
             marks = compute_fingerprint(_fingerprint_outputs(eager, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
-    poor = _value_warnings(eager.signature, samples)
+    poor = (
+        *_value_warnings(eager.signature, samples),
+        *describe_outliers(feeds, eager.signature),
+    )
     odd = note_nonfinite_weights(weights)
     seen = (*misfits, *eager.model.notes, *odd, *poor, *filter(None, [found.warning]))
     for note in (*seen, *filter(None, [found.note])):

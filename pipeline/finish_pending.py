@@ -68,7 +68,10 @@ def finish_pending(
         )
         eager = run.open_eager(checkpoint, progress)
         done = update_branches(manifest, eager, run.judging.accept, progress)
-        done = _resume_pending(done, plan, request.resume)
+        # Of this run's steps, those that an interrupted run finished keep their results.
+        names = (*sorted(request.resume.done), *(step.name for step in plan))
+        steps = tuple(dict.fromkeys(names))
+        done = replace(done, steps=steps, failures=request.resume.failures)
         if on_start is not None:
             on_start(done)
         context = RunContext(

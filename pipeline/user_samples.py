@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..core.errors import CheckpointError, UsageError, first_line
 from ..core.grammar import parse_input
 from ..core.nested_values import is_loader_spec
 from ..core.records import sha256_of
-from ..core.signature import Signature
+from ..core.signature import FLOATS, Signature
 from ..validators.feed_values import check_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from .manifest_file import MANIFEST_FILE
@@ -213,3 +213,28 @@ def further_feeds(
         more = f"{misfits[0]}; and {len(misfits) - 1} more"
         note = f"{len(misfits)} samples do not match the inputs and are omitted: {more}"
     return tuple(feeds), (note,)
+
+
+def describe_outliers(feeds: Iterable[NamedFeed], signature: Signature) -> tuple[str, ...]:
+    """Return a note on each input of which a sample holds values outside the input's range.
+
+    Such samples are fed, but the domain of the artifacts does not contain them.
+    """
+    notes: dict[str, str] = {}
+    for feed in feeds:
+        for spec in signature.inputs if feed.name.startswith(SAMPLE) else ():
+            array = feed.arrays[spec.name]
+            if spec.values is None or not array.size:
+                continue
+            values = spec.values.at(signature.sizes_by_name(feed.sizes))
+            low, high = array.min().item(), array.max().item()
+            ends = [values.low, values.high]
+            if spec.dtype in FLOATS:
+                ends = [array.dtype.type(end).item() for end in ends]
+            if low < ends[0] or high > ends[1]:
+                notes.setdefault(
+                    spec.name,
+                    f"{spec.name} of {feed.name} lies in {low:g}..{high:g}, outside the domain "
+                    f"{values}: state its range with --input",
+                )
+    return tuple(notes.values())

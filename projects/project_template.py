@@ -205,7 +205,7 @@ class _TemplateDraft:
             yield f"\n[models.{name}]\n"
             yield from (f"# {line}\n" for line in _describe_checkpoint(one))
             yield f"checkpoint = {_quote(path)}\n"
-            if one.refused:
+            if one.unreadable:
                 yield f"allow-pickle = false     {_EDIT}true, if you trust its maker: it is code\n"
             if is_foreign_program(one.kind):
                 yield f"trust = false            {_EDIT}true, if you trust its maker: it is code\n"
@@ -222,8 +222,9 @@ class _TemplateDraft:
 
 
 def _describe_checkpoint(one: CheckpointDescription) -> Iterator[str]:
-    if one.refused:
-        yield f"{one.kind}, not opened: {_comment(one.refused.removeprefix(str(one.path)).strip())}"
+    if one.unreadable:
+        reason = one.unreadable.removeprefix(str(one.path)).strip()
+        yield f"{one.kind}, not opened: {_comment(reason)}"
         return
     if not one.tensors:
         yield f"{one.kind}: it brings its own code, and was not opened"

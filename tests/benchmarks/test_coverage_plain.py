@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.checkpoints.module_outputs import flatten_outputs
+from modelc.checkpoints.module_outputs import split_outputs
 from modelc.core.call import Binding, bind_inputs, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
@@ -82,7 +82,7 @@ def _run(name: str, feed: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     given = [torch.from_numpy(feed[spec.name].copy()) for spec in _signature(case).inputs]
     with torch.no_grad():
         value = _binding(case).call(_module(name), given)
-    return {key: tensor.clone() for key, tensor in flatten_outputs(value).items()}
+    return {key: tensor.clone() for key, tensor in split_outputs(value).tensors.items()}
 
 
 def _more(name: str) -> list[dict[str, np.ndarray]]:

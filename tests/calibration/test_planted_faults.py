@@ -37,7 +37,7 @@ def test_clean_photos_have_no_problem(photos: Path) -> None:
     assert (problems(report), report.exit_code, report.read) == ([], 0, 40)
 
 
-def test_images_that_are_not_scaled_are_refused_beside_the_users_own_samples(photos: Path) -> None:
+def test_images_that_are_not_scaled_are_rejected_beside_the_users_own_samples(photos: Path) -> None:
     hooks = judged_on({"x": normalised(photos)})
     raw = "raw,resize=32x32"
     finding = needed(Asked(IMAGE).look(photos, preprocess=raw, hooks=hooks), FindingKind.FAR)
@@ -68,7 +68,7 @@ def test_images_that_are_not_scaled_are_warned_of_without_samples_of_the_users(
 
 
 @pytest.mark.parametrize(("steps", "kind"), [("unit", None), ("raw", FindingKind.FAR)])
-def test_images_outside_the_declared_values_are_refused(
+def test_images_outside_the_declared_values_are_rejected(
     photos: Path, steps: str, kind: FindingKind | None
 ) -> None:
     asked = Asked("x:float32[batch=1..8,3,32,32]{0..1}")

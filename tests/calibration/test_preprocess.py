@@ -22,7 +22,7 @@ def pixels(image: Image.Image, steps: str, form: str = "PNG") -> np.ndarray:
     blob = io.BytesIO()
     image.save(blob, form)
     blob.seek(0)
-    value = ImageReader(preprocess=Preprocess.parse(steps))(blob).value
+    value = ImageReader(preprocess=Preprocess.parse(steps))(blob)[0]
     assert isinstance(value, np.ndarray)
     return value
 
@@ -133,12 +133,12 @@ def test_every_format_is_read(form: str) -> None:
     assert np.abs(value.mean() - np.asarray(photo(1)).mean()) < 3
 
 
-def test_an_image_smaller_than_its_crop_is_refused_with_both_sizes() -> None:
+def test_an_image_smaller_than_its_crop_is_rejected_with_both_sizes() -> None:
     with pytest.raises(SampleError, match=r"40x48.*64x64"):
         pixels(photo(1), "crop=64")
 
 
-def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_rejected_before_it_is_decoded(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.png"
     Image.new("1", (10_000, 9_000)).save(bomb)
     assert bomb.stat().st_size < 100_000
@@ -147,7 +147,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kept", [0, 20, 200, -100])
-def test_a_damaged_image_is_refused_in_one_line(kept: int) -> None:
+def test_a_damaged_image_is_rejected_in_one_line(kept: int) -> None:
     blob = io.BytesIO()
     photo(1).save(blob, "PNG")
     with pytest.raises(SampleError) as refusal:

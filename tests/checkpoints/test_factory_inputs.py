@@ -8,7 +8,7 @@ import torch
 
 from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
-from modelc.checkpoints.factory import build_module
+from modelc.checkpoints.factory import call_factory
 from modelc.checkpoints.loaded_module import LoadedModule, merge_known_inputs
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
@@ -51,7 +51,9 @@ ZOO = """
 @pytest.fixture
 def zoo(write_module: Write, tmp_path: Path) -> str:
     name = write_module(ZOO)
-    torch.save(build_module(f"{name}:Tiny", {"in_chans": "1"}).state_dict(), tmp_path / "tiny.pt")
+    torch.save(
+        call_factory(f"{name}:Tiny", {"in_chans": "1"}).module.state_dict(), tmp_path / "tiny.pt"
+    )
     return name
 
 
@@ -99,7 +101,7 @@ def test_a_parameter_by_position_only_is_given(tmp_path: Path, zoo: str) -> None
     assert type(opened(tmp_path, f"{zoo}:required", in_chans="1").module).__name__ == "Tiny"
 
 
-def test_an_argument_that_nothing_takes_is_refused(tmp_path: Path) -> None:
+def test_an_argument_that_nothing_takes_is_rejected(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "net.ts")
     with pytest.raises(UsageError, match="depth") as caught:
         load_checkpoint(identify(tmp_path / "net.ts", factory=None, factory_args={"depth": "3"}))

@@ -84,7 +84,7 @@ def test_what_a_folder_knows_runs_eager(folder: Path) -> None:
     assert {name: array.shape for name, array in outputs.items()} == {"logits": (2, 2)}
 
 
-def test_missing_weights_are_refused_rather_than_random(folder: Path) -> None:
+def test_missing_weights_are_rejected_rather_than_random(folder: Path) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     del tensors["classifier.weight"]
@@ -102,13 +102,13 @@ def test_unused_weights_are_noted(folder: Path) -> None:
     assert "1 unused: head" in opened(folder).notes
 
 
-def test_a_class_that_transformers_lacks_is_refused(folder: Path) -> None:
+def test_a_class_that_transformers_lacks_is_rejected(folder: Path) -> None:
     reconfigure(folder, architectures=["HomeMade"])
     with pytest.raises(CheckpointError, match="is a HomeMade, which transformers"):
         opened(folder)
 
 
-def test_a_config_of_something_else_is_refused(folder: Path) -> None:
+def test_a_config_of_something_else_is_rejected(folder: Path) -> None:
     (folder / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="no model_type"):
         opened(folder)

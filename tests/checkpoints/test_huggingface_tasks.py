@@ -66,7 +66,7 @@ def test_a_task_opens_the_class_that_transformers_has_for_it(tmp_path: Path) -> 
     assert type(loaded.module).__name__ == "BertForMaskedLM"
 
 
-def test_a_head_that_has_no_weights_is_refused(tmp_path: Path) -> None:
+def test_a_head_that_has_no_weights_is_rejected(tmp_path: Path) -> None:
     saved(tmp_path, "BertForMaskedLM", "BertConfig")
     with pytest.raises(CheckpointError, match=r"missing: .*classifier\.weight") as caught:
         opened(tmp_path, task="text-classification")
@@ -90,7 +90,7 @@ SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "decoder_star
 
 
 @pytest.mark.parametrize("task", ["text2text-generation-with-past", "text-generation-with-past"])
-def test_a_past_of_an_encoder_decoder_is_told_to_be_missing(tmp_path: Path, task: str) -> None:
+def test_a_past_of_an_encoder_decoder_is_reported_to_be_missing(tmp_path: Path, task: str) -> None:
     saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
     with pytest.raises(UsageError) as caught:
         opened(tmp_path, task=task)
@@ -198,7 +198,7 @@ def test_a_config_without_architectures_opens_without_a_head(tmp_path: Path) -> 
         ({"length": "many"}, "length.* many", "length=512"),
     ],
 )
-def test_what_is_no_task_is_told(
+def test_what_is_no_task_is_reported(
     tmp_path: Path, arguments: dict[str, str], message: str, hint: str
 ) -> None:
     saved(tmp_path, "BertModel", "BertConfig")
@@ -213,7 +213,7 @@ def test_more_tokens_are_taken_where_the_model_has_positions(tmp_path: Path) -> 
     assert opened(tmp_path, length="512").known["input_ids"].dims[1].high == 300
 
 
-def test_a_length_without_tokens_is_refused(tmp_path: Path) -> None:
+def test_a_length_without_tokens_is_rejected(tmp_path: Path) -> None:
     saved(tmp_path, "ViTModel", "ViTConfig", image_size=16, patch_size=8)
     with pytest.raises(UsageError, match="ViTModel") as caught:
         opened(tmp_path, length="512")
@@ -292,7 +292,7 @@ def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Pa
     assert "past=1..7" in str(known["past_key_values.0.key"])
 
 
-def test_states_that_are_no_keys_and_values_are_refused(tmp_path: Path) -> None:
+def test_states_that_are_no_keys_and_values_are_rejected(tmp_path: Path) -> None:
     saved(tmp_path, "MambaForCausalLM", "MambaConfig", state_size=4)
     with pytest.raises(UsageError, match="MambaForCausalLM") as caught:
         opened(tmp_path, task="text-generation-with-past")

@@ -134,7 +134,7 @@ def test_a_prefix_that_the_module_has_itself_stays(tmp_path: Path, write_module:
     assert opened(path, f"{write_module(NETS)}:Two").notes == ()
 
 
-def test_a_state_dict_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_state_dict_of_nothing_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'epoch'") as caught:
         opened(saved(tmp_path, {"epoch": 1}))
     assert caught.value.code is ErrorCode.NOT_A_CHECKPOINT
@@ -157,7 +157,7 @@ def test_missing_and_unexpected_keys_are_listed_with_the_closest(tmp_path: Path)
     assert "1 unexpected: weigth (close: weight)" in caught.value.message
 
 
-def test_a_shape_mismatch_is_told_with_both_shapes(tmp_path: Path) -> None:
+def test_a_shape_mismatch_is_reported_with_both_shapes(tmp_path: Path) -> None:
     path = saved(tmp_path, nn.Linear(5, 2).state_dict())
     with pytest.raises(CheckpointError, match=r"\(2, 5\).*\(2, 3\)"):
         opened(path)
@@ -262,7 +262,7 @@ def test_a_module_that_stays_in_training_mode_is_noted(tmp_path: Path, write_mod
     assert "(the model)" in loaded.notes[0]
 
 
-def test_a_pickled_module_is_refused_and_the_global_named(tmp_path: Path) -> None:
+def test_a_pickled_module_is_rejected_and_the_global_named(tmp_path: Path) -> None:
     path = saved(tmp_path, nn.Linear(3, 2))
     with pytest.raises(CheckpointError, match=r"refused: torch\.nn\.modules\.linear\.Linear") as e:
         opened(path)
@@ -319,7 +319,7 @@ def test_a_truncated_legacy_file_is_an_error_of_the_checkpoint(tmp_path: Path) -
     assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
-def test_safetensors_without_a_tensor_are_refused(tmp_path: Path) -> None:
+def test_safetensors_without_a_tensor_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "empty.safetensors"
     path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     with pytest.raises(CheckpointError, match="2 missing"):
@@ -378,7 +378,9 @@ def test_versions_of_modules_reach_their_loading(
     assert torch.equal(loaded.module.state_dict()["line.weight"], state[f"{prefix}line.weight"])
 
 
-def test_a_version_in_the_file_is_told_to_the_module(tmp_path: Path, write_module: Write) -> None:
+def test_a_version_in_the_file_is_reported_to_the_module(
+    tmp_path: Path, write_module: Write
+) -> None:
     factory, module = made(write_module, "Versions")
     state = module.state_dict()
     state._metadata["line"]["version"] = 7  # type: ignore[attr-defined] # torch's own
@@ -430,7 +432,7 @@ def test_a_complex_weight_is_not_cast_to_a_real_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_other_changes_of_dtype_are_said(tmp_path: Path, *, strict: bool) -> None:
+def test_other_changes_of_dtype_are_noted(tmp_path: Path, *, strict: bool) -> None:
     weights = {
         "weight": torch.ones(2, 3, dtype=torch.int8),
         "bias": torch.ones(2, dtype=torch.float64),

@@ -52,7 +52,7 @@ def value(loaded: LoadedModule) -> float:
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_two_sets_that_fit_are_refused_with_names_sizes_and_difference(
+def test_two_sets_that_fit_are_rejected_with_names_sizes_and_difference(
     tmp_path: Path, one: str, other: str
 ) -> None:
     path = saved(tmp_path / "a.pt", {one: state(1.0), other: state(1.1), "epoch": 3})
@@ -113,20 +113,20 @@ def test_a_set_deeper_down_has_a_dotted_key(tmp_path: Path) -> None:
     assert value(opened(path, "callbacks.EMA.w")) == 3.0
 
 
-def test_an_unknown_key_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_key_is_rejected_with_those_there_are(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "model_ema": state(2.0)})
     with pytest.raises(UsageError, match="unknown --weights-key 'model_emma'") as caught:
         opened(path, "model_emma")
     assert "'model_ema'?" in caught.value.hint
 
 
-def test_a_set_that_does_not_fit_is_refused_as_ever(tmp_path: Path) -> None:
+def test_a_set_that_does_not_fit_is_rejected_as_ever(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "head": state(2.0, (5, 4))})
     with pytest.raises(CheckpointError, match=r"\(5, 4\).*\(2, 3\)"):
         opened(path, "head")
 
 
-def test_without_strict_sets_that_fit_as_well_are_refused(tmp_path: Path) -> None:
+def test_without_strict_sets_that_fit_as_well_are_rejected(tmp_path: Path) -> None:
     held = {"model": {"weight": torch.ones(2, 3)}, "ema": {"weight": torch.zeros(2, 3)}}
     path = saved(tmp_path / "a.pt", held)
     with pytest.raises(CheckpointError, match="'model' and 'ema'"):

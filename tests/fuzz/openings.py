@@ -237,15 +237,10 @@ def _calibration(name: str) -> Callable[[bytes, Path], None]:
     """A sample as calibration reads it; its own misfit is told as a finding of the data."""
 
     def read(data: bytes, folder: Path) -> None:
-        from modelc.calibration import sample_formats
+        from modelc.calibration.sample_formats import read_arrays
 
-        reader = (
-            sample_formats.read_npy_sample
-            if name.endswith("npy")
-            else sample_formats.read_safetensors_sample
-        )
-        reader(_placed(data, folder, name))
-        reader(io.BytesIO(data))
+        for blob in (_placed(data, folder, name), io.BytesIO(data)):
+            read_arrays(blob, Path(name).suffix)
 
     return read
 

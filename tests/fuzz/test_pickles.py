@@ -81,7 +81,7 @@ def _feed(folder: Path, evil: Evil) -> None:
 
 
 def _calibration_torch(folder: Path, evil: Evil) -> None:
-    sample_formats.read_torch_sample(torch_file(folder / "x.pt", evil))
+    sample_formats.read_arrays(torch_file(folder / "x.pt", evil), ".pt")
 
 
 def _calibration_shard(folder: Path, evil: Evil) -> None:
@@ -92,17 +92,17 @@ def _calibration_shard(folder: Path, evil: Evil) -> None:
         archive.addfile(entry, io.BytesIO(data))
     with tarfile.open(folder / "s.tar") as archive:
         held = archive.extractfile("x.pt")
-        sample_formats.read_torch_sample(io.BytesIO(held.read() if held else b""))
+        sample_formats.read_arrays(io.BytesIO(held.read() if held else b""), ".pt")
 
 
 def _calibration_npz(folder: Path, evil: Evil) -> None:
     np.savez(folder / "x.npz", a=np.array([evil], dtype=object))
-    sample_formats.read_npz_sample(folder / "x.npz")
+    sample_formats.read_arrays(folder / "x.npz", ".npz")
 
 
 def _calibration_npy(folder: Path, evil: Evil) -> None:
     np.save(folder / "x.npy", np.array([evil], dtype=object))
-    sample_formats.read_npy_sample(folder / "x.npy")
+    sample_formats.read_arrays(folder / "x.npy", ".npy")
 
 
 def _exported_program(folder: Path, evil: Evil) -> None:
@@ -143,7 +143,7 @@ def test_a_pickle_is_refused_and_nothing_of_it_runs(
 
 def test_what_is_refused_is_described_without_being_run(tmp_path: Path) -> None:
     found = describe_checkpoint(torch_file(tmp_path / "m.pt", Evil(tmp_path / "it-ran")))
-    assert "refused" in found.refused
+    assert "refused" in found.unreadable
     assert not (tmp_path / "it-ran").exists()
 
 

@@ -19,8 +19,14 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run
-from modelc.pipeline.user_samples import further_feeds, load_user_samples, sample_without_model
+from modelc.pipeline.user_samples import (
+    describe_outliers,
+    further_feeds,
+    load_user_samples,
+    sample_without_model,
+)
 from modelc.pipeline.validate_folder import validate_folder
+from modelc.validators.feeds import NamedFeed
 
 Orders = Callable[..., Order]
 
@@ -99,6 +105,30 @@ def test_items_of_a_dynamic_size_are_all_feeds(source: Source) -> None:
     assert notes == ()
     assert found is not None
     assert np.array_equal(feeds[0].arrays["x"], found.more[0]["x"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "share", "named"),
+    [
+        ([0, 1, 3], [0.1, 1], []),
+        ([0, -1, 3], [0.1, 1], ["ids"]),
+        ([0, 1, 4], [0.05, 1], ["ids", "share"]),  # below n, which is 4
+    ],
+)
+def test_a_sample_outside_the_domain_is_noted(
+    ids: list[int], share: list[float], named: list[str]
+) -> None:
+    specs = ("ids:int64[k]{0..n-1}", "share:float32[2]{0.1..1}", "x:float32[n=1..8]")
+    signature = merge_inputs([parse_input(text) for text in specs], {})
+    arrays = {
+        "ids": np.array(ids),
+        "share": np.array(share, np.float32),
+        "x": np.zeros(4, np.float32),
+    }
+    sizes = {"n": 4, "k": 3}
+    feed = NamedFeed(name="sample-2", arrays=arrays, sizes=sizes, kind="sample")
+    notes = describe_outliers([feed, replace(feed, name="min")], signature)
+    assert [note.partition(" ")[0] for note in notes] == named
 
 
 def test_a_loader_that_is_not_there_is_the_users_error(order: Orders, source: Source) -> None:

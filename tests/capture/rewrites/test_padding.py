@@ -10,12 +10,11 @@ from torch import nn
 
 from modelc.capture.evidence import Symptom, evidence_of
 from modelc.capture.rewrite_table import apply_rewrites, suggest_rewrites
-from modelc.capture.transformer_rewrites import PADDING_REWRITES
+from modelc.capture.transformer_rewrites import COMPUTED_PADDING as PADDING
 
 from .conftest import Opened
 from .test_rewrites import agree, trace
 
-(PADDING,) = PADDING_REWRITES
 Open = Callable[..., Opened]
 SPEC = "pixel_values:float32[batch=1..4,3,height=32..72,width=32..64]"
 FIXED = evidence_of(Symptom.SIZE_BRANCH)

@@ -21,7 +21,7 @@ from modelc.capture.rewrite_table import (
     suggest_rewrites,
 )
 from modelc.checkpoints.eager_model import Eager
-from modelc.checkpoints.module_outputs import flatten_outputs
+from modelc.checkpoints.module_outputs import split_outputs
 from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.validators.feeds import draw_feeds
@@ -84,7 +84,7 @@ def agree(made: Callable[..., object], eager: Eager, signature: Signature) -> No
     for feed in draw_feeds(signature):
         expected = eager.run(feed.arrays)
         with torch.no_grad():
-            given = list(flatten_outputs(made(*tensors(feed.arrays, signature))).values())
+            given = list(split_outputs(made(*tensors(feed.arrays, signature))).tensors.values())
         assert len(given) == len(expected)
         for (name, wanted), got in zip(expected.items(), given, strict=True):
             array = got.numpy()
@@ -125,7 +125,7 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
         ("plain-weights", lambda: normed(spectral_norm), script),
     ],
 )
-def test_what_a_capture_refuses_it_takes_with_the_rewrite(
+def test_what_a_capture_rejects_it_takes_with_the_rewrite(
     name: str, module: Callable[[], nn.Module], capture: Capture, opened: Open
 ) -> None:
     torch.manual_seed(0)

@@ -76,5 +76,5 @@ def test_a_file_that_is_no_model_is_one_error(name: str, digits: Subject, tmp_pa
     folder = tmp_path / "made"
     folder.mkdir()
     job = job_in(digits, folder, "openvino", parent=tmp_path / "broken.onnx")
-    with pytest.raises(ConversionError, match="refused the model"):
+    with pytest.raises(ConversionError, match="rejected the model"):
         find_quantizer(name).quantize(job)
