@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,6 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
-from .onnx_half_transposes import separate_transposes
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
 from .onnx_topology import all_nodes, constant_values, float_constants, index_links
@@ -212,21 +212,14 @@ def _separate_body_weights(graph: onnx.GraphProto) -> None:
         if tensor.name in links.captured and tensor.name in links.readers
     ]
     names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
-    copies = [_clone_tensor(tensor, names[tensor.name]) for tensor in shared]
-    graph.initializer.extend(copies)
+    for tensor in shared:
+        copy = deepcopy(tensor)
+        copy.name = names[tensor.name]
+        graph.initializer.append(copy)
     outer = {id(node) for node in graph.node}
     for node in all_nodes(graph):
         if id(node) not in outer:
             node.input[:] = [names.get(name, name) for name in node.input]
-
-
-def _clone_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    import onnx
-
-    clone = onnx.TensorProto()
-    clone.CopyFrom(tensor)
-    clone.name = name
-    return clone
 
 
 def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
@@ -291,8 +284,8 @@ def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) ->
         if wanted is None or tensor.data_type != TensorProto.FLOAT16:
             continue
         values = numpy_helper.to_array(tensor)
-        mended = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
-        tensor.CopyFrom(numpy_helper.from_array(mended, tensor.name))
+        restored = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(restored, tensor.name))
 
 
 def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
@@ -314,6 +307,51 @@ def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param and dim.dim_param not in known:
                 dim.ClearField("dim_param")
+
+
+def separate_transposes(graph: onnx.GraphProto) -> int:
+    """Insert a Reshape between batch transposes and MatMuls with constants; return how many.
+
+    ONNX Runtime's MatmulTransposeFusion fuses the two. Where both are float16, version 1.24 then
+    segfaults on the CPU while it loads the model at its default optimization level. A Reshape to
+    the same shape keeps them apart and computes nothing. Bodies of If and Loop stay in FP32.
+
+    Args:
+        graph: in half precision; it is changed in place. Its nodes keep their names.
+    """
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    by_output = {name: node for node in graph.node for name in node.output}
+    shapes: dict[int, str] = {}
+    count = 0
+    for at, node in enumerate(list(graph.node)):
+        source = by_output.get(node.input[0]) if node.op_type == "MatMul" else None
+        rank = _batch_transposed_rank(source)
+        if rank and node.input[1] in constants:
+            shape = shapes.setdefault(rank, f"modelc::same_shape_{rank}")
+            tensor = f"{node.input[0]}::same_shape_{count + 1}"
+            made = helper.make_node("Reshape", [node.input[0], shape], [tensor], name=tensor)
+            graph.node.insert(at + count, made)
+            node.input[0] = tensor
+            count += 1
+    graph.initializer.extend(
+        numpy_helper.from_array(np.zeros(rank, np.int64), name) for rank, name in shapes.items()
+    )
+    return count
+
+
+def _batch_transposed_rank(node: onnx.NodeProto | None) -> int:
+    """The rank of a Transpose that moves the first dim beside or behind the last; else 0."""
+    if node is None or node.op_type != "Transpose":
+        return 0
+    perm = next((list(one.ints) for one in node.attribute if one.name == "perm"), [])
+    rank = len(perm)
+    kept = [*range(1, rank - 1)]
+    is_batch = bool(kept) and perm in ([*kept, 0, rank - 1], [*kept, rank - 1, 0])
+    return rank if is_batch else 0
 
 
 def merge_equal_weights(graph: onnx_ir.Graph) -> None:

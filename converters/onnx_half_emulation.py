@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
@@ -169,18 +170,9 @@ def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
                 node.output[index] = wide = f"{name}::wide"
                 nodes.append(_cast_node(wide, f"{name}::half", half or types[name]))
                 nodes.append(_cast_node(f"{name}::half", name, _FLOAT))
-    copies = [_copy_node(node) for node in nodes]
+    copies = [deepcopy(node) for node in nodes]  # the graph is about to drop its own
     del graph.node[:]
     graph.node.extend(copies)
-
-
-def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node independent of its graph, which is about to drop it."""
-    import onnx
-
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _widen_attributes(node: onnx.NodeProto) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def clamp_masks(
     ]
     if not changes:
         return ()
-    originals = [_clone_tensor(tensor) for _, tensor, _ in changes]
+    originals = [deepcopy(tensor) for _, tensor, _ in changes]
     before = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
     for _, tensor, clamped in changes:
         tensor.CopyFrom(clamped)
@@ -95,14 +96,6 @@ def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.
         return None
     fill = np.copysign(np.float32(_HALF_FILLS[low]), values)
     return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
-
-
-def _clone_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    import onnx
-
-    clone = onnx.TensorProto()
-    clone.CopyFrom(tensor)
-    return clone
 
 
 def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
