@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError, unknown_name_error
-from .onnx_topology import all_graphs, node_bodies
+from .onnx_topology import model_graphs, model_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -269,7 +269,7 @@ def _compatibility_faults(model: onnx.ModelProto, allowed: AllowedOnnx) -> Itera
 def _foreign_operators(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
     """Find operators of domains that neither the runtimes nor the model define."""
     own = {(function.domain, function.name) for function in model.functions}
-    for node in _model_nodes(model):
+    for node in model_nodes(model):
         domain = node.domain
         known = domain in (*_CORE, _ML) or (domain, node.op_type) in own
         if known or (domain == _CONTRIB and allowed.contrib):
@@ -291,33 +291,17 @@ def _ir_requirements(model: onnx.ModelProto, ir: int) -> Iterator[str]:
             yield f"it contains {name.lower()} tensors, which require IR {_TYPES[name]}"
 
 
-def _model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the model's graphs, including those in its functions."""
-    yield from all_graphs(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            for body in node_bodies(node):
-                yield from all_graphs(body)
-
-
 def _tensor_types(model: onnx.ModelProto) -> set[int]:
     """Return the types of all tensors that the model stores, declares or casts to."""
     found: set[int] = set()
-    for graph in _model_graphs(model):
+    for graph in model_graphs(model):
         values = (*graph.input, *graph.output, *graph.value_info)
         found |= {tensor.data_type for tensor in graph.initializer}
         found |= {value.type.tensor_type.elem_type for value in values}
-    for node in _model_nodes(model):
+    for node in model_nodes(model):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 found.add(attribute.t.data_type)
             elif attribute.name in ("to", "output_dtype", "dtype"):
                 found.add(attribute.i)
     return found
-
-
-def _model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _model_graphs(model):
-        yield from graph.node
-    for function in model.functions:
-        yield from function.node

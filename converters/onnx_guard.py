@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, RunnerError
-from .onnx_topology import all_graphs, node_bodies
+from .onnx_topology import all_graphs, model_graphs, model_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -81,28 +81,16 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor of the graph, of node bodies and of functions."""
-    yield from _graph_tensors([model.graph])
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-
-
-def _graph_tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
-    for graph in graphs:
+    for graph in model_graphs(model):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-        yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: object) -> Iterator[onnx.TensorProto]:
-    for node in nodes:  # type: ignore[attr-defined] # protobuf's own containers have no type
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-        yield from _graph_tensors(node_bodies(node))
+    for attribute in (one for node in model_nodes(model) for one in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
 
 
 def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:

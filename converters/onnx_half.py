@@ -12,34 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from ..core.contract import Array, Job
+from ..core.contract import Array, Converted, Job
 from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import Precision
 from .installed_packages import package_versions
+from .onnx_compatibility import lower_model, opset_of
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
-from .onnx_topology import all_nodes, constant_values, float_constants, index_links
+from .onnx_topology import GraphWiring, all_nodes, constant_values, float_constants
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
 _DRAFT = "autocast"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HalfResult:
-    """A half-precision ONNX file: its files, and what stayed in FP32 and why."""
-
-    files: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    options: Mapping[str, str]
-    versions: Mapping[str, str]
-    kept: tuple[str, ...]  # names of the nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +41,7 @@ class _HalfInput:
     notes: tuple[str, ...]
 
 
-def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
+def convert_to_half(job: Job, parent: Path, out: Path) -> Converted:
     """Write `parent` in the job's half precision to `out`, with its sidecar.
 
     Inputs and outputs stay FP32 unless `half_io` is set. Nodes keep their names.
@@ -67,12 +57,12 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
     """
     prepared = _prepare_input(job, parent)  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
-    return HalfResult(
+    options = _half_options(half, job, len(prepared.keep))
+    return Converted(
         files=_write_half(half, job, parent, out),
+        options=options | lower_model(out, job.runtimes),
         notes=prepared.notes,
-        options=_half_options(half, job, len(prepared.keep)),
         versions=package_versions("nvidia-modelopt", "onnx", "onnxruntime-gpu", "onnxruntime"),
-        kept=prepared.keep,
     )
 
 
@@ -129,10 +119,9 @@ def _write_half(
 
 
 def _half_options(half: onnx.ModelProto, job: Job, count: int) -> dict[str, str]:
-    opset = next(entry.version for entry in half.opset_import if entry.domain in ("", "ai.onnx"))
     return {
         "by": "ModelOpt AutoCast",
-        "opset": str(opset),
+        "opset": str(opset_of(half)),
         "io": str(job.precision if job.half_io else Precision.FP32),
         **({"keep": ", ".join(job.keep)} if job.keep else {}),
         **({"kept in fp32": f"{count} nodes"} if count else {}),
@@ -205,11 +194,11 @@ def _separate_body_weights(graph: onnx.GraphProto) -> None:
 
     AutoCast gives the body a copy of the same name, and then one name has two types.
     """
-    links = index_links(graph)
+    wiring = GraphWiring(graph)
     shared = [
         tensor
         for tensor in graph.initializer
-        if tensor.name in links.captured and tensor.name in links.readers
+        if tensor.name in wiring.captured and tensor.name in wiring.readers
     ]
     names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
     for tensor in shared:

@@ -11,7 +11,7 @@ from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import GraphLinks, constant_values, float_constants, index_links
+from .onnx_topology import GraphWiring, constant_values, float_constants
 
 if TYPE_CHECKING:
     import onnx
@@ -46,11 +46,11 @@ def clamp_masks(
     Raises:
         ConversionError: ONNX Runtime cannot run the model.
     """
-    links = index_links(model.graph)
+    wiring = GraphWiring(model.graph)
     changes = [
         (name, tensor, clamped)
         for name, tensor in float_constants(model.graph)
-        if _is_softmax_only(name, links)
+        if _is_softmax_only(name, wiring)
         and (clamped := _clamp_fill(tensor, folder, low)) is not None
     ]
     if not changes:
@@ -67,16 +67,16 @@ def clamp_masks(
     return ()
 
 
-def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
+def _is_softmax_only(tensor: str, wiring: GraphWiring) -> bool:
     """Return whether a tensor affects the outputs through softmaxes only."""
     seen: set[str] = set()
     waiting = [tensor]
     while waiting:
         name = waiting.pop()
-        if name in links.outputs or name in links.captured or not links.readers.get(name):
+        if name in wiring.outputs or name in wiring.captured or not wiring.readers.get(name):
             return False
         seen.add(name)
-        for node in links.readers[name]:
+        for node in wiring.readers[name]:
             if node.op_type in _ENDS:
                 continue
             if node.op_type not in _THROUGH:
