@@ -11,7 +11,6 @@ from ..capture.framework_errors import ModelLocation, call_framework
 from ..capture.refusals import RefusedError, last_user_place
 from ..core.contract import Job
 from ..core.errors import Hint, Option
-from .onnx_complex import split_complex
 from .onnx_custom_ops import (
     check_custom_ops,
     program_operators,
@@ -56,6 +55,8 @@ def _export_with_dynamo(
 ) -> onnx_ir.Model:
     """Export through torch.export and the dynamo exporter; name dims as in the signature."""
     import torch
+
+    from .onnx_complex import split_complex
 
     if job.custom_ops:
         check_custom_ops(job.custom_ops, program_operators(captured))

@@ -189,7 +189,7 @@ def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision)
     )
     if allowed is None:
         return ""
-    if opset > allowed.opset:
+    if opset > allowed.limits.opset:
         raise UsageError(
             f"{precision} requires opset {opset}, which is newer than --for allows: {allowed}",
             hint=Hint("name a later release with ", Option("for"), ", or another precision"),
