@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError, unknown_name_error
-from .onnx_topology import all_graphs, node_bodies
+from .onnx_topology import model_graphs, model_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -134,34 +134,10 @@ def _version_text(release: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedOnnx:
-    """ONNX that all the given runtimes load."""
+    """ONNX that all the given runtimes load: the least of the limits of each."""
 
     runtimes: tuple[RuntimeRelease, ...]
-
-    @property
-    def opset(self) -> int:
-        """The newest opset that all of them load."""
-        return min(runtime.limits.opset for runtime in self.runtimes)
-
-    @property
-    def best(self) -> int:
-        """The newest opset that is known to run in all of them."""
-        return min(runtime.limits.best for runtime in self.runtimes)
-
-    @property
-    def ir(self) -> int:
-        """The newest IR version that all of them load."""
-        return min(runtime.limits.ir for runtime in self.runtimes)
-
-    @property
-    def ml(self) -> int:
-        """The newest opset of ai.onnx.ml, or 0 if one runtime lacks that domain."""
-        return min(runtime.limits.ml for runtime in self.runtimes)
-
-    @property
-    def contrib(self) -> bool:
-        """Whether all of them have the com.microsoft operators."""
-        return all(runtime.limits.contrib for runtime in self.runtimes)
+    limits: OnnxLimits
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.runtimes))
@@ -174,7 +150,11 @@ def combine_runtimes(texts: Iterable[str]) -> AllowedOnnx | None:
         UsageError: a value names no known runtime or release.
     """
     runtimes = tuple(parse_runtime(text) for text in texts)
-    return AllowedOnnx(runtimes=runtimes) if runtimes else None
+    if not runtimes:
+        return None
+    names = [field.name for field in fields(OnnxLimits)]
+    least = {name: min(getattr(one.limits, name) for one in runtimes) for name in names}
+    return AllowedOnnx(runtimes=runtimes, limits=OnnxLimits(**least))
 
 
 LOADS_IN = "loads in"  # among an artifact's options
@@ -206,14 +186,16 @@ def choose_opset(asked: int | None, runtimes: Sequence[str], *, default: int, la
     allowed = combine_runtimes(runtimes)
     if allowed is None:
         return asked or default
-    if asked is not None and asked > allowed.opset:
+    if asked is not None and asked > allowed.limits.opset:
         raise UsageError(
             f"--opset {asked} is newer than --for allows: {allowed}",
-            hint=Hint("use ", Option("opset", f"{allowed.opset}"), " or less, or leave it out"),
+            hint=Hint(
+                "use ", Option("opset", f"{allowed.limits.opset}"), " or less, or leave it out"
+            ),
             option="opset",
             code=ErrorCode.UNSUPPORTED,
         )
-    return asked or min(allowed.best, last)
+    return asked or min(allowed.limits.best, last)
 
 
 def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
@@ -234,15 +216,15 @@ def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     import onnx
 
     model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    for fault in _compatibility_faults(model, allowed):
+    for fault in _compatibility_faults(model, allowed.limits):
         raise ConversionError(
             f"{path.name} would not load in {allowed}: {fault}",
             hint=Hint("name a later release with ", Option("for"), ", or leave it out"),
             option="for",
             code=ErrorCode.UNSUPPORTED,
         )
-    if model.ir_version > allowed.ir:
-        model.ir_version = allowed.ir
+    if model.ir_version > allowed.limits.ir:
+        model.ir_version = allowed.limits.ir
         draft = path.with_name(f"{path.name}.draft")
         draft.write_bytes(model.SerializeToString())
         draft.replace(path)
@@ -254,25 +236,25 @@ def opset_of(model: onnx.ModelProto) -> int:
     return max((int(o.version) for o in model.opset_import if o.domain in _CORE), default=1)
 
 
-def _compatibility_faults(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
+def _compatibility_faults(model: onnx.ModelProto, limits: OnnxLimits) -> Iterator[str]:
     """Return everything in a model that exceeds the limits, the most severe first."""
     opset = opset_of(model)
-    if opset > allowed.opset:
+    if opset > limits.opset:
         yield f"its opset is {opset}"
     for entry in model.opset_import:
-        if entry.domain == _ML and entry.version > allowed.ml:
-            yield f"its {_ML} opset is {entry.version}, the limit is {allowed.ml or 'none'}"
-    yield from _foreign_operators(model, allowed)
-    yield from _ir_requirements(model, allowed.ir)
+        if entry.domain == _ML and entry.version > limits.ml:
+            yield f"its {_ML} opset is {entry.version}, the limit is {limits.ml or 'none'}"
+    yield from _foreign_operators(model, limits)
+    yield from _ir_requirements(model, limits.ir)
 
 
-def _foreign_operators(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
+def _foreign_operators(model: onnx.ModelProto, limits: OnnxLimits) -> Iterator[str]:
     """Find operators of domains that neither the runtimes nor the model define."""
     own = {(function.domain, function.name) for function in model.functions}
-    for node in _model_nodes(model):
+    for node in model_nodes(model):
         domain = node.domain
         known = domain in (*_CORE, _ML) or (domain, node.op_type) in own
-        if known or (domain == _CONTRIB and allowed.contrib):
+        if known or (domain == _CONTRIB and limits.contrib):
             continue
         yield f"{node.name or node.op_type} is an operator of {domain}: {node.op_type}"
 
@@ -291,33 +273,17 @@ def _ir_requirements(model: onnx.ModelProto, ir: int) -> Iterator[str]:
             yield f"it contains {name.lower()} tensors, which require IR {_TYPES[name]}"
 
 
-def _model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the model's graphs, including those in its functions."""
-    yield from all_graphs(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            for body in node_bodies(node):
-                yield from all_graphs(body)
-
-
 def _tensor_types(model: onnx.ModelProto) -> set[int]:
     """Return the types of all tensors that the model stores, declares or casts to."""
     found: set[int] = set()
-    for graph in _model_graphs(model):
+    for graph in model_graphs(model):
         values = (*graph.input, *graph.output, *graph.value_info)
         found |= {tensor.data_type for tensor in graph.initializer}
         found |= {value.type.tensor_type.elem_type for value in values}
-    for node in _model_nodes(model):
+    for node in model_nodes(model):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 found.add(attribute.t.data_type)
             elif attribute.name in ("to", "output_dtype", "dtype"):
                 found.add(attribute.i)
     return found
-
-
-def _model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _model_graphs(model):
-        yield from graph.node
-    for function in model.functions:
-        yield from function.node

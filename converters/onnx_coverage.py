@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -191,7 +192,7 @@ def run_shapes(
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     missing = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
     half = has_half(model)
-    probe = emulate_half(model, float_io=has_half_io(model)) if half else _copy_model(model)
+    probe = emulate_half(model, float_io=has_half_io(model)) if half else deepcopy(model)
     del probe.graph.output[:]
     for index, name in enumerate(missing):
         end = f"shape::{index}"
@@ -200,14 +201,6 @@ def run_shapes(
     ends = run_session(open_session(probe, folder, once=True), example)
     found = {name: ends[f"shape::{index}"] for index, name in enumerate(missing)}
     return shapes | {name: tuple(int(size) for size in shape) for name, shape in found.items()}
-
-
-def _copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnx
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _conv_flops(weight: int) -> Callable[[_NodeShapes], int]:

@@ -20,8 +20,7 @@ from ..capture.refusals import CUSTOM_OP, RefusedError, user_place
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
-from .onnx_linalg_ops import MATRIX_OPS
-from .onnx_reduction_ops import MEDIAN_OPS, SCATTER_OPS
+from .onnx_numeric_ops import NUMERIC_OPS
 from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
 from .onnx_torchscript_ops import TORCHSCRIPT_OPS, SymbolicOpBuilder, python_value
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 _OPS, _GRAPH = "op", "g"
-_COMMON_OPS = {**MATRIX_OPS, **MEDIAN_OPS, **RESIZE_OPS, **SCATTER_OPS}
+_COMMON_OPS = {**NUMERIC_OPS, **RESIZE_OPS}
 _OWN_WRITERS = frozenset(
     write
     for table in (SCRIPT_OPS, TORCHSCRIPT_OPS, POOL_OPS, DYNAMO_OPS, _COMMON_OPS)

@@ -6,12 +6,12 @@ nothing else opens the file itself. ONNX Runtime may crash on it, which only a c
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import is_zipfile
 
 from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
 from ..core.children.messages import Returned, StoppedByError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed, Outputs
 
-_NAMES = "names.json"  # in a folder of arrays
 _UNSUPPORTED = "NotImplemented"  # ONNX Runtime's exception where a provider lacks a kernel
 _WIDTHS: Mapping[str, str] = {"tensor(float16)": "float16", "tensor(float)": "float32"}
 _GRACE = 1.0  # seconds
@@ -54,7 +53,7 @@ def run_by_default(path: Path, feeds: Sequence[Feed]) -> DefaultOutputs:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, feed in enumerate(feeds):
-            _save_arrays(folder / f"feed{number}", feed)
+            _save_arrays(folder / f"feed{number}.npz", feed)
         call = ChildCall(
             function=run_session,
             argument=SessionRequest(model=path, folder=folder),
@@ -65,9 +64,9 @@ def run_by_default(path: Path, feeds: Sequence[Feed]) -> DefaultOutputs:
         )
         end = run_in_child(call, lambda _: None, log=OutputLog(echo=True))
         outputs = tuple(
-            _load_arrays(folder / f"outputs{number}")
+            _load_arrays(folder / f"outputs{number}.npz")
             for number in range(len(feeds))
-            if (folder / f"outputs{number}" / _NAMES).is_file()
+            if is_zipfile(folder / f"outputs{number}.npz")
         )
     if isinstance(end, Returned) and isinstance(end.value, SessionFailure):
         return DefaultOutputs(
@@ -90,21 +89,19 @@ def _failure_of(end: CallEnd, step: str) -> str:
     return f"ONNX Runtime ended early ({step})"
 
 
-def _save_arrays(place: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to a folder; the file with their names comes last, when all are complete."""
+def _save_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays and their names, by position: a name may be any text."""
     import numpy as np
 
-    place.mkdir()
-    for number, array in enumerate(arrays.values()):
-        np.save(place / f"{number}.npy", array, allow_pickle=False)
-    (place / _NAMES).write_text(json.dumps([*arrays]), encoding="utf-8")
+    np.savez(file, np.array([*arrays]), *arrays.values(), allow_pickle=False)
 
 
-def _load_arrays(place: Path) -> dict[str, Array]:
+def _load_arrays(file: Path) -> dict[str, Array]:
     import numpy as np
 
-    names = json.loads((place / _NAMES).read_text("utf-8"))
-    return {name: np.load(place / f"{number}.npy") for number, name in enumerate(names)}
+    with np.load(file) as content:
+        names, *arrays = (content[key] for key in content.files)
+    return dict(zip(names.tolist(), arrays, strict=True))
 
 
 def run_session(request: SessionRequest, parent: ParentConnection) -> SessionFailure | None:
@@ -120,8 +117,8 @@ def run_session(request: SessionRequest, parent: ParentConnection) -> SessionFai
             str(request.model), options, providers=["CPUExecutionProvider"]
         )
         for number in range(len([*folder.glob("feed*")])):
-            outputs = _run_feed(session, _load_arrays(folder / f"feed{number}"))
-            _save_arrays(folder / f"outputs{number}", outputs)
+            outputs = _run_feed(session, _load_arrays(folder / f"feed{number}.npz"))
+            _save_arrays(folder / f"outputs{number}.npz", outputs)
     except Exception as error:  # noqa: BLE001 - the runtime's edge
         return SessionFailure(kind=type(error).__name__, message=" ".join(str(error).split()))
     return None

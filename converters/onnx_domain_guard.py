@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 GUARD_PREFIX = "modelc_domain"  # prefix of node names
-_INTEGER_DTYPES = (
-    "int64",
-    "int32",
-)  # types of masks and indices
+_INTEGER_DTYPES = ("int64", "int32")  # types of masks and indices
 
 
 def add_guard(model: ir.Model, signature: Signature) -> int:
@@ -32,10 +29,7 @@ def add_guard(model: ir.Model, signature: Signature) -> int:
     """
     inputs = {value.name: value for value in model.graph.inputs}
     specs = [spec for spec in signature.inputs if spec.name in inputs]
-    carrier = next(
-        (inputs[s.name] for s in specs if s.dims and inputs[s.name].uses()),
-        None,
-    )
+    carrier = next((inputs[s.name] for s in specs if s.dims and inputs[s.name].uses()), None)
     if carrier is None:
         return 0
     guard = _GuardBuilder()

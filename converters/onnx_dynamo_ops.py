@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .onnx_image_ops import linspace
-
-if TYPE_CHECKING:
-    from .onnx_shared_ops import OpWriter
+from .onnx_shared_ops import OpWriter, all_true
 
 _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
 _PADDING = 7  # position of `padding_idx` after the weight
@@ -221,11 +219,6 @@ def _is_non_negative(size: Any) -> bool:
     return node.op_type in _KEEPS_SIGN and all(map(_is_non_negative, node.inputs))
 
 
-def are_all_true(op: Any, self: Any) -> Any:
-    """Return whether no element is false, as `torch._check_tensor_all` asks."""
-    return op.Equal(op.ReduceSum(op.Cast(op.Not(self), to=_INT64), keepdims=0), 0)
-
-
 def is_any_true(op: Any, self: Any) -> Any:
     """Return whether any element is true."""
     return op.Greater(op.ReduceSum(op.Cast(self, to=_INT64), keepdims=0), 0)
@@ -235,7 +228,7 @@ DYNAMO_OPS: Mapping[str, OpWriter] = {
     "aten::embedding_bag": reduce_public_embedding_bag,
     "aten::_embedding_bag": reduce_embedding_bag,
     "aten::_embedding_bag_forward_only": reduce_embedding_bag,
-    "aten::_is_all_true": are_all_true,
+    "aten::_is_all_true": all_true,
     "aten::_is_any_true": is_any_true,
     "aten::linspace": linspace,
     "aten::pad": pad,

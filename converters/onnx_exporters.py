@@ -11,7 +11,6 @@ from ..capture.framework_errors import ModelLocation, call_framework
 from ..capture.refusals import RefusedError, last_user_place
 from ..core.contract import Job
 from ..core.errors import Hint, Option
-from .onnx_complex import split_complex
 from .onnx_custom_ops import (
     check_custom_ops,
     program_operators,
@@ -19,17 +18,15 @@ from .onnx_custom_ops import (
     script_operators,
     translation_table,
 )
-from .onnx_image_ops import name_padded_axes
-from .onnx_rewrites import complete_spectra, rewrite_int64_comparisons
+from .onnx_rewrites import complete_spectra, name_padded_axes, rewrite_int64_comparisons
 from .onnx_size_numbers import tabulate_size_numbers
 
 if TYPE_CHECKING:
     import onnx_ir
     import torch
 
-DRAFT_STEM = (
-    "draft"  # path of the TorchScript exporter's output; weights may be read from it until saved
-)
+# folder of the TorchScript exporter's output; weights may be read from it until they are saved
+DRAFT_STEM = "draft"
 
 
 def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
@@ -56,6 +53,8 @@ def _export_with_dynamo(
 ) -> onnx_ir.Model:
     """Export through torch.export and the dynamo exporter; name dims as in the signature."""
     import torch
+
+    from .onnx_complex import split_complex
 
     if job.custom_ops:
         check_custom_ops(job.custom_ops, program_operators(captured))
@@ -209,16 +208,11 @@ def _locate_module(module: torch.jit.ScriptModule, operator: str, scope: str) ->
 def _creation_line(part: Any, operator: str) -> str | None:
     """Return the line at which a module calls that operator; None if it does not."""
     try:
-        graph = part.inlined_graph  # keeps the nodes alive
+        graph = part.inlined_graph  # keeps the node alive
     except (RuntimeError, AttributeError):  # never called: it has no forward
         return None
-    blocks = [graph]
-    while blocks:
-        for node in blocks.pop().nodes():
-            if node.kind() == operator:
-                return str(node.sourceRange())
-            blocks.extend(node.blocks())
-    return None
+    node = graph.findNode(operator)
+    return None if node is None else str(node.sourceRange())
 
 
 _LIST, _LENGTH, _ITEM = "aten::unbind", "aten::len", "aten::__getitem__"
@@ -244,17 +238,9 @@ def _find_lists(graph: Any) -> list[Any]:
     """Find the nodes that create lists of slices which are only indexed and measured."""
     return [
         node
-        for node in _block_nodes(graph)
-        if node.kind() == _LIST
-        and all(use.user.kind() in {_LENGTH, _ITEM} for use in node.output().uses())
+        for node in graph.findAllNodes(_LIST)
+        if all(use.user.kind() in {_LENGTH, _ITEM} for use in node.output().uses())
     ]
-
-
-def _block_nodes(block: Any) -> Iterator[Any]:
-    for node in block.nodes():
-        yield node
-        for inner in node.blocks():
-            yield from _block_nodes(inner)
 
 
 def _take_slices(graph: Any, unbind: Any) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
-from .onnx_guard import read_graph
+from .onnx_guard import all_tensors, external_path, read_graph
 from .onnx_origins import debug_sidecar_path
-from .onnx_topology import all_graphs, all_nodes
+from .onnx_topology import all_nodes, constant_values
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -97,44 +97,29 @@ def float_weights(path: Path) -> Iterator[Array]:
     import onnx
 
     model = read_graph(path)
-    for tensor in _weight_tensors(model.graph):
+    for tensor in all_tensors(model):
         if tensor.data_type != onnx.TensorProto.FLOAT:
             continue
         try:
-            yield _tensor_values(tensor, path.parent)
+            yield _tensor_values(tensor, path)
         except (OSError, ValueError) as error:
             raise runner_error("onnx", error) from error
 
 
-def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
-    """Return the values of a float32 tensor; external data is memory-mapped.
+def _tensor_values(tensor: onnx.TensorProto, path: Path) -> Array:
+    """Return the values of a float32 tensor of the model; external data is memory-mapped.
 
     ONNX's own helper would accumulate all values that it reads in the model.
-
-    Raises:
-        ValueError: the file is too short, or lies outside the folder.
-        OSError: it cannot be opened.
     """
     import numpy as np
     import onnx
-    from onnx import numpy_helper
 
     shape = tuple(tensor.dims)
     if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
-        return numpy_helper.to_array(tensor, base_dir=str(folder))
+        return constant_values(tensor)
     location = {entry.key: entry.value for entry in tensor.external_data}
-    place = PurePosixPath(location.get("location", ""))
-    if place.is_absolute() or ".." in place.parts or not place.parts:
-        raise ValueError(f"the weights of {tensor.name} are outside the model's folder, in {place}")
-    offset = int(location.get("offset") or 0)
-    return np.memmap(folder / place, np.dtype("<f4"), "r", offset, shape)
-
-
-def _weight_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    for part in all_graphs(graph):
-        yield from part.initializer
-        for node in part.node:
-            yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+    file = external_path(path, location["location"])  # `read_graph` checked that it is beside
+    return np.memmap(file, np.dtype("<f4"), "r", int(location.get("offset") or 0), shape)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

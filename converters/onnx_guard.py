@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, RunnerError
-from .onnx_topology import all_graphs, node_bodies
+from .onnx_topology import all_graphs, model_graphs, model_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -81,28 +81,16 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor of the graph, of node bodies and of functions."""
-    yield from _graph_tensors([model.graph])
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-
-
-def _graph_tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
-    for graph in graphs:
+    for graph in model_graphs(model):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-        yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: object) -> Iterator[onnx.TensorProto]:
-    for node in nodes:  # type: ignore[attr-defined] # protobuf's own containers have no type
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-        yield from _graph_tensors(node_bodies(node))
+    for attribute in (one for node in model_nodes(model) for one in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
 
 
 def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:
@@ -176,30 +164,32 @@ def list_model_files(path: Path) -> tuple[Path, ...]:
         import onnx
 
         model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
-        names = external_weight_names(model)
-        _check_external_paths(path, names)
+        names = external_weight_names(model, path)
         return (path, *(external_path(path, name) for name in names))
     weights = path.with_suffix(".bin")
     return (path, weights) if weights.is_file() else (path,)
 
 
-def external_weight_names(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the external weight files of the model and its node bodies, by name.
+def external_weight_names(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
+    """Return the external weight files of the model read from `path`, by name.
 
     Raises:
-        ConversionError: a name leads out of the model's folder.
+        ConversionError: a name or link leads out of the model's folder.
     """
-    names = tuple(dict.fromkeys(_external_locations(model)))
+    names = dict.fromkeys(
+        entry.value
+        for tensor in all_tensors(model)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    )
     for name in names:
-        parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
-        absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive
-        if absolute or ".." in parts:
+        if fault := external_path_fault(path, name):
             raise ConversionError(
-                f"the model keeps weights outside its folder: {name!r}",
-                hint="save it with its weights beside it",
+                f"the model {fault}",
+                hint="save it with its weight files, not links, beside it",
                 code=ErrorCode.UNSAFE_PATH,
             )
-    return names
+    return tuple(names)
 
 
 def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str, ...]:
@@ -208,8 +198,7 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
     Raises:
         ConversionError: a file is missing, or lies outside the model's folder.
     """
-    names = external_weight_names(model)
-    _check_external_paths(path, names)
+    names = external_weight_names(model, path)
     for name in names:
         source = external_path(path, name)
         if not source.is_file():
@@ -221,26 +210,3 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
     return names
-
-
-def _check_external_paths(path: Path, names: tuple[str, ...]) -> None:
-    """Check that no name or link leads out of the model's folder.
-
-    Raises:
-        ConversionError: one does.
-    """
-    for name in names:
-        if fault := external_path_fault(path, name):
-            raise ConversionError(
-                f"the model {fault}",
-                hint="save it with its weight files, not links, beside it",
-                code=ErrorCode.UNSAFE_PATH,
-            )
-
-
-def _external_locations(model: onnx.ModelProto) -> Iterator[str]:
-    from onnx.external_data_helper import _get_all_tensors, uses_external_data
-
-    for tensor in _get_all_tensors(model):
-        if uses_external_data(tensor):
-            yield from (entry.value for entry in tensor.external_data if entry.key == "location")

@@ -5,41 +5,31 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from ..core.contract import Array, Job
+from ..core.contract import Array, Converted, Job
 from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import Precision
 from .installed_packages import package_versions
+from .onnx_compatibility import lower_model, opset_of
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
-from .onnx_half_transposes import separate_transposes
 from .onnx_mask_fills import HALF_LIMITS, clamp_masks
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
-from .onnx_topology import all_nodes, constant_values, float_constants, index_links
+from .onnx_topology import GraphWiring, all_nodes, constant_values, float_constants
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
 _DRAFT = "autocast"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HalfResult:
-    """A half-precision ONNX file: its files, and what stayed in FP32 and why."""
-
-    files: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    options: Mapping[str, str]
-    versions: Mapping[str, str]
-    kept: tuple[str, ...]  # names of the nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +41,7 @@ class _HalfInput:
     notes: tuple[str, ...]
 
 
-def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
+def convert_to_half(job: Job, parent: Path, out: Path) -> Converted:
     """Write `parent` in the job's half precision to `out`, with its sidecar.
 
     Inputs and outputs stay FP32 unless `half_io` is set. Nodes keep their names.
@@ -67,12 +57,12 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> HalfResult:
     """
     prepared = _prepare_input(job, parent)  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
-    return HalfResult(
+    options = _half_options(half, job, len(prepared.keep))
+    return Converted(
         files=_write_half(half, job, parent, out),
+        options=options | lower_model(out, job.runtimes),
         notes=prepared.notes,
-        options=_half_options(half, job, len(prepared.keep)),
         versions=package_versions("nvidia-modelopt", "onnx", "onnxruntime-gpu", "onnxruntime"),
-        kept=prepared.keep,
     )
 
 
@@ -129,10 +119,9 @@ def _write_half(
 
 
 def _half_options(half: onnx.ModelProto, job: Job, count: int) -> dict[str, str]:
-    opset = next(entry.version for entry in half.opset_import if entry.domain in ("", "ai.onnx"))
     return {
         "by": "ModelOpt AutoCast",
-        "opset": str(opset),
+        "opset": str(opset_of(half)),
         "io": str(job.precision if job.half_io else Precision.FP32),
         **({"keep": ", ".join(job.keep)} if job.keep else {}),
         **({"kept in fp32": f"{count} nodes"} if count else {}),
@@ -205,28 +194,21 @@ def _separate_body_weights(graph: onnx.GraphProto) -> None:
 
     AutoCast gives the body a copy of the same name, and then one name has two types.
     """
-    links = index_links(graph)
+    wiring = GraphWiring(graph)
     shared = [
         tensor
         for tensor in graph.initializer
-        if tensor.name in links.captured and tensor.name in links.readers
+        if tensor.name in wiring.captured and tensor.name in wiring.readers
     ]
     names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
-    copies = [_clone_tensor(tensor, names[tensor.name]) for tensor in shared]
-    graph.initializer.extend(copies)
+    for tensor in shared:
+        copy = deepcopy(tensor)
+        copy.name = names[tensor.name]
+        graph.initializer.append(copy)
     outer = {id(node) for node in graph.node}
     for node in all_nodes(graph):
         if id(node) not in outer:
             node.input[:] = [names.get(name, name) for name in node.input]
-
-
-def _clone_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    import onnx
-
-    clone = onnx.TensorProto()
-    clone.CopyFrom(tensor)
-    clone.name = name
-    return clone
 
 
 def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
@@ -291,8 +273,8 @@ def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) ->
         if wanted is None or tensor.data_type != TensorProto.FLOAT16:
             continue
         values = numpy_helper.to_array(tensor)
-        mended = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
-        tensor.CopyFrom(numpy_helper.from_array(mended, tensor.name))
+        restored = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(restored, tensor.name))
 
 
 def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
@@ -314,6 +296,51 @@ def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param and dim.dim_param not in known:
                 dim.ClearField("dim_param")
+
+
+def separate_transposes(graph: onnx.GraphProto) -> int:
+    """Insert a Reshape between batch transposes and MatMuls with constants; return how many.
+
+    ONNX Runtime's MatmulTransposeFusion fuses the two. Where both are float16, version 1.24 then
+    segfaults on the CPU while it loads the model at its default optimization level. A Reshape to
+    the same shape keeps them apart and computes nothing. Bodies of If and Loop stay in FP32.
+
+    Args:
+        graph: in half precision; it is changed in place. Its nodes keep their names.
+    """
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    by_output = {name: node for node in graph.node for name in node.output}
+    shapes: dict[int, str] = {}
+    count = 0
+    for at, node in enumerate(list(graph.node)):
+        source = by_output.get(node.input[0]) if node.op_type == "MatMul" else None
+        rank = _batch_transposed_rank(source)
+        if rank and node.input[1] in constants:
+            shape = shapes.setdefault(rank, f"modelc::same_shape_{rank}")
+            tensor = f"{node.input[0]}::same_shape_{count + 1}"
+            made = helper.make_node("Reshape", [node.input[0], shape], [tensor], name=tensor)
+            graph.node.insert(at + count, made)
+            node.input[0] = tensor
+            count += 1
+    graph.initializer.extend(
+        numpy_helper.from_array(np.zeros(rank, np.int64), name) for rank, name in shapes.items()
+    )
+    return count
+
+
+def _batch_transposed_rank(node: onnx.NodeProto | None) -> int:
+    """The rank of a Transpose that moves the first dim beside or behind the last; else 0."""
+    if node is None or node.op_type != "Transpose":
+        return 0
+    perm = next((list(one.ints) for one in node.attribute if one.name == "perm"), [])
+    rank = len(perm)
+    kept = [*range(1, rank - 1)]
+    is_batch = bool(kept) and perm in ([*kept, 0, rank - 1], [*kept, rank - 1, 0])
+    return rank if is_batch else 0
 
 
 def merge_equal_weights(graph: onnx_ir.Graph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
 HALF_IO = "half_io"  # metadata key of a model whose inputs and outputs are half, unlike eager's
 _FLOAT, _NAMES = 1, {10: "float16", 16: "bfloat16"}  # onnx.TensorProto.FLOAT, FLOAT16, BFLOAT16
-_HALVES = tuple(_NAMES)
-_BFLOAT16 = 16
+_HALVES, _BFLOAT16 = tuple(_NAMES), 16
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 # operators that only move, select or compare values: their results are already rounded
 _EXACT = frozenset({
@@ -29,10 +29,7 @@ _EXACT = frozenset({
 
 def has_half(model: onnx.ModelProto) -> bool:
     """Return whether any tensor of the model can be float16 or bfloat16."""
-    values = (*model.graph.input, *model.graph.output)
-    if any(value.type.tensor_type.elem_type in _HALVES for value in values):
-        return True
-    return any(_has_half_values(graph) for graph in all_graphs(model.graph))
+    return bool(half_types(model.graph))
 
 
 def computes_in_half(model: onnx.ModelProto) -> bool:
@@ -54,12 +51,12 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
     )
 
 
-def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return numpy's names of the half types in the model."""
-    graphs = list(all_graphs(model.graph))
-    found = {one.data_type for graph in graphs for one in graph.initializer}
-    found |= {code for graph in graphs for _, code in _half_tensors(graph)}
-    for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
+def half_types(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """Return numpy's names of the half types in a graph and the bodies inside it."""
+    graphs = list(all_graphs(graph))
+    found = {one.data_type for part in graphs for one in part.initializer}
+    found |= {code for part in graphs for _, code in _half_tensors(part)}
+    for attribute in (one for part in graphs for node in part.node for one in node.attribute):
         found |= {attribute.t.data_type, attribute.i if attribute.name in _TYPE_ATTRIBUTES else 0}
     return tuple(name for code, name in _NAMES.items() if code in found)
 
@@ -76,12 +73,6 @@ def has_half_io(model: onnx.ModelProto) -> bool:
     return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
 
 
-def _has_half_values(graph: onnx.GraphProto) -> bool:
-    if any(tensor.data_type in _HALVES for tensor in graph.initializer):
-        return True
-    return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
-
-
 def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     """Return a float32 copy that emulates half precision.
 
@@ -95,47 +86,39 @@ def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     graphs = list(all_graphs(copy.graph))
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
     for graph in reversed(graphs):  # bodies first: the nodes that hold them are rewritten next
-        _widen_weights(graph)
+        weights = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
+        _rename_tensors(graph, {name: f"{name}::float" for name in weights})
+        for name in weights:  # ONNX Runtime folds the casts
+            graph.node.insert(0, _cast_node(name, f"{name}::float", _FLOAT))
         held = {tensor.name for tensor in graph.initializer}  # weights stay half
         _widen_values(value for value in graph.value_info if value.name not in held)
         if graph is not graphs[0]:
             _widen_values((*graph.input, *graph.output))
         _round_nodes(graph, types)
-    _cast_ends(copy.graph, float_io=float_io)
+    _widen_ends(copy.graph, float_io=float_io)
     return copy
 
 
-def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Cast the model's half inputs and outputs from and to float32, in place."""
+def cast_ends(model: onnx.ModelProto, ends: Iterable[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    """Cast those of the given inputs and outputs that are half from and to float32, in place."""
     graph = model.graph
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type not in _HALVES:
+    for value in ends:
+        code = value.type.tensor_type.elem_type
+        if code not in _HALVES:
             continue
         inner = f"{value.name}::half"
         _rename_tensors(graph, {value.name: inner})
         if any(value.name == entry.name for entry in graph.input):
-            graph.node.insert(0, _cast_node(value.name, inner, value.type.tensor_type.elem_type))
+            graph.node.insert(0, _cast_node(value.name, inner, code))
         else:
             graph.node.append(_cast_node(inner, value.name, _FLOAT))
         value.type.tensor_type.elem_type = _FLOAT
     return model
 
 
-def has_bfloat16_output(model: onnx.ModelProto) -> bool:
-    """Return whether an output is bfloat16, which ONNX Runtime cannot return as an array."""
-    return any(value.type.tensor_type.elem_type == _BFLOAT16 for value in model.graph.output)
-
-
-def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Cast bfloat16 outputs to float32, which represents them all, in place."""
-    graph = model.graph
-    for value in graph.output:
-        if value.type.tensor_type.elem_type == _BFLOAT16:
-            inner = f"{value.name}::bfloat16"
-            _rename_tensors(graph, {value.name: inner})
-            graph.node.append(_cast_node(inner, value.name, _FLOAT))
-            value.type.tensor_type.elem_type = _FLOAT
-    return model
+def bfloat16_outputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the outputs that ONNX Runtime cannot return as arrays."""
+    return [one for one in model.graph.output if one.type.tensor_type.elem_type == _BFLOAT16]
 
 
 def _half_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
@@ -150,14 +133,6 @@ def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
             value.type.tensor_type.elem_type = _FLOAT
 
 
-def _widen_weights(graph: onnx.GraphProto) -> None:
-    """Keep weights half, and widen them by a Cast that ONNX Runtime folds."""
-    halves = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
-    _rename_tensors(graph, {name: f"{name}::float" for name in halves})
-    for name in halves:
-        graph.node.insert(0, _cast_node(name, f"{name}::float", _FLOAT))
-
-
 def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -169,18 +144,9 @@ def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
                 node.output[index] = wide = f"{name}::wide"
                 nodes.append(_cast_node(wide, f"{name}::half", half or types[name]))
                 nodes.append(_cast_node(f"{name}::half", name, _FLOAT))
-    copies = [_copy_node(node) for node in nodes]
+    copies = [deepcopy(node) for node in nodes]  # the graph is about to drop its own
     del graph.node[:]
     graph.node.extend(copies)
-
-
-def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a node independent of its graph, which is about to drop it."""
-    import onnx
-
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _widen_attributes(node: onnx.NodeProto) -> int:
@@ -197,7 +163,7 @@ def _widen_attributes(node: onnx.NodeProto) -> int:
     return found
 
 
-def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
+def _widen_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
     """Insert casts at the model's half inputs and outputs, and rename the inner tensors."""
     inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
     outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
@@ -247,6 +213,6 @@ def widen_half_regions(path: Path) -> tuple[str, ...]:
     model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
     if not computes_in_half(model):
         return ()
-    kinds = " and ".join(half_types(model))
+    kinds = " and ".join(half_types(model.graph))
     call_framework("onnx", lambda: onnx.save(emulate_half(model, float_io=False), str(path)))
     return (f"{kinds} operators run in float32 and round their results",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
-from .onnx_mask_fills import HALF_LIMITS, clamp_masks
+from .onnx_mask_fills import HALF_LIMITS
 from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import GraphLinks, constant_values, float_constants, index_links, name_nodes
+from .onnx_topology import GraphWiring, constant_values, float_constants, name_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -66,26 +67,6 @@ class HalfOverflow:
         return f"{f'{self.module} ({title})' if self.module else title}: {self.reason}"
 
 
-def forecast_overflows(
-    parent: Path, feeds: Sequence[Feed], low: Precision
-) -> tuple[HalfOverflow, ...]:
-    """Return what would overflow or vanish in half precision.
-
-    Treats mask fills that can be clamped as clamped (`onnx_mask_fills.py`).
-
-    Args:
-        parent: the FP32 ONNX, its debug sidecar beside it.
-        feeds: inputs to measure activations on.
-        low: FP16 or BF16; bfloat16 has float32's range, so almost nothing is found.
-
-    Raises:
-        ConversionError: the model cannot be read or run.
-    """
-    model = read_with_names(parent)
-    clamp_masks(model, parent.parent, feeds, low)
-    return find_overflows(model, parent, feeds, low)
-
-
 def read_with_names(parent: Path) -> onnx.ModelProto:
     """Read a model with every node named, without its external weights.
 
@@ -106,7 +87,7 @@ def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
         ConversionError: the model cannot be read.
     """
     model = read_with_names(parent)
-    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
+    finder = _OverflowFinder(wiring=GraphWiring(model.graph), origins=read_origins(parent))
     return tuple(finder.weights(model.graph, parent.parent, low))
 
 
@@ -114,7 +95,7 @@ def find_overflows(
     model: onnx.ModelProto, parent: Path, feeds: Sequence[Feed], low: Precision
 ) -> tuple[HalfOverflow, ...]:
     """Return the overflows of a model in memory, whose weights and sidecar lie beside `parent`."""
-    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
+    finder = _OverflowFinder(wiring=GraphWiring(model.graph), origins=read_origins(parent))
     found = [*finder.weights(model.graph, parent.parent, low)]
     if low is Precision.FP16:
         ranges = call_framework("ONNX Runtime", lambda: measure_ranges(model, parent.parent, feeds))
@@ -139,18 +120,12 @@ def measure_ranges(
     for feed in feeds:
         ends = run_session(session, feed)
         for index, name in enumerate(tensors):
-            one = _finite_range(ends[f"low::{index}"], ends[f"high::{index}"])
-            known = ranges.get(name, one)
-            ranges[name] = TensorRange(low=min(known.low, one.low), high=max(known.high, one.high))
+            both = [float(ends[f"{end}::{index}"]) for end in ("low", "high")]
+            finite = [end for end in both if math.isfinite(end)] or [0.0]  # of an empty tensor
+            known = ranges.get(name)
+            finite += [] if known is None else [known.low, known.high]
+            ranges[name] = TensorRange(low=min(finite), high=max(finite))
     return ranges
-
-
-def _finite_range(low: Array, high: Array) -> TensorRange:
-    """Return the range of the finite values; None for an empty tensor."""
-    import numpy as np
-
-    ends = [float(end) for end in (low, high) if np.isfinite(end)]
-    return TensorRange(low=min(ends, default=0.0), high=max(ends, default=0.0))
 
 
 def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
@@ -181,13 +156,16 @@ def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[st
 class _OverflowFinder:
     """Turns ranges into findings with node and module names."""
 
-    links: GraphLinks
+    wiring: GraphWiring
     origins: Mapping[str, NodeOrigin]
 
     def activations(self, ranges: Mapping[str, TensorRange]) -> Iterator[HalfOverflow]:
         limit = HALF_LIMITS[Precision.FP16]
         for tensor, found in ranges.items():
-            inner = self._within(tensor, found.peak)
+            readers = self.wiring.readers.get(tensor, ())
+            # a runtime may sum the squares in the type of its inputs: at least the largest square
+            is_squared = any(node.op_type in _SQUARES for node in readers)
+            inner = found.peak**2 if is_squared else 0.0
             if found.peak > limit:
                 reason = f"activations are up to {found.peak:.2g} > {limit:g}"
             elif inner > limit:
@@ -198,19 +176,11 @@ class _OverflowFinder:
                 continue
             yield from self._report(tensor, found.peak, reason)
 
-    def _within(self, tensor: str, peak: float) -> float:
-        """Return the least that a sum of squares reaches before its root: the largest square.
-
-        A runtime may accumulate it in the type of its inputs and outputs.
-        """
-        squares = (node for node in self.links.readers.get(tensor, ()) if node.op_type in _SQUARES)
-        return peak * peak if any(True for _ in squares) else 0.0
-
     def weights(
         self, graph: onnx.GraphProto, folder: Path, low: Precision
     ) -> Iterator[HalfOverflow]:
         for name, tensor in float_constants(graph):
-            if not self.links.readers.get(name):
+            if not self.wiring.readers.get(name):
                 continue
             values = constant_values(tensor, folder)
             peak, reason = _half_misfit(values, low)
@@ -222,7 +192,8 @@ class _OverflowFinder:
         self, tensor: str, value: float, reason: str, more: Sequence[str] = ()
     ) -> Iterator[HalfOverflow]:
         """Report a tensor at the node that produces it or first reads it."""
-        nodes = self.links.neighbours(tensor)
+        producer = self.wiring.producers.get(tensor)
+        nodes = [*([] if producer is None else [producer]), *self.wiring.readers.get(tensor, ())]
         if not nodes:
             return
         node = nodes[0]
@@ -242,13 +213,13 @@ class _OverflowFinder:
         In `x / sqrt(var + 1e-12)` the sum itself may be 0 in float16, so all of it stays in FP32.
         """
         nodes: dict[str, None] = {}
-        waiting = list(self.links.readers.get(tensor, ()))
+        waiting = list(self.wiring.readers.get(tensor, ()))
         while waiting:
             node = waiting.pop()
             nodes[node.name] = None
             if node.op_type in _DIVIDES:
                 continue
-            readers = [one for out in node.output for one in self.links.readers.get(out, ())]
+            readers = [one for out in node.output for one in self.wiring.readers.get(out, ())]
             waiting.extend(one for one in readers if one.op_type in _GUARDED | _DIVIDES)
         return tuple(nodes)
 

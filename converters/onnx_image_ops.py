@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .onnx_shared_ops import rank_of, size_of
+from .onnx_shared_ops import OpWriter, rank_of, size_of
 
-if TYPE_CHECKING:
-    import onnx_ir
-
-    from .onnx_shared_ops import OpWriter
+_FLOAT, _INT64 = 1, 7  # onnx.TensorProto
+_HALVES = 4096.0  # splits a float32 into the upper and the lower 12 bits of its significand
+_FIRST = 2  # the axis of the first spatial dim
 
 
 def adaptive_avg_pool(op: Any, self: Any, output_size: Any) -> Any:
@@ -133,35 +132,6 @@ POOL_OPS: Mapping[str, OpWriter] = {
 }
 
 
-def name_padded_axes(model: onnx_ir.Model) -> None:
-    """Name the axes of each Pad before a MaxPool, in place: all of them, as if none is named.
-
-    ONNX Runtime (1.24) fuses such a Pad into the pool, where the border is ignored instead of
-    filled with zeros, which may exceed negative values; it leaves a Pad that names axes alone.
-    """
-    import numpy as np
-    import onnx_ir
-
-    for node in list(onnx_ir.traversal.RecursiveGraphIterator(model.graph)):
-        if node.op_type != "Pad" or len(node.inputs) > 3 or node.graph is None:  # noqa: PLR2004 - axes
-            continue
-        ranks = [
-            len(value.shape) for value in (*node.inputs[:1], *node.outputs) if value and value.shape
-        ]
-        if ranks and any(reader.op_type == "MaxPool" for reader, _ in node.outputs[0].uses()):
-            axes = onnx_ir.tensor(np.arange(max(ranks), dtype=np.int64))
-            constant = onnx_ir.node("Constant", [], attributes={"value": axes})
-            constant.outputs[0].name = f"{node.outputs[0].name}::axes"
-            node.graph.insert_before(node, constant)
-            node.resize_inputs(4)
-            node.replace_input_with(3, constant.outputs[0])
-
-
-_FLOAT, _INT64 = 1, 7  # onnx.TensorProto
-_HALVES = 4096.0  # splits a float32 into the upper and the lower 12 bits of its significand
-_FIRST = 2  # the axis of the first spatial dim
-
-
 def resize_nearest(op: Any, self: Any, output_size: Any = None, *scales: Any) -> Any:
     """Translate `upsample_nearest*d`: floor(dst * scale) per dim, scale = in / out in float32."""
     factors = _scale_factors(scales)
@@ -223,7 +193,7 @@ def _resize_as_exported(op: Any, self: Any, scales: Any, sizes: Any) -> Any:
 
 def _resize_by_sizes(op: Any, self: Any, sizes: Sequence[Any], *, offset: float) -> Any:
     for axis, size in zip(_spatial_axes(self), sizes, strict=True):
-        before, after = op.Shape(self, start=axis, end=axis + 1), _size_row(op, size)
+        before, after = op.Shape(self, start=axis, end=axis + 1), _row(op, size)
         scale = op.Div(op.Cast(before, to=_FLOAT), op.Cast(after, to=_FLOAT))
         self = _pick_nearest(op, self, (axis, after), scale, offset=offset)
     return self
@@ -257,8 +227,8 @@ def linspace(op: Any, start: Any, end: Any, steps: Any, dtype: Any = None, **nam
 
 def linspace_steps(op: Any, start: Any, end: Any, steps: Any) -> Any:
     """Compute from each end up to the middle: start + i * step, end - (steps - 1 - i) * step."""
-    length = _size_row(op, steps)
-    first, last = (_float_row(op, one) for one in (start, end))
+    length = _row(op, steps)
+    first, last = (_row(op, one, _FLOAT) for one in (start, end))
     whole = op.Sub(length, [1])
     gaps = op.Cast(op.Max(whole, 1), to=_FLOAT)
     step = op.Div(op.Sub(last, first), gaps)
@@ -294,17 +264,10 @@ def _split_float(op: Any, x: Any) -> tuple[Any, Any]:
     return high, op.Sub(x, high)
 
 
-def _float_row(op: Any, number: Any) -> Any:
-    if isinstance(number, int | float):
-        return op.Cast([float(number)], to=_FLOAT)
-    return op.Cast(op.Reshape(number, [1]), to=_FLOAT)
-
-
-def _size_row(op: Any, size: Any) -> Any:
-    """Return a size as int64 of shape [1]."""
-    if isinstance(size, int):
-        return op.Cast([size], to=_INT64)
-    return op.Cast(op.Reshape(size, [1]), to=_INT64)
+def _row(op: Any, number: Any, dtype: int = _INT64) -> Any:
+    """Return a number in a dtype, of shape [1]."""
+    row = [number] if isinstance(number, int | float) else op.Reshape(number, [1])
+    return op.Cast(row, to=dtype)
 
 
 RESIZE_OPS: Mapping[str, OpWriter] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import GraphLinks, constant_values, float_constants, index_links
+from .onnx_topology import GraphWiring, constant_values, float_constants
 
 if TYPE_CHECKING:
     import onnx
@@ -45,16 +46,16 @@ def clamp_masks(
     Raises:
         ConversionError: ONNX Runtime cannot run the model.
     """
-    links = index_links(model.graph)
+    wiring = GraphWiring(model.graph)
     changes = [
         (name, tensor, clamped)
         for name, tensor in float_constants(model.graph)
-        if _is_softmax_only(name, links)
+        if _is_softmax_only(name, wiring)
         and (clamped := _clamp_fill(tensor, folder, low)) is not None
     ]
     if not changes:
         return ()
-    originals = [_clone_tensor(tensor) for _, tensor, _ in changes]
+    originals = [deepcopy(tensor) for _, tensor, _ in changes]
     before = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
     for _, tensor, clamped in changes:
         tensor.CopyFrom(clamped)
@@ -66,16 +67,16 @@ def clamp_masks(
     return ()
 
 
-def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
+def _is_softmax_only(tensor: str, wiring: GraphWiring) -> bool:
     """Return whether a tensor affects the outputs through softmaxes only."""
     seen: set[str] = set()
     waiting = [tensor]
     while waiting:
         name = waiting.pop()
-        if name in links.outputs or name in links.captured or not links.readers.get(name):
+        if name in wiring.outputs or name in wiring.captured or not wiring.readers.get(name):
             return False
         seen.add(name)
-        for node in links.readers[name]:
+        for node in wiring.readers[name]:
             if node.op_type in _ENDS:
                 continue
             if node.op_type not in _THROUGH:
@@ -95,14 +96,6 @@ def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.
         return None
     fill = np.copysign(np.float32(_HALF_FILLS[low]), values)
     return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
-
-
-def _clone_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    import onnx
-
-    clone = onnx.TensorProto()
-    clone.CopyFrom(tensor)
-    return clone
 
 
 def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:

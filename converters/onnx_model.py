@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from ..capture.captured_program import ExportCapture, ScriptCapture, model_of
 from ..capture.framework_errors import call_framework
 from ..core.contract import (
     EAGER,
-    Array,
     Converted,
     Feed,
     Inspection,
@@ -53,6 +53,7 @@ from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir
 
 NAME: str = "onnx"
 SUMMARY: str = "ONNX model, with a debug sidecar from node to module and source line"
@@ -73,6 +74,9 @@ CAPTURES: tuple[Capture, ...] = (
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
+judge_settings = session_settings
+weights = float_weights
+read_metadata = read_onnx_metadata
 
 DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
@@ -185,7 +189,7 @@ def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision)
     )
     if allowed is None:
         return ""
-    if opset > allowed.opset:
+    if opset > allowed.limits.opset:
         raise UsageError(
             f"{precision} requires opset {opset}, which is newer than --for allows: {allowed}",
             hint=Hint("name a later release with ", Option("for"), ", or another precision"),
@@ -200,14 +204,13 @@ def _convert_parent(job: Job, parent: Path) -> Converted:
 
     path = job.folder / (job.stem + SUFFIX)
     if job.precision is not Precision.INT8:
-        half = convert_to_half(job, parent, path)
-        return Converted(
-            files=half.files,
-            versions=half.versions,
-            options={**half.options, **lower_model(path, job.runtimes)},
-            notes=half.notes,
-        )
+        return convert_to_half(job, parent, path)
     model = call_framework("onnx_ir", lambda: onnx_ir.load(parent))
+    return adopt_model(job, model, parent, path)
+
+
+def adopt_model(job: Job, model: onnx_ir.Model, parent: Path, path: Path) -> Converted:
+    """Write the parent's model with our metadata to `path`, and its sidecar beside it."""
     set_metadata(model, job.metadata)
     files = save_model(model, path, external_data=job.external_data)
     options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
@@ -234,35 +237,17 @@ def run_by_default(path: Path, device: str, feeds: Sequence[Feed]) -> DefaultOut
     return onnx_default_session.run_by_default(path, feeds)
 
 
-def judge_settings(device: str) -> Mapping[str, str]:
-    """Return the provider that judges, with its options."""
-    return session_settings(device)
-
-
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Open the model for probing in ONNX Runtime on the CPU."""
     return onnx_probe.open_probe(path)
 
 
-def weights(path: Path) -> Iterator[Array]:
-    """Yield the float32 tensors of the graph."""
-    return float_weights(path)
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata that the job embedded in the file."""
-    return read_onnx_metadata(path)
-
-
 def inspect(path: Path) -> Inspection:
     """Describe the graph without reading its external weights."""
     model = read_graph(path)
-    weights: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
     for tensor in model.graph.initializer:
-        elements = 1
-        for size in tensor.dims:
-            elements *= size
-        weights[_dtype_name(tensor.data_type)] += elements
+        elements[_dtype_name(tensor.data_type)] += prod(tensor.dims)
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
     operators = Counter(node.op_type for node in all_nodes(model.graph))
@@ -271,7 +256,7 @@ def inspect(path: Path) -> Inspection:
         inputs=tuple(_tensor_info(value) for value in model.graph.input),
         outputs=tuple(_tensor_info(value) for value in model.graph.output),
         facts={"opset": opsets, "ir version": str(model.ir_version), "producer": producer},
-        weights=weights,
+        weights=elements,
         operators=operators,
         metadata={entry.key: entry.value for entry in model.metadata_props},
         quantized="QuantizeLinear" in operators,

@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -66,25 +66,17 @@ def read_origins(path: Path) -> Mapping[str, NodeOrigin]:
         return {}
     try:
         nodes: dict[str, dict[str, str]] = json.loads(sidecar.read_text("utf-8"))["nodes"]
-        return {name: _parse_origin(entry) for name, entry in nodes.items()}
+        keys = {one.name: "class" if one.name == "cls" else one.name for one in fields(NodeOrigin)}
+        return {
+            name: NodeOrigin(**{field: entry.get(key, "") for field, key in keys.items()})
+            for name, entry in nodes.items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{sidecar.name} is not a debug sidecar: {error}",
             hint=f"delete {sidecar} or export the model again",
             code=ErrorCode.CORRUPT_FILE,
         ) from error
-
-
-def _parse_origin(entry: Mapping[str, str]) -> NodeOrigin:
-    return NodeOrigin(
-        module=entry.get("module", ""),
-        cls=entry.get("class", ""),
-        source=entry.get("source", ""),
-        code=entry.get("code", ""),
-        weights=entry.get("weights", ""),
-        operator=entry.get("operator", ""),
-        after=entry.get("after", ""),
-    )
 
 
 def node_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
@@ -199,13 +191,12 @@ def assign_absorbed_layers(
             for reader in readers[output]:
                 if reader.operator in _QUANTIZERS:
                     absorbed[_find_dequantize(reader, readers).name] = origin
-    return tuple(_with_origin(node, absorbed.get(node.name)) for node in nodes)
-
-
-def _with_origin(node: ProbeNode, origin: NodeOrigin | None) -> ProbeNode:
-    if origin is None:
-        return node
-    return replace(node, module=origin.module, kind=origin.cls, source=origin.source)
+    return tuple(
+        replace(node, module=found.module, kind=found.cls, source=found.source)
+        if (found := absorbed.get(node.name))
+        else node
+        for node in nodes
+    )
 
 
 def _find_dequantize(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]]) -> ProbeNode:

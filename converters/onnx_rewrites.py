@@ -1,11 +1,12 @@
-"""Rewrite exported ONNX graphs: int64 comparisons and inverse transforms of half spectra."""
+"""Rewrite exported ONNX graphs: int64 comparisons, inverse transforms of half spectra, padding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.signature import FLOATS, Signature
+from ..core.contract import Array
+from ..core.signature import Signature
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -32,24 +33,21 @@ def rewrite_int64_comparisons(model: onnx_ir.Model, signature: Signature) -> int
     found = [
         node
         for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _REWRITES and _is_int64(node) and _depends_on_data(node)
+        if node.op_type in _REWRITES
+        and any(value and value.dtype == _INT64 for value in (*node.inputs[:1], *node.outputs))
+        and _depends_on_data(node)
     ]
-    return sum(_REWRITES[node.op_type](_NodeWriter(node)) for node in found)
+    return sum(_REWRITES[node.op_type](NodeWriter(node)) for node in found)
 
 
 def has_wide_integers(signature: Signature, *, beyond: int) -> bool:
     """Return whether an integer input of 32 bits or more exceeds this magnitude."""
     for spec in signature.inputs:
-        if spec.dtype not in FLOATS and spec.dtype in {"int64", "int32"}:
+        if spec.dtype in {"int64", "int32"}:
             values = spec.values
             if values is None or max(abs(values.low), abs(values.high)) > beyond:
                 return True
     return False
-
-
-def _is_int64(node: onnx_ir.Node) -> bool:
-    values = (*node.inputs[:1], *node.outputs)
-    return any(value is not None and value.dtype == _INT64 for value in values)
 
 
 def _depends_on_data(node: onnx_ir.Node) -> bool:
@@ -71,8 +69,8 @@ def _depends_on_data(node: onnx_ir.Node) -> bool:
     return False
 
 
-class _NodeWriter:
-    """Writes the nodes that replace one node, in front of it."""
+class NodeWriter:
+    """Writes nodes in front of a node: what replaces it, or its inputs."""
 
     def __init__(self, node: onnx_ir.Node) -> None:
         self.node = node
@@ -100,9 +98,13 @@ class _NodeWriter:
     def integers(self, *numbers: int, scalar: bool = False) -> Any:
         """Return an int64 constant."""
         import numpy as np
+
+        return self.constant(np.array(numbers[0] if scalar else numbers, np.int64))
+
+    def constant(self, array: Array) -> Any:
+        """Return a constant."""
         import onnx_ir
 
-        array = np.array(numbers[0] if scalar else numbers, np.int64)
         return self.add("Constant", value=onnx_ir.tensor(array))
 
     def finish(self, value: Any) -> bool:
@@ -122,8 +124,8 @@ class _NodeWriter:
         return self.node.graph
 
 
-def _write_extreme(reader: str) -> Callable[[_NodeWriter], bool]:
-    def write(writer: _NodeWriter) -> bool:
+def _write_extreme(reader: str) -> Callable[[NodeWriter], bool]:
+    def write(writer: NodeWriter) -> bool:
         first, *rest = [value for value in writer.node.inputs if value is not None]
         for other in rest:
             first = writer.add("Where", writer.add(reader, first, other), other, first)
@@ -132,7 +134,7 @@ def _write_extreme(reader: str) -> Callable[[_NodeWriter], bool]:
     return write
 
 
-def _write_clip(writer: _NodeWriter) -> bool:
+def _write_clip(writer: NodeWriter) -> bool:
     value, low, high = [*writer.node.inputs, None, None][:3]
     for end, reader in ((low, "Less"), (high, "Greater")):
         if end is not None:
@@ -140,7 +142,7 @@ def _write_clip(writer: _NodeWriter) -> bool:
     return writer.finish(writer.add("Identity", value))
 
 
-def _write_sign(writer: _NodeWriter) -> bool:
+def _write_sign(writer: NodeWriter) -> bool:
     value, zero = writer.node.inputs[0], writer.integers(0, scalar=True)
     above, below = (
         writer.add("Cast", writer.add(reader, value, zero), to=_INT64)
@@ -149,10 +151,10 @@ def _write_sign(writer: _NodeWriter) -> bool:
     return writer.finish(writer.add("Sub", above, below))
 
 
-def _write_reduction(*, largest: bool) -> Callable[[_NodeWriter], bool]:
+def _write_reduction(*, largest: bool) -> Callable[[NodeWriter], bool]:
     """Reduce by TopK along one axis after the other; all axes as one row."""
 
-    def write(writer: _NodeWriter) -> bool:
+    def write(writer: NodeWriter) -> bool:
         import onnx_ir
 
         value, axes, *_ = [*writer.node.inputs, None]
@@ -176,7 +178,7 @@ def _write_reduction(*, largest: bool) -> Callable[[_NodeWriter], bool]:
     return write
 
 
-_REWRITES: dict[str, Callable[[_NodeWriter], bool]] = {
+_REWRITES: dict[str, Callable[[NodeWriter], bool]] = {
     "Max": _write_extreme("Less"),
     "Min": _write_extreme("Greater"),
     "Clip": _write_clip,
@@ -195,7 +197,7 @@ def complete_spectra(model: onnx_ir.Model) -> None:
     for node in list(model.graph):
         if node.op_type == "DFT" and _has_flag(node, "onesided"):
             if _has_flag(node, "inverse"):
-                _complete_spectrum(model.graph, node)
+                _complete_spectrum(node)
             elif _has_own_length(node):
                 node.replace_input_with(1, None)
                 _drop_shapes(node)
@@ -226,7 +228,7 @@ def _transform_axis(node: onnx_ir.Node) -> int | None:
     return int(given.const_value.numpy().reshape(-1)[0])
 
 
-def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
+def _complete_spectrum(node: onnx_ir.Node) -> None:
     """Append the conjugate of the missing part in reverse order."""
     import numpy as np
     import onnx_ir
@@ -234,28 +236,14 @@ def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
     half, length, axis = node.inputs[0], node.inputs[1], _transform_axis(node)
     if half is None or length is None or axis is None or half.dtype is None:
         return
-    made: list[onnx_ir.Node] = []
-
-    def write(kind: str, *inputs: onnx_ir.Value, **attributes: int) -> onnx_ir.Value:
-        made.append(onnx_ir.node(kind, list(inputs), attributes=attributes))
-        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
-        return made[-1].outputs[0]
-
-    def constant(values: list[int], dtype: np.dtype[np.generic]) -> onnx_ir.Value:
-        tensor = onnx_ir.tensor(np.array(values, dtype))
-        made.append(onnx_ir.node("Constant", [], attributes={"value": tensor}))
-        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
-        return made[-1].outputs[0]
-
-    whole = np.dtype(np.int64)
-    axes = constant([axis], whole)
-    size = write("Gather", write("Shape", half), axes, axis=0)
-    total = write("Reshape", length, constant([1], whole))
-    lacking = write("Sub", total, size)
-    rest = write("Slice", half, lacking, constant([0], whole), axes, constant([-1], whole))
-    conjugate = write("Mul", rest, constant([1, -1], half.dtype.numpy()))
-    full = write("Concat", half, conjugate, axis=axis)
-    graph.insert_before(node, made)
+    writer = NodeWriter(node)
+    axes = writer.integers(axis)
+    size = writer.add("Gather", writer.add("Shape", half), axes, axis=0)
+    total = writer.add("Reshape", length, writer.integers(1))
+    lacking = writer.add("Sub", total, size)
+    rest = writer.add("Slice", half, lacking, writer.integers(0), axes, writer.integers(-1))
+    signs = writer.constant(np.array([1, -1], half.dtype.numpy()))
+    full = writer.add("Concat", half, writer.add("Mul", rest, signs), axis=axis)
     node.replace_input_with(0, full)
     node.attributes["onesided"] = onnx_ir.AttrInt64("onesided", 0)
     _drop_shapes(node)
@@ -271,3 +259,22 @@ def _drop_shapes(node: onnx_ir.Node) -> None:
     for user in value.consumers():
         if user.op_type in _BETWEEN:
             _drop_shapes(user)
+
+
+def name_padded_axes(model: onnx_ir.Model) -> None:
+    """Name the axes of each Pad before a MaxPool, in place: all of them, as if none is named.
+
+    ONNX Runtime (1.24) fuses such a Pad into the pool, where the border is ignored instead of
+    filled with zeros, which may exceed negative values; it leaves a Pad that names axes alone.
+    """
+    import onnx_ir
+
+    for node in list(onnx_ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type != "Pad" or len(node.inputs) > 3 or node.graph is None:  # noqa: PLR2004 - axes
+            continue
+        ranks = [
+            len(value.shape) for value in (*node.inputs[:1], *node.outputs) if value and value.shape
+        ]
+        if ranks and any(reader.op_type == "MaxPool" for reader, _ in node.outputs[0].uses()):
+            node.resize_inputs(4)
+            node.replace_input_with(3, NodeWriter(node).integers(*range(max(ranks))))

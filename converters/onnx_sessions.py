@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.contract import Feed, Outputs
 from ..core.errors import Hint, MissingError, Option, RunnerError
@@ -12,13 +12,12 @@ from ..core.process import thread_limit
 from ..core.target_extensions import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_half_emulation import (
+    bfloat16_outputs,
+    cast_ends,
     computes_in_half,
     emulate_half,
-    has_bfloat16_output,
     has_half,
     has_half_io,
-    with_float_io,
-    with_float_outputs,
 )
 from .runner_base import RunnerBase, order_inputs, runner_error, text_lines
 
@@ -179,10 +178,10 @@ def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | o
     if device == "cpu" and (float_io or computes_in_half(model)):
         model = emulate_half(model, float_io=float_io)
     elif float_io:
-        return with_float_io(model)
-    elif not has_bfloat16_output(model):
+        return cast_ends(model, (*model.graph.input, *model.graph.output))
+    elif not bfloat16_outputs(model):
         return path
-    return with_float_outputs(model)
+    return cast_ends(model, bfloat16_outputs(model))
 
 
 def _session_error(error: Exception) -> RunnerError:
@@ -203,6 +202,8 @@ class OnnxRunner(RunnerBase):
 
         ONNX Runtime's own arrays keep the memory of the whole session alive, including weights.
         """
+        import numpy as np
+
         if self._session is None:
             raise RuntimeError("the session is closed")
         given = dict(zip(self.inputs, order_inputs(feed, self.inputs), strict=True))
@@ -210,15 +211,12 @@ class OnnxRunner(RunnerBase):
             values = self._session.run(self._outputs, given)
         except Exception as error:
             raise _session_error(error) from error
-        return {name: _copy_value(value) for name, value in zip(self._outputs, values, strict=True)}
+        found = dict(zip(self._outputs, values, strict=True))
+        return {  # a sequence or map is rejected later
+            name: value.copy() if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
+        }
 
     def close(self) -> None:
         """Drop the session and its memory."""
         self._session = None
-
-
-def _copy_value(value: Any) -> Any:
-    """Copy an array; a sequence or map is rejected later."""
-    import numpy as np
-
-    return value.copy() if isinstance(value, np.ndarray) else value

@@ -86,6 +86,27 @@ def hypot(op: Any, self: Any, other: Any) -> Any:
     return op.Where(endless, op.CastLike(math.inf, long), found)
 
 
+def remainder(op: Any, self: Any, other: Any) -> Any:
+    """Return the remainder with the sign of the divisor.
+
+    Exact for floats, as in eager: `x - floor(x / y) * y` of torch's exporters is off by y where the
+    quotient is rounded to a whole number, such as 0.3 / 0.1.
+    """
+    if not _is_float(self) and not _is_float(other):
+        return op.Mod(self, other)
+    self, other = (
+        as_floats(op, one) if _is_graph_value(one) else float(one) for one in (self, other)
+    )
+    rest = op.Mod(self, other, fmod=1)
+    zero = op.CastLike(0.0, rest)
+    if isinstance(other, float):
+        wrong = op.Less(rest, zero) if other > 0 else op.Greater(rest, zero)
+    else:
+        opposed = op.Xor(op.Less(rest, zero), op.Less(other, zero))
+        wrong = op.And(opposed, op.Not(op.Equal(rest, zero)))
+    return op.Where(wrong, op.Add(rest, other), rest)
+
+
 def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any,
     sorted_sequence: Any,
@@ -138,8 +159,8 @@ def equal(op: Any, self: Any, other: Any) -> Any:
     """Return whether two tensors have equal shapes and values."""
     if rank_of(self) != rank_of(other):
         raise translation_error("equal", "for tensors of different ranks")
-    shapes = _all_true(op, op.Equal(op.Shape(self), op.Shape(other)))
-    return op.And(shapes, _all_true(op, op.Equal(self, other)))
+    shapes = all_true(op, op.Equal(op.Shape(self), op.Shape(other)))
+    return op.And(shapes, all_true(op, op.Equal(self, other)))
 
 
 def contains(op: Any, items: Any, item: Any) -> Any:
@@ -158,9 +179,9 @@ def bilinear(op: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -
     return out if bias is None else op.Add(out, bias)
 
 
-def swap_last(op: Any, self: Any) -> Any:
-    """Swap the last two dims, as `.mT` does."""
-    rank = rank_of(self)
+def swap_last(op: Any, self: Any, rank: int | None = None) -> Any:
+    """Swap the last two dims, as `.mT` does; `rank` is that of a computed value."""
+    rank = rank_of(self) if rank is None else rank
     return op.Transpose(self, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
@@ -263,7 +284,8 @@ def _reduce(reduction: OpWriter, values: Any, axis: int) -> Any:
     return reduction(values, [axis], keepdims=0)
 
 
-def _all_true(op: Any, flags: Any) -> Any:
+def all_true(op: Any, flags: Any) -> Any:
+    """Return whether no element is false."""
     return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
 
 
@@ -282,6 +304,13 @@ def dtype_of(values: Any) -> str | None:
         dtype = kind.dtype() if kind.kind() == "TensorType" else None
         return None if dtype is None else str(dtype).removeprefix("torch.")
     return None if values.dtype is None else str(values.dtype).lower()
+
+
+def _is_float(value: Any) -> bool:
+    if not _is_graph_value(value):
+        return isinstance(value, float)
+    name = dtype_of(value) or ""
+    return "float" in name or name == "double"
 
 
 def _is_small(op: Any, values: Any) -> Any:
@@ -332,6 +361,7 @@ SHARED_OPS: Mapping[str, OpWriter] = {
     "aten::expm1": expm1,  # torch's own subtracts 1 from exp(x)
     "aten::log1p": log1p,  # torch's own adds 1 to x
     "aten::logcumsumexp": logcumsumexp,  # torch's own gives -inf far below the maximum
+    "aten::remainder": remainder,
     "aten::searchsorted": search_sorted,
 }
 # operators that torch.export rejects or decomposes, or whose translation is in its exporter

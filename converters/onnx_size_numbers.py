@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed
+from .onnx_rewrites import NodeWriter
 from .onnx_sessions import open_session, run_session
 
 if TYPE_CHECKING:
@@ -23,14 +24,9 @@ _LOG = logging.getLogger(__name__)
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _MAX_DENOMINATOR = 1000  # the largest denominator of a factor that is taken for a fraction
 _DIGITS = 5  # a float32 of so few decimals is taken literally
-_LARGEST = (
-    1 << 16,
-    1 << 9,
-)  # sizes of one dim, and of two, that are compared before any is measured
+_LARGEST = (1 << 16, 1 << 9)  # sizes of one dim, and of two, compared before any is measured
 _ENTRIES = 1 << 20  # entries of a table; a number of more pairs stays unchanged
-_VALUE_KEEPING_OPS = frozenset(
-    {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
-)  # the identity of the first input
+_VALUE_KEEPING_OPS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # of input 0
 _OPERATORS = {  # numpy's names
     "Abs": "abs", "Add": "add", "Ceil": "ceil", "Div": "divide", "Floor": "floor",
     "Max": "maximum", "Min": "minimum", "Mul": "multiply", "Neg": "negative", "Pow": "power",
@@ -192,28 +188,13 @@ def _decimal_value(number: Any) -> float:
 def _replace_with_table(node: onnx_ir.Node, number: _SizeNumber, counts: Sequence[int]) -> None:
     """Replace a cast to integers by a table lookup of the sizes, in its shape."""
     import numpy as np
-    import onnx_ir
 
+    writer = NodeWriter(node)
     numbers = number.numbers(counts, np.float64).astype(np.int32).reshape(-1)
-
-    graph: Any = node.graph
-    name = node.outputs[0].name
-
-    def add(operator: str, inputs: list[onnx_ir.Value | None], suffix: str) -> onnx_ir.Value:
-        return place_node(onnx_ir.node(operator, inputs), suffix)
-
-    def constant(array: Array, suffix: str) -> onnx_ir.Value:
-        return place_node(onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(array)}), suffix)
-
-    def place_node(made: onnx_ir.Node, suffix: str) -> onnx_ir.Value:
-        made.outputs[0].name = f"{name}::{suffix}"
-        graph.insert_before(node, made)
-        return made.outputs[0]
-
-    place = number.sizes[0]
+    place: Any = number.sizes[0]
     for size, count in zip(number.sizes[1:], counts[1:], strict=True):
-        place = add("Mul", [place, constant(np.array(count, np.int64), "count")], "row")
-        place = add("Add", [place, size], "place")
-    read = add("Gather", [constant(numbers, "numbers"), place], "number")
-    shape = add("Shape", [node.inputs[0]], "shape")
-    node.replace_input_with(0, add("Reshape", [read, shape], "shaped"))
+        row = writer.add("Mul", place, writer.integers(count, scalar=True))
+        place = writer.add("Add", row, size)
+    read = writer.add("Gather", writer.constant(numbers), place)
+    shape = writer.add("Shape", node.inputs[0])
+    node.replace_input_with(0, writer.add("Reshape", read, shape))

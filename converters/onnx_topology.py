@@ -1,10 +1,8 @@
-"""Index an ONNX graph: the producer and readers of each tensor, and the constants."""
+"""Walk and index ONNX graphs: nodes, bodies, constants, the producer and readers of a tensor."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -45,35 +43,18 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(body)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphLinks:
-    """The edges of a graph; `captured` are the tensors that bodies of its nodes read."""
-
-    makers: dict[str, Node] = field(default_factory=dict)
-    readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
-    captured: frozenset[str] = frozenset()
-    outputs: frozenset[str] = frozenset()
-
-    def neighbours(self, tensor: str) -> tuple[Node, ...]:
-        """Yield the producer of a tensor, if it is a node, and its readers."""
-        maker = self.makers.get(tensor)
-        return (*([maker] if maker is not None else ()), *self.readers.get(tensor, ()))
+def model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs of a model, including those inside nodes of its functions."""
+    yield from all_graphs(model.graph)
+    for node in (node for function in model.functions for node in function.node):
+        for body in node_bodies(node):
+            yield from all_graphs(body)
 
 
-def index_links(graph: onnx.GraphProto) -> GraphLinks:
-    """Index the edges of a graph."""
-    top = {id(node) for node in graph.node}
-    inside = [node for node in all_nodes(graph) if id(node) not in top]
-    links = GraphLinks(
-        captured=frozenset(name for node in inside for name in node.input),
-        outputs=frozenset(value.name for value in graph.output),
-    )
-    for node in graph.node:
-        for name in node.output:
-            links.makers[name] = node
-        for name in dict.fromkeys(node.input):
-            links.readers[name].append(node)
-    return links
+def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, including those of its functions."""
+    for part in (*model_graphs(model), *model.functions):
+        yield from part.node
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
@@ -103,7 +84,7 @@ def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorPr
                 yield node.output[0], attribute.t
 
 
-def constant_values(tensor: onnx.TensorProto, folder: Path) -> Array:
+def constant_values(tensor: onnx.TensorProto, folder: Path = Path()) -> Array:
     """Return the values of a constant, which may lie in a file in `folder`."""
     from onnx import numpy_helper
 
@@ -120,17 +101,22 @@ WITH_ZERO = 3  # number of inputs of a node with a zero point
 class GraphWiring:
     """A graph indexed by tensor name when it was read; graphs inside nodes are left out.
 
-    `constants` are the initializers, which have no producer.
+    `constants` are the initializers, which have no producer. `captured` are the tensors that graphs
+    inside nodes read.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.outputs = frozenset(value.name for value in graph.output)
         self.producers: dict[str, onnx.NodeProto] = {}
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             self.producers.update((name, node) for name in node.output if name)
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
+        bodies = [body for node in graph.node for body in node_bodies(node)]
+        inside = (node for body in bodies for node in all_nodes(body))
+        self.captured = frozenset(name for node in inside for name in node.input)
 
     def activations(self, node: onnx.NodeProto) -> list[str]:
         """Return the inputs of a node that are computed or fed, not constant."""
@@ -146,13 +132,6 @@ class GraphWiring:
         dequantize = self.producer_if(name, DEQUANTIZE)
         given = self.producer_if(dequantize.input[0], QUANTIZE) if dequantize is not None else None
         return str(given.input[0]) if given is not None else None
-
-
-def tensor_values(tensor: onnx.TensorProto) -> Array:
-    """Return the values of a constant whose data is in memory."""
-    from onnx import numpy_helper
-
-    return numpy_helper.to_array(tensor)
 
 
 def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:

@@ -101,24 +101,21 @@ class SymbolicOpBuilder:
             return self._graph.op("Constant", value_t=value)
         if isinstance(value, torch._C.Value):
             return value
-        constant = self._graph.op("Constant", value_t=torch.tensor(value))
         like = self._like(schema, at, inputs)
-        return constant if like is None else self._graph.op("CastLike", constant, like)
+        dtype = like.type().dtype() if like is not None and dtype_of(like) else None
+        constant = self._graph.op("Constant", value_t=torch.tensor(value, dtype=dtype))
+        return constant if like is None or dtype else self._graph.op("CastLike", constant, like)
 
     def _like(self, schema: Any, at: int, inputs: Sequence[Any]) -> Any:
         """Return the input whose dtype this one must have."""
         import torch
 
-        types = [_formal_input(schema, index).type_str for index in range(len(inputs))]
+        last = len(schema.inputs) - 1  # indices beyond belong to it: it is variadic
+        types = [schema.inputs[min(index, last)].type_str for index in range(len(inputs))]
         for index, value in enumerate(inputs):
             if isinstance(value, torch._C.Value) and types[index] == types[at]:
                 return value
         return None
-
-
-def _formal_input(schema: Any, index: int) -> Any:
-    """Return the schema's input; indices beyond the last belong to the last, which is variadic."""
-    return schema.inputs[min(index, len(schema.inputs) - 1)]
 
 
 def _attribute_suffix(value: Any) -> str:

@@ -20,9 +20,6 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
-from .installed_packages import package_versions
-from .onnx_compatibility import lower_model
-from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import convert_to_half
 from .onnx_origins import read_origins
 from .trt.qdq_rules import check_qdq
@@ -72,12 +69,7 @@ def convert(job: Job) -> Converted:
         return _convert_qdq(job, job.parent, path)
     half = convert_to_half(job, job.parent, path)
     warnings = _raise_qdq_faults(_load_model(path), path, required=False)
-    return Converted(
-        files=half.files,
-        versions=half.versions,
-        options={**half.options, **lower_model(path, job.runtimes)},
-        notes=(*half.notes, *warnings),
-    )
+    return replace(half, notes=(*half.notes, *warnings))
 
 
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
@@ -89,17 +81,7 @@ def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
     """Check the parent's Q/DQ and copy it with our metadata."""
     model = _load_model(parent)
     warnings = _raise_qdq_faults(model, parent, required=job.precision is Precision.INT8)
-    set_metadata(model, job.metadata)
-    files = save_model(model, path, external_data=job.external_data)
-    options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
-    options |= lower_model(path, job.runtimes)
-    check_model(path)
-    return Converted(
-        files=(*files, *copy_sidecar(parent, path)),
-        versions=package_versions("onnx", "onnx-ir"),
-        options=options,
-        notes=warnings,
-    )
+    return replace(onnx_model.adopt_model(job, model, parent, path), notes=warnings)
 
 
 def _load_model(path: Path) -> Model:

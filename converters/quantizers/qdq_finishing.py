@@ -16,9 +16,9 @@ from ..onnx_topology import (
     WITH_ZERO,
     GraphWiring,
     all_nodes,
+    constant_values,
     int_attribute,
     sort_nodes,
-    tensor_values,
 )
 from .quantization_checks import ActivationStats, ChannelMeans, check_quantized
 from .quantizer_workspace import QuantizerWorkspace, make_names_unique
@@ -94,7 +94,7 @@ def fold_weights(model: onnx.ModelProto) -> int:
     ]
     unread = {name for node in folded for name in node.input[:1]}
     for node in folded:
-        array = _quantize(node, *(tensor_values(wiring.constants[name]) for name in node.input))
+        array = _quantize(node, *(constant_values(wiring.constants[name]) for name in node.input))
         model.graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
         model.graph.node.remove(node)
     unread -= {name for node in all_nodes(model.graph) for name in node.input}
@@ -146,7 +146,7 @@ def correct_biases(
         if rounded is None or bias is None or float_node.input[1] not in weights:
             continue
         mean = means[node.name]
-        held = tensor_values(weights[float_node.input[1]]).astype("float64")
+        held = constant_values(weights[float_node.input[1]]).astype("float64")
         exact = _mean_output(node, held, mean.exact, mean.spatial)
         found = _mean_output(node, rounded, mean.rounded, mean.spatial)
         if exact is not None and found is not None:
@@ -229,13 +229,15 @@ def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
     constant = wiring.constants.get(place)
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
         return False
-    old = tensor_values(constant)
+    old = constant_values(constant)
     if old.size != shift.size or old.shape[-1:] != shift.shape:
         return False
     if node is None:
         new = old + shift.reshape(old.shape)
     else:
-        steps = np.round(shift / tensor_values(wiring.constants[node.input[1]]).astype(np.float64))
+        steps = np.round(
+            shift / constant_values(wiring.constants[node.input[1]]).astype(np.float64)
+        )
         limits = np.iinfo(old.dtype)
         new = np.clip(old + steps.reshape(old.shape), limits.min, limits.max)
     _store_values(constant, new.astype(old.dtype))
@@ -259,10 +261,10 @@ def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
     source = wiring.constants.get(given.input[0] if given is not None else node.input[0])
     if source is None or len(node.input) < WITH_ZERO:
         return None
-    stored = tensor_values(source).astype(np.float64)
-    zero = tensor_values(wiring.constants[node.input[2]])
+    stored = constant_values(source).astype(np.float64)
+    zero = constant_values(wiring.constants[node.input[2]])
     scale = _broadcast_scale(
-        tensor_values(wiring.constants[node.input[1]]).astype(np.float64),
+        constant_values(wiring.constants[node.input[1]]).astype(np.float64),
         node,
         stored.ndim,
     )

@@ -13,7 +13,7 @@ from ...capture.framework_errors import call_framework
 from ...core.contract import Array
 from ...core.errors import ConversionError, Hint, Option
 from ..onnx_sessions import limit_threads
-from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, tensor_values
+from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, constant_values
 from .quantizer_workspace import CalibrationSamples, QuantizerWorkspace
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> It
         size = useful.get(node.input[0], 0.0)
         if scale is None or size == 0.0:
             continue
-        step = float(tensor_values(scale).max())
+        step = float(constant_values(scale).max())
         if is_lost(step, size):
             yield LostTensor(
                 tensor=node.input[0],
@@ -110,7 +110,7 @@ def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
     constant = wiring.constants.get(node.input[1])
     if constant is None:
         return
-    scale = tensor_values(constant).astype(np.float64)
+    scale = constant_values(constant).astype(np.float64)
     bad = scale[~(np.isfinite(scale) & (scale > 0))]
     if bad.size:
         around = [r.name for r in wiring.readers.get(node.output[0], ())]
@@ -230,12 +230,12 @@ def _read_scales(quantized: onnx.ModelProto) -> dict[str, _TensorScale]:
         ):
             continue
         scale, zero = (wiring.constants.get(name) for name in node.input[1:3])
-        if scale is None or zero is None or tensor_values(scale).size != 1:
+        if scale is None or zero is None or constant_values(scale).size != 1:
             continue
-        limits = np.iinfo(tensor_values(zero).dtype)
+        limits = np.iinfo(constant_values(zero).dtype)
         found[node.input[0]] = _TensorScale(
-            step=float(tensor_values(scale).item()),
-            zero=int(tensor_values(zero).item()),
+            step=float(constant_values(scale).item()),
+            zero=int(constant_values(zero).item()),
             low=int(limits.min),
             high=int(limits.max),
         )

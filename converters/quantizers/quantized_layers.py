@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..onnx_origins import NodeOrigin, node_title
-from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring, tensor_values
+from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring, constant_values
 
 if TYPE_CHECKING:
     import onnx
@@ -161,7 +161,7 @@ def _is_changed(tensor: str, source: str, before: GraphWiring, after: GraphWirin
     old, new = before.constants.get(tensor), after.constants.get(source)
     if old is None or new is None or old.data_type != new.data_type or old.dims != new.dims:
         return False
-    one, other = tensor_values(old), tensor_values(new)
+    one, other = constant_values(old), constant_values(new)
     return one.dtype.kind == "f" and one.size <= _SMALL and bool((one != other).any())
 
 

@@ -29,7 +29,8 @@ def test_a_release_loads_what_its_makers_say(text: str, opset: int, ir: int) -> 
 def test_several_runtimes_allow_the_least_of_each() -> None:
     allowed = combine_runtimes(["onnxruntime==1.17", "tensorrt==10.6"])
     assert allowed is not None
-    assert (allowed.opset, allowed.ir, allowed.ml, allowed.contrib) == (20, 9, 0, False)
+    limits = allowed.limits
+    assert (limits.opset, limits.ir, limits.ml, limits.contrib) == (20, 9, 0, False)
     assert str(allowed) == (
         "onnxruntime 1.17 (opset <= 20, IR <= 9), tensorrt 10.6 (opset <= 22, IR <= 10)"
     )

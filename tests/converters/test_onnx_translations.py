@@ -160,6 +160,30 @@ def test_small_numbers_keep_their_digits(job_of: JobOf, name: str, capture: Capt
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+REMAINDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "float": lambda x: x % 0.1,
+    "negative": lambda x: torch.remainder(x, -0.1),
+    "tensor": lambda x: torch.remainder(x, x.flip(0)),
+    "of-number": lambda x: torch.remainder(1.0, x),
+    "whole": lambda x: (x * 10).round().long() % 3,
+    "whole-by-float": lambda x: (x * 10).round().long() % 0.7,
+}
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+@pytest.mark.parametrize("name", REMAINDERS)
+def test_remainder_of_multiples_is_exact(job_of: JobOf, name: str, capture: Capture) -> None:
+    x = (np.arange(-14, 16, dtype=np.float32) * np.float32(0.1)).reshape(2, 5, 3)
+    if name in ("tensor", "of-number"):
+        x[x == 0] = 0.2
+    net = Calls(REMAINDERS[name])
+    job = job_of(net, SPEC, capture=capture)
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        (found,) = runner.run({"x": x}).values()
+    np.testing.assert_array_equal(found, net(torch.tensor(x)))
+
+
 class Same(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if torch.equal(x, x.flip(1)):

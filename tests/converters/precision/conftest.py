@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from modelc.converters import onnx_model
+from modelc.converters.onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
+from modelc.converters.onnx_mask_fills import clamp_masks
 from modelc.core.contract import Array, Converted, Feed, Job, Outputs
 from modelc.core.kinds import Precision
 from modelc.core.signature import Signature
@@ -61,6 +63,13 @@ def dtype_of(path: Path, tensor: str) -> str:
     values = (*graph.value_info, *graph.input, *graph.output)
     code = next(value.type.tensor_type.elem_type for value in values if value.name == tensor)
     return str(onnx.TensorProto.DataType.Name(code))
+
+
+def forecast(path: Path, feeds: Sequence[Feed], low: Precision) -> tuple[HalfOverflow, ...]:
+    """What the forecast finds in a model whose mask fills are clamped."""
+    model = read_with_names(path)
+    clamp_masks(model, path.parent, feeds, low)
+    return find_overflows(model, path, feeds, low)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from modelc.converters import onnx_model
-from modelc.converters.onnx_half_transposes import separate_transposes
+from modelc.converters.onnx_half import separate_transposes
 from modelc.core.contract import Feed
 
 _HEAD = '<ir_version: 9, opset_import: ["": 20]> g (float[b,s,32] x) => (float16[s,b,64] y)'

@@ -10,6 +10,8 @@ import pytest
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_half import run_autocast, write_draft
+from modelc.converters.onnx_half_emulation import half_types
+from modelc.converters.onnx_topology import node_bodies
 from modelc.core.contract import Converted, Feed
 from modelc.core.errors import ConversionError, ErrorCode, UsageError
 from modelc.core.kinds import Precision
@@ -225,6 +227,9 @@ def test_both_arms_of_a_branch_run(
     feed = {**FEED, "c": np.array(taken)}
     half, _ = made(path, precision, feed)
     assert sqnr(run(path, feed)["y"], run(half, feed)["y"]) > 30
+    assert half_types(load(half).graph)
+    bodies = [body for node in load(half).graph.node for body in node_bodies(node)]
+    assert [half_types(body) for body in bodies] == [(), ()]  # so no transpose in them is separated
 
 
 def test_what_a_loop_carries_stays_fp32(onnx_file: OnnxFile, made: Made) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.onnx_half_ranges import forecast_overflows, measure_ranges
+from modelc.converters.onnx_half_ranges import measure_ranges
 from modelc.core.kinds import Precision
 
-from .conftest import OnnxFile, load
+from .conftest import OnnxFile, forecast, load
 
 ONE = {"x": np.ones((2, 4), np.float32)}
 FP16, BF16 = Precision.FP16, Precision.BF16
@@ -32,7 +32,7 @@ def big(onnx_file: OnnxFile, *, factor: float) -> Path:
 
 def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), -400, np.float32)}
-    (found,) = forecast_overflows(big(onnx_file, factor=1e-2), [feed], FP16)
+    (found,) = forecast(big(onnx_file, factor=1e-2), [feed], FP16)
     assert str(found).startswith("mlp.up (MatMul up): ")
     assert str(found).endswith(" 1.2e+05 > 65504")
     assert found.value == 120000
@@ -41,19 +41,19 @@ def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> No
 
 def test_what_touches_the_activation_is_kept_with_it(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), 400, np.float32)}
-    found = forecast_overflows(big(onnx_file, factor=1e-2), [feed], FP16)
+    found = forecast(big(onnx_file, factor=1e-2), [feed], FP16)
     assert {name for one in found for name in one.keep} == {"up", "act", "down"}
 
 
 def test_the_largest_feed_decides(onnx_file: OnnxFile) -> None:
     feeds = [ONE, {"x": np.full((3, 4), 400, np.float32)}, ONE]
-    assert forecast_overflows(big(onnx_file, factor=1e-2), feeds, FP16)
-    assert not forecast_overflows(big(onnx_file, factor=1e-2), [ONE, ONE], FP16)
+    assert forecast(big(onnx_file, factor=1e-2), feeds, FP16)
+    assert not forecast(big(onnx_file, factor=1e-2), [ONE, ONE], FP16)
 
 
 def test_bfloat16_holds_what_float32_holds(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), 400, np.float32)}
-    assert forecast_overflows(big(onnx_file, factor=1e-2), [feed], BF16) == ()
+    assert forecast(big(onnx_file, factor=1e-2), [feed], BF16) == ()
 
 
 def test_fusion_does_not_hide_what_lies_between_two_nodes(onnx_file: OnnxFile) -> None:
@@ -76,7 +76,7 @@ def test_an_empty_tensor_has_no_range(onnx_file: OnnxFile) -> None:
 
 
 def test_activations_that_are_all_tiny_are_found(onnx_file: OnnxFile) -> None:
-    (found,) = forecast_overflows(big(onnx_file, factor=1e-10), [ONE], FP16)[1:]
+    (found,) = forecast(big(onnx_file, factor=1e-10), [ONE], FP16)[1:]
     assert " 3.0e-08" in found.reason
     assert found.keep == ("down",)
 
@@ -98,7 +98,7 @@ def test_weights_that_fp16_cannot_hold_are_named(
     onnx_file: OnnxFile, weights: np.ndarray[tuple[int, ...], np.dtype[np.float64]], reason: str
 ) -> None:
     path = onnx_file(PRODUCT, modules={"linear": "head"}, w=weights.astype(np.float32))
-    found = forecast_overflows(path, [{"x": np.full((1, 4), 1e3, np.float32)}], FP16)[0]
+    found = forecast(path, [{"x": np.full((1, 4), 1e3, np.float32)}], FP16)[0]
     assert (found.module, found.keep) == ("head", ("linear",))
     assert found.reason == reason.replace("\\", "")
 
@@ -106,20 +106,20 @@ def test_weights_that_fp16_cannot_hold_are_named(
 def test_one_tiny_weight_among_others_is_no_loss(onnx_file: OnnxFile) -> None:
     weights = EYE.copy()
     weights[0, 1] = 1e-9
-    assert forecast_overflows(onnx_file(PRODUCT, w=weights), [ONE], FP16) == ()
+    assert forecast(onnx_file(PRODUCT, w=weights), [ONE], FP16) == ()
 
 
 def test_weights_in_a_file_of_their_own_are_read(onnx_file: OnnxFile) -> None:
     path = onnx_file(PRODUCT, external=True, w=EYE * 1e5)
     assert (path.parent / "model.data").exists()
-    assert forecast_overflows(path, [ONE], FP16)[0].tensor == "w"
+    assert forecast(path, [ONE], FP16)[0].tensor == "w"
 
 
 def test_an_infinite_constant_is_no_overflow(onnx_file: OnnxFile) -> None:
     path = onnx_file(
         "g (float[N,4] x) => (float[N,4] y) { [least] y = Min(x, w) }", w=np.float32(np.inf)
     )
-    assert forecast_overflows(path, [ONE], FP16) == ()
+    assert forecast(path, [ONE], FP16) == ()
 
 
 def test_a_guard_of_a_division_is_kept_up_to_the_division(onnx_file: OnnxFile) -> None:
@@ -133,9 +133,9 @@ def test_a_guard_of_a_division_is_kept_up_to_the_division(onnx_file: OnnxFile) -
         }""",
         eps=np.float32(1e-12),
     )
-    (found,) = forecast_overflows(path, [ONE], FP16)
+    (found,) = forecast(path, [ONE], FP16)
     assert found.keep == ("guard", "root", "divide")
 
 
 def test_a_sound_model_has_no_forecast(onnx_file: OnnxFile) -> None:
-    assert forecast_overflows(onnx_file(PRODUCT, w=EYE), [ONE], FP16) == ()
+    assert forecast(onnx_file(PRODUCT, w=EYE), [ONE], FP16) == ()
