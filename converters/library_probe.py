@@ -72,7 +72,7 @@ def _probe_one(name: str, probe: ProbeFunction, timeout: float, stopping: Event)
 
     def watch(process: int) -> LimitExceeded | None:
         return (
-            LimitExceeded(told="interrupted", mend="") if stopping.is_set() else deadline(process)
+            LimitExceeded(text="interrupted", hint="") if stopping.is_set() else deadline(process)
         )
 
     messages = (ProbeResult, type(None))

@@ -306,7 +306,7 @@ def as_usage_error(error: BaseException) -> UsageError | None:
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
     short = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
-    what = f"cannot use {short}" if short else "the system refused"
+    what = f"cannot use {short}" if short else "the system reported an error"
     return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
 
 

@@ -46,7 +46,7 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         if match is None:
             raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
-        message = f"{called} holds more than weights and was refused: {what}"
+        message = f"{called} holds more than weights: {what}"
         if may_allow:
             tail = ", only if you trust its maker: it runs code of theirs"
             allow = Hint("add ", Option("allow-pickle"), tail)
@@ -200,7 +200,7 @@ def _refusal_of_weights(data: bytes) -> str:
         return ""
     fault = find_size_fault(io.BytesIO(data))
     if fault:
-        return f"unsound: {fault}"
+        return f"invalid: {fault}"
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage

@@ -105,7 +105,8 @@ class Evidence:
         reference, reply = pair
         if reply.outputs is not None:
             return measured
-        why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
+        feed, error = describe_named_feed(reference.feed), " ".join(reply.error.split())
+        why = f"rejected feed {feed}: {error}"
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(measured, state=State.FAILED, reasons=(fault,))
 

@@ -33,7 +33,7 @@ GROUP_MARGIN = 10.0
 
 
 def apply_tolerance(
-    measured: Verdict, tolerance: Tolerance, told: Mapping[str, str] | None = None
+    measured: Verdict, tolerance: Tolerance, feed_texts: Mapping[str, str] | None = None
 ) -> Verdict:
     """Return the verdict for these measurements at this tolerance.
 
@@ -44,7 +44,7 @@ def apply_tolerance(
     Args:
         measured: the measurements.
         tolerance: the limits to apply.
-        told: descriptions of the feeds by name, for the reasons.
+        feed_texts: descriptions of the feeds by name, for the reasons.
     """
     if measured.state is State.ERROR:
         return replace(measured, tolerance=tolerance)
@@ -77,7 +77,7 @@ def apply_tolerance(
     ]
     reasons = (
         *measured.faults,
-        *_describe_worst(outputs, told or {}),
+        *_describe_worst(outputs, feed_texts or {}),
         *(
             Reason(code=code, text=text, output=name)
             for code, name, text in (*channels, *groups, *agreement)
@@ -126,7 +126,7 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
 def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
     """Return why a group of channels fails; empty if it passes.
 
-    Dead channels fail at any tolerance. A kind must reach `min_sqnr - GROUP_MARGIN`.
+    Dead channels fail at any tolerance. A kind must have at least `min_sqnr - GROUP_MARGIN`.
     """
     where = f"output {group.output!r} axis {group.axis}"
     if group.dead_count:
@@ -329,14 +329,16 @@ def _severity(output: OutputVerdict) -> float:
     return -(output.headroom or 0.0)
 
 
-def _describe_worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
+def _describe_worst(
+    outputs: Sequence[OutputVerdict], feed_texts: Mapping[str, str]
+) -> list[Reason]:
     """Describe the worst failing output and its feed, and count the other failures."""
     failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
     if not failed:
         return []
     worst = max(failed, key=_severity)
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    feed = told.get(worst.feed, worst.feed)
+    feed = feed_texts.get(worst.feed, worst.feed)
     text = f"output {worst.output!r} on feed {feed}: {worst.reason}{more}"
     code = ReasonCode.OUTPUT_DIFFERS
     return [Reason(code=code, text=text, output=worst.output, feed=worst.feed)]

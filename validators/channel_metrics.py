@@ -255,9 +255,9 @@ def _find_groups(found: _ChannelStatistics) -> list[Array]:
 
 def _find_dead(found: _ChannelStatistics, group: Array) -> Array:
     """Return the channels of a group that vary in eager but not in the artifact."""
-    reach = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
+    extent = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
     span = found.span[group]
-    dead: Array = group[(span >= _SPAN * reach) & (found.answered[group] <= _STILL * span)]
+    dead: Array = group[(span >= _SPAN * extent) & (found.answered[group] <= _STILL * span)]
     return dead
 
 

@@ -67,11 +67,11 @@ def _scale(hard: EdgeCase, spec: InputSpec, array: Array, factor: float) -> Arra
 
     if spec.dtype not in FLOATS:
         return None
-    reach = float(np.finfo(spec.dtype).max)
-    scaled = np.clip(array.astype(np.float64) * factor, -reach, reach)
+    largest = float(np.finfo(spec.dtype).max)
+    scaled = np.clip(array.astype(np.float64) * factor, -largest, largest)
     low, high = hard.values.low, hard.values.high
     if spec.values is not None or factor < 1:  # declared ranges are kept; small values are usual
-        low, high = -reach if low is None else low, reach if high is None else high
+        low, high = -largest if low is None else low, largest if high is None else high
         if scaled.size and not low <= scaled.min() <= scaled.max() <= high:
             return None
     return np.asarray(scaled).astype(array.dtype)

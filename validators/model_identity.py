@@ -62,8 +62,8 @@ def find_altered_weights(
         else:
             left.append(constant)
     missing = {name: array for name, array in known.weights.items() if not known.take(name, found)}
-    told = (_describe_altered(name, array, left, computed) for name, array in missing.items())
-    return tuple(text for text in told if text)
+    texts = (_describe_altered(name, array, left, computed) for name, array in missing.items())
+    return tuple(text for text in texts if text)
 
 
 class _WeightIndex:

@@ -157,14 +157,14 @@ class _UsualNoise:
     @classmethod
     def of(cls, sides: Sequence[JudgedOutput]) -> _UsualNoise:
         """Estimate from feeds with usable float64, else from those with redraws, else from all."""
-        told = [side.sums for side in sides if side.believed]
-        told = told or [side.sums for side in sides if side.moved is not None]
-        told = told or [side.sums for side in sides]
-        usual = statistics.median(one.share for one in told)
-        crests = [one.own_max / math.sqrt(one.own / one.count) for one in told if one.own > 0]
+        usable = [side.sums for side in sides if side.believed]
+        usable = usable or [side.sums for side in sides if side.moved is not None]
+        usable = usable or [side.sums for side in sides]
+        usual = statistics.median(one.share for one in usable)
+        crests = [one.own_max / math.sqrt(one.own / one.count) for one in usable if one.own > 0]
         return cls(
             usual=max(min(usual, _explain_by_draws(sides)), _ULP**2),
-            element=statistics.median(one.own / one.count for one in told),
+            element=statistics.median(one.own / one.count for one in usable),
             crest=max([_CREST, *crests]),
             total=sum(side.sums.count for side in sides),
         )

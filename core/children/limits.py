@@ -24,8 +24,8 @@ _SUSPENDED_INTERVAL = 1.0  # seconds between two looks at the state of the child
 class LimitExceeded:
     """A limit that the child exceeded: what was measured, and the option to raise."""
 
-    told: str
-    mend: str
+    text: str
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +92,8 @@ class SuspensionWatch:
         if now - self._since < self._limit:
             return None
         return LimitExceeded(
-            told=f"it was suspended (SIGSTOP) for {self._limit:g} s",
-            mend="look for SIGSTOP in the model's code, or for what suspends processes here",
+            text=f"it was suspended (SIGSTOP) for {self._limit:g} s",
+            hint="look for SIGSTOP in the model's code, or for what suspends processes here",
         )
 
 
@@ -127,8 +127,8 @@ class ChildWatchdog:
         if limit is None or time.monotonic() - self._since <= limit:
             return None
         return LimitExceeded(
-            told=f"it took longer than --timeout {limit:g} s",
-            mend=f"give it more time: --timeout {2 * limit:g}s",
+            text=f"it took longer than --timeout {limit:g} s",
+            hint=f"give it more time: --timeout {2 * limit:g}s",
         )
 
     def _check_chatter(self) -> LimitExceeded | None:
@@ -139,8 +139,8 @@ class ChildWatchdog:
         if sum(size - min(self._before.get(name, 0), size) for name, size in sizes) <= limit:
             return None
         return LimitExceeded(
-            told=f"it printed more than {limit / MIB:.0f} MiB",
-            mend="stop what prints without end; its log has the first and the last lines",
+            text=f"it printed more than {limit / MIB:.0f} MiB",
+            hint="stop what prints without end; its log has the first and the last lines",
         )
 
     def _check_memory(self, process: int) -> LimitExceeded | None:
@@ -156,8 +156,8 @@ class ChildWatchdog:
         if used <= limit:
             return None
         return LimitExceeded(
-            told=f"it took {used / MIB:.0f} MiB of memory, and --memory is {limit / MIB:.0f} MiB",
-            mend=f"give it more memory: --memory {-(-2 * limit // MIB)}MiB",
+            text=f"it took {used / MIB:.0f} MiB of memory, and --memory is {limit / MIB:.0f} MiB",
+            hint=f"give it more memory: --memory {-(-2 * limit // MIB)}MiB",
         )
 
     def trim_logs(self) -> None:

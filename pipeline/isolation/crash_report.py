@@ -74,7 +74,7 @@ def _crash_message(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -
     if _is_disk_full(logs):
         printed = f"; no space is left on the disk of {logs.parent}{printed if words else ''}"
     if end.overrun is not None:
-        return f"ended{where}: {end.overrun.told}{printed}"
+        return f"ended{where}: {end.overrun.text}{printed}"
     name = end.name
     meaning = f" ({_SIGNALS[name]}{_peak_text(end)})" if name in _SIGNALS else ""
     how = f"died with {name}" if end.code >= 0 else f"died of {name}{meaning}"
@@ -88,7 +88,7 @@ def _peak_text(end: ProcessEnd) -> str:
 
 def _crash_hint(end: ProcessEnd, logs: Path) -> str:
     if end.overrun is not None:
-        return end.overrun.mend
+        return end.overrun.hint
     if end.name == "SIGKILL":
         return "free memory, or limit what it may use with --memory"
     if _is_disk_full(logs):

@@ -145,9 +145,7 @@ def test_a_relative_drop_from_zero_is_refused() -> None:
 def test_another_order_of_classes_looks_like_chance(order: Sequence[int]) -> None:
     labels = [number % 10 for number in range(300)]
     shuffled = [order[label] % 10 for label in labels]
-    assert "another order of classes" in explain_near_chance(
-        answered("top1", one_hot(shuffled), labels)
-    )
+    assert explain_near_chance(answered("top1", one_hot(shuffled), labels))
     assert explain_near_chance(answered("top1", one_hot(labels), labels)) == ""
 
 
@@ -260,7 +258,7 @@ def test_a_metric_that_cannot_be_used_is_told_in_one_line(found: object, words: 
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown metric 'top2'"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'top2'")):
         find_metric("top2", no_load)
 
 
@@ -275,4 +273,4 @@ def test_a_handful_of_samples_is_said_to_be_none(count: int, few: bool) -> None:
         method=found.interval.method, max_drop=0.05, relative=True,
     )  # fmt: skip
     assert accuracy.passed
-    assert ("say next to nothing" in explain_doubt(accuracy)) == few
+    assert bool(explain_doubt(accuracy)) == few
