@@ -31,9 +31,10 @@ Each case is an unmodified model, small, with weights from a seed, given to `mod
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc
 says passed is then opened with the format's own runtime and compared with eager on fresh feeds
 (each dynamic dim at its least, an odd middle and its most, in combination; every outcome of a
-branch on data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of eager's
-largest, integers exactly. *right*: passed, and so it is. *rejected*: not made or not passed, with a
-reason. **WRONG**: said to be passed, and it is not. *crashed*: no answer, or none in time.
+branch on data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of
+eager's largest, integers exactly. *right*: passed, and so it is. *rejected*: not made or not
+passed, with a reason. **WRONG**: said to be passed, and it is not. *crashed*: no answer, or none in
+time.
 
 *Ranges not stated*: the same from a sample (`--samples`), with names for the dims that vary and
 nothing of their sizes, so that modelc chooses the bounds; checked on the feeds that lie in the

@@ -88,7 +88,7 @@ def _failure_of(end: CallEnd) -> str:
         case StoppedByError():
             return end.trace.strip().splitlines()[-1]
         case ProcessEnd(overrun=LimitExceeded() as exceeded):
-            return exceeded.told
+            return exceeded.text
         case ProcessEnd() if end.code < 0:
             return f"it crashed ({end.signal_name})"
         case ProcessEnd():
