@@ -10,7 +10,6 @@ from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
     Excuse,
-    FillMeasures,
     GroupVerdict,
     OutputVerdict,
     Reason,
@@ -60,7 +59,8 @@ def apply_tolerance(
         )
         for o in measured.outputs
     )
-    quiet = {name for name in names if _is_output_right(name, outputs)}
+    # Channels are checked only if the whole output passed on every feed.
+    quiet = names.keys() - {o.output for o in outputs if not (o.passed or o.loose)}
     channels = [
         (ReasonCode.CHANNEL_DIFFERS, one.output, channel_fault(one, limits[one.output]))
         for one in measured.channels
@@ -154,11 +154,6 @@ def _output_scale(name: str, outputs: Sequence[OutputVerdict]) -> OutputScale:
     return OutputScale.of(o for o in outputs if o.output == name and not o.loose and not o.apart)
 
 
-def _is_output_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
-    """Whether the output passed on every feed; only then are its channels checked."""
-    return all(o.passed for o in outputs if o.output == name and not o.loose)
-
-
 def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) -> OutputVerdict:
     output = replace(output, excuse=None)
     if output.form:
@@ -168,9 +163,11 @@ def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) 
         return replace(output, passed=True, reason="", headroom=None)
     over, headroom, excuse = _check_table(output, limits, scale)
     if output.fill is not None:
-        wrong, room = _fill_excess(output.fill, limits)
+        fill = output.fill
+        wrong, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
+        room = min(rooms, default=_MARGIN_LIMIT)
         headroom = room if headroom is None else min(headroom, room)
-        over = over or (f"fill: {wrong}" if wrong else "")
+        over = over or (f"fill: {', '.join(wrong)}" if wrong else "")
     return replace(
         output,
         passed=not over,
@@ -250,11 +247,6 @@ def _times_text(times: float, factor: float, from_what: str = "float64") -> str:
     if from_what == "float64":
         return f"{times:.3g} times as far from float64 as eager is (limit {factor:g})"
     return f"{times:.3g} times as far from eager as roundoff explains (limit {factor:g})"
-
-
-def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:
-    parts, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
-    return ", ".join(parts), min(rooms, default=_MARGIN_LIMIT)
 
 
 def _table_excess(

@@ -23,7 +23,7 @@ from .channel_metrics import measure_channels, measure_groups
 from .feeds import describe_named_feed
 from .input_sensitivity import check_input_sensitivity
 from .metrics import fill_limit
-from .noise_floor import NoiseFloors, floor_verdicts, measure_floors
+from .noise_floor import NoiseFloors, measure_floors
 from .output_pairs import (
     ArtifactOutputs,
     OutputPair,
@@ -161,7 +161,7 @@ def _measure_against_eager(
     by_table = floors is None or not floors.feeds
     channels: tuple[ChannelVerdict, ...] = ()
     if not by_table and floors is not None:
-        channels = tuple(floor_verdicts(name, floors))
+        channels = floors.channels
     elif by_channel and not all(o.exact for o in outputs):
         floor = OutputScale.of(outputs).floor(limits)
         channels = tuple(measure_channels(name, pairs, floor=floor, tolerance=limits))

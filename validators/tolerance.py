@@ -106,10 +106,8 @@ def _check_limits(limits: Limits, usual: Tolerance) -> None:
         )
 
 
-# The usual scale of an output over the feeds. An error up to this share of `rtol` times the usual
-# peak is roundoff: 2e-6 of the peak in fp32 (some thirty units of roundoff, 110 dB), 6e-4 in fp16
-# (one rounding to 11 bits, 64 dB). Sums that cancel on one feed leave such errors; a wrong branch
-# that is merely small there leaves larger ones.
+# The usual scale of an output over the feeds.
+
 
 # An error of this share of `rtol` of the usual peak is roundoff: 2e-6 of it in fp32 (some thirty
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
