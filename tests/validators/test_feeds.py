@@ -7,8 +7,8 @@ import pytest
 
 from modelc.core.contract import Feed
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import (
     NamedFeed,
     describe_named_feed,
@@ -18,10 +18,7 @@ from modelc.validators.feeds import (
 )
 
 from ..reasons import has_code
-
-
-def signature_of(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
+from .judging import signature_of
 
 
 def by_name(feeds: tuple[NamedFeed, ...]) -> dict[str, NamedFeed]:
@@ -145,6 +142,26 @@ def test_the_mask_of_opt_is_padded_on_the_right() -> None:
     mask = feeds["opt"].arrays["mask"]
     assert (np.diff(mask, axis=-1) <= 0).all()
     assert len(set(mask.sum(axis=-1).tolist())) > 3
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("mask:bool[batch=1..4,seq=1..20]", 1),
+        ("mask:bool[batch=1..4,seq=1..20,1]", 1),
+        ("mask:bool[batch=1..4,1,1,seq=1..20]", 3),
+        ("mask:bool[batch=1..4,1]", 0),
+        ("mask:int64[batch=1..4,seq=2..20,1]{0..1}", 1),
+    ],
+)
+def test_a_mask_hides_positions_along_its_last_axis_longer_than_one(text: str, axis: int) -> None:
+    signature = signature_of(text)
+    feeds = [*draw_feeds(signature), *draw_edge_case_feeds(signature)]
+    masks = [feed.arrays["mask"] for feed in feeds if feed.name != "mask-empty"]
+    assert any((mask == 0).any() for mask in masks)
+    drawn = [feed.arrays["mask"] for feed in feeds if feed.kind in ("shape", "seed", "batch")]
+    for mask in drawn:  # a row of zeros is undefined in most attentions
+        assert np.moveaxis(mask, axis, -1).any(-1).all()
 
 
 def test_integers_take_both_ends_of_their_range() -> None:
