@@ -235,7 +235,7 @@ def test_a_sample_says_what_is_usual() -> None:
     assert feeds["large"].arrays["x"].max() > 16
 
 
-def test_a_sample_that_does_not_fit_is_refused() -> None:
+def test_a_sample_that_does_not_fit_is_rejected() -> None:
     with pytest.raises(UsageError, match="lacks x"):
         drawn(IMAGE, samples={})
 

@@ -267,14 +267,14 @@ def test_a_sample_is_cast_where_no_value_changes() -> None:
         ),
     ],
 )
-def test_a_sample_that_does_not_fit_is_refused(
+def test_a_sample_that_does_not_fit_is_rejected(
     signature: Signature, samples: Feed, naming: str
 ) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming=naming)):
         draw_feeds(signature, samples=samples)
 
 
-def test_an_integer_too_large_for_the_dtype_is_refused() -> None:
+def test_an_integer_too_large_for_the_dtype_is_rejected() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="int32")):
         draw_feeds(signature_of("n:int32[1]"), samples={"n": np.array([2**40])})
 
@@ -285,13 +285,13 @@ def test_an_unbounded_dim_takes_a_sample_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("text", ["x:uint8[2]{0..300}", "x:float16[2]{0..1e6}", "x:bool[2]{0..2}"])
-def test_a_value_range_that_the_dtype_cannot_hold_is_refused(text: str) -> None:
+def test_a_value_range_that_the_dtype_cannot_hold_is_rejected(text: str) -> None:
     dtype = text.partition("[")[0].partition(":")[2]
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming=dtype)):
         draw_feeds(signature_of(text))
 
 
-def test_fewer_than_five_feeds_are_refused() -> None:
+def test_fewer_than_five_feeds_are_rejected() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="4 feeds")):
         draw_feeds(X, count=4)
 

@@ -81,7 +81,7 @@ def test_a_sample_is_held_to_the_relation() -> None:
         check_samples(IMAGE, {"x": np.zeros((1, 3, 65, 96), np.float32)})
 
 
-def test_samples_whose_related_sizes_differ_are_refused() -> None:
+def test_samples_whose_related_sizes_differ_are_rejected() -> None:
     arrays = {name: array.copy() for name, array in draw_feeds(PAIR)[0].arrays.items()}
     arrays["b"] = np.zeros((1, 3), np.float32)
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="3 in 'b'")):

@@ -79,7 +79,7 @@ def altered(place: tuple[int, int], times: float) -> Model:
     return lambda x: np.asarray(np.tanh(x @ weight.astype(F)) @ SECOND.astype(F))
 
 
-def test_sums_in_another_order_pass_with_headroom() -> None:
+def test_sums_in_another_order_pass_with_a_margin() -> None:
     verdict = judged(reordered)
     assert verdict.passed
     assert all(o.times_floor is not None and o.times_floor < 3 for o in verdict.outputs)
@@ -119,7 +119,7 @@ def cancelling(dtype: Any, order: int = 0, off: float = 0.0) -> Model:
 MOVING = [cancelling(F, off=sign * share) for share in (1.2e-7, 2.4e-7) for sign in (1, -1)]
 
 
-def test_an_ill_conditioned_model_passes_though_the_table_refuses_it() -> None:
+def test_an_ill_conditioned_model_passes_though_the_table_rejects_it() -> None:
     """Eager itself has 60 dB: large terms cancel."""
     models = cancelling(F, 1), cancelling(F), cancelling(D)
     verdict = judged(*models, draws=MOVING)
@@ -354,7 +354,7 @@ def test_an_element_that_a_draw_makes_nan_of_is_judged_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["shape", "nan"])
-def test_float64_that_cannot_be_set_beside_eager_is_told(wrong: str) -> None:
+def test_float64_that_cannot_be_compared_with_eager_is_noted(wrong: str) -> None:
     def truth(x: Array) -> Array:
         return exact(x)[:3] if wrong == "shape" else exact(x) * np.nan
 

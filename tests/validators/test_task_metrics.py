@@ -89,7 +89,7 @@ def test_mse_is_the_mean_over_elements_and_samples() -> None:
         ("mse", np.zeros((2, 2, 3)), np.zeros((2, 3, 2)), "label of 3x2"),
     ],
 )
-def test_what_cannot_be_scored_is_told(
+def test_what_cannot_be_scored_is_an_error(
     metric: str, predictions: object, labels: object, words: str
 ) -> None:
     with pytest.raises(LabelFaultError, match=words) as caught:
@@ -135,7 +135,7 @@ def test_the_drop_of_mse_is_relative_and_positive_for_worse() -> None:
     assert pair.interval.low <= pair.drop <= pair.interval.high
 
 
-def test_a_relative_drop_from_zero_is_refused() -> None:
+def test_a_relative_drop_from_zero_is_rejected() -> None:
     exact = answered("mse", [[1.0]], [[1.0]])
     with pytest.raises(UsageError, check=has_code(ErrorCode.METRIC_UNDEFINED, naming="mse")):
         compare_answers(exact, answered("mse", [[2.0]], [[1.0]]))
@@ -251,7 +251,7 @@ nameless.higher_is_better = True  # type: ignore[attr-defined]  # the contract o
         ("text", "is a str, which cannot be called"),
     ],
 )
-def test_a_metric_that_cannot_be_used_is_told_in_one_line(found: object, words: str) -> None:
+def test_a_metric_that_cannot_be_used_is_an_error_of_one_line(found: object, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         _ = answered("m:f", one_hot([1]), [1], lambda _: found).value
     assert "\n" not in caught.value.message
