@@ -2,7 +2,7 @@
 
 Each net of tests/nets/attacks is exported as its user would; each artifact that passed is opened
 with its runtime's defaults and run beside eager over the domain that the manifest claims. Exits 1
-where a passed artifact is wrong, or a net of an ordinary kind (`good`) is refused.
+where a passed artifact is wrong, or a net of an ordinary kind (`good`) does not pass.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Counts:
 
     @property
     def wrong(self) -> int:
-        """Passed artifacts that are wrong, or refuse what they claim to hold for."""
+        """Passed artifacts that are wrong, or reject what they claim to hold for."""
         return sum(self.states.get(state, 0) for state in ("WRONG", "RAISES"))
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ def count_states(records: Sequence[Record], table: Mapping[str, Any]) -> Counts:
         for target, one in record["artifacts"].items():
             states[one["state"]] += 1
             ordinary = case is not None and case.good and target not in case.unable
-            if ordinary and one["state"] in ("refused", "rejected", "crashed", "hung"):
+            if ordinary and one["state"] in ("failed", "rejected", "crashed", "hung"):
                 falsely.append(f"{record['name']} {target}: {one['reason'][:150]}")
     artifacts = sum(states.values())
     return Counts(

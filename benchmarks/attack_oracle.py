@@ -142,18 +142,18 @@ class Truth:
 
     eager: Eager
     feeds: list[tuple[str, dict[str, Array], list[Array]]]
-    refused: list[str]
+    rejected: list[str]
 
 
 def truth(eager: Eager, feeds: Iterator[tuple[str, dict[str, Array]]]) -> Truth:
     """Run eager on all feeds."""
-    taken, refused = [], []
+    taken, rejected = [], []
     for summary, feed in feeds:
         try:
             taken.append((summary, feed, eager.run(feed)))
         except Exception as error:  # noqa: BLE001 - whatever the net raises
-            refused.append(f"{summary}: {type(error).__name__}: {str(error)[:120]}")
-    return Truth(eager=eager, feeds=taken, refused=refused)
+            rejected.append(f"{summary}: {type(error).__name__}: {str(error)[:120]}")
+    return Truth(eager=eager, feeds=taken, rejected=rejected)
 
 
 def judge(run: Run, outputs: Sequence[str], wanted: Truth, *, rough: bool = False) -> Finding:

@@ -65,7 +65,7 @@ def run_attack(job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _state(error: Mapping[str, Any]) -> str:
-    return "crashed" if error.get("exit_code") == BUG else "refused"
+    return "crashed" if error.get("exit_code") == BUG else "failed"
 
 
 def command(job: Job) -> str:
@@ -147,7 +147,7 @@ def _judge_artifacts(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dic
         if found.get(wanted, {}).get("state") in (None, "rejected"):
             found[wanted] = record
     for failure in manifest["failures"]:
-        state = "crashed" if failure["exit_code"] == BUG else "refused"
+        state = "crashed" if failure["exit_code"] == BUG else "failed"
         found.setdefault(
             failure["step"],
             {"state": state, "reason": failure["message"][:600], "hint": failure["hint"][:400]},
@@ -210,8 +210,8 @@ def _compare(
     names = [one["name"] for one in manifest["signature"]["inputs"]]
     outputs = manifest["signature"]["outputs"]
     record: dict[str, Any] = {
-        "domain": domain.summary, "feeds": len(wanted.feeds), "eager_refuses": len(wanted.refused),
-        "refused_as": wanted.refused[:2], "narrow": _narrower(domain, wanted, sample),
+        "domain": domain.summary, "feeds": len(wanted.feeds), "eager_refuses": len(wanted.rejected),
+        "refused_as": wanted.rejected[:2], "narrow": _narrower(domain, wanted, sample),
     }  # fmt: skip
     opener = OPENERS[artifact["target"]]
     try:

@@ -23,7 +23,7 @@ Written by `benchmarks/cost.py` from processes that ran in turn, the least of th
 memory is the resident set as the kernel counts it, pages of mapped files among it.
 
 Weights of safetensors files and of what `torch.save` wrote are mapped and not copied, where nobody
-can tell: not where a factory ties them by memory, casts them, or loads them its own way. While a
+notices: not where a factory ties them by memory, casts them, or loads them its own way. While a
 runtime holds an artifact's weights, the checkpoint's pages go back to the system. Beyond 1 GiB in
 float64, the float64 reference casts each weight when it is used. A checkpoint that is written to
 while a run reads it stops the run.
@@ -133,7 +133,7 @@ def _machine() -> str:
     return (
         f"Machine: {cpu}, {os.cpu_count()} cores, Linux {platform.release()}; Python "
         f"{platform.python_version()}, {', '.join(versions)}. Others used the machine meanwhile "
-        f"(load {load:.1f}): CPU time tells more than wall time.\n"
+        f"(load {load:.1f}): CPU time is more reliable than wall time.\n"
     )
 
 
@@ -151,7 +151,7 @@ def _memory(record: dict[str, Any]) -> str:
         lines.append(f"| {step['step']} | {step['seconds']:.1f} | {row} |")
     end = record["end"]
     lines.append(
-        f"\nWritten at {_conversion_peak(record) / weights:.2f} times the weights, proven at "
+        f"\nWritten at {_conversion_peak(record) / weights:.2f} times the weights, judged at "
         f"{end['VmHWM'] / weights:.2f}; on disk at most {end['disk'] / weights:.2f} times.\n"
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""One export, told step by step in JSON lines: python benchmarks/cost_steps.py '{"to": ["onnx"]}'.
+"""One export, step by step in JSON lines: python benchmarks/cost_steps.py '{"to": ["onnx"]}'.
 
 The argument holds what `modelc.pipeline.api.export` takes. After each step comes what the process
 holds: VmHWM is its peak so far in bytes, RssAnon and RssFile what it holds now of memory of its

@@ -1,7 +1,7 @@
 """How many models modelc takes: python -m modelc.benchmarks.coverage --out DIR --write PAGE.
 
-Each case is exported to four formats as its user would (`modelc export`), and what modelc says is
-proven is opened and compared with eager once more, on fresh feeds, without modelc's judge. With
+Each case is exported to four formats as its user would (`modelc export`), and what modelc
+passed is opened and compared with eager once more, on fresh feeds, without modelc's judge. With
 --against the raw capture paths run on the same cases and feeds. One process a case, with a time
 limit; DIR/results.jsonl holds the results, and a run goes on where the last one stopped.
 """
@@ -78,7 +78,7 @@ def _carry_out_all(
 def _record_case(
     case: Case, records: Mapping[str, dict[str, Any]], folder: Path, results: Results
 ) -> None:
-    """Write a case's results down and tell them; of its files only what was said is kept."""
+    """Write a case's results down and print them; of its files only what was said is kept."""
     for part, record in records.items():
         results.add(case, part, record)
         _print_case(case.name, part, record)

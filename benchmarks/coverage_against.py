@@ -27,7 +27,7 @@ class Made:
 
     target: str
     path: Path
-    refused: str = ""
+    rejected: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ def capture_raw(name: str, case: Case, module: nn.Module, folder: Path) -> Made:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a tracer's warning stops nobody
             take(given, path)
-    except Exception as error:  # noqa: BLE001 - whatever the framework raises, it refuses the case
+    except Exception as error:  # noqa: BLE001 - whatever the framework raises, it rejects the case
         lines = str(error).strip().splitlines() or [""]
-        return Made(target=target, path=path, refused=f"{type(error).__name__}: {lines[0][:240]}")
+        return Made(target=target, path=path, rejected=f"{type(error).__name__}: {lines[0][:240]}")
     return Made(target=target, path=path)

@@ -39,7 +39,7 @@ class Truth:
     feeds: list[Arrays] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
-    refused: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
     close: float = CLOSE
 
 
@@ -56,7 +56,7 @@ def truth(
             with torch.no_grad():
                 value = call(module, {name: torch.from_numpy(a.copy()) for name, a in feed.items()})
         except Exception as error:  # noqa: BLE001 - a feed that the case's own model does not take
-            found.refused.append(f"{type(error).__name__}: {str(error)[:160]}")
+            found.rejected.append(f"{type(error).__name__}: {str(error)[:160]}")
             continue
         found.feeds.append(feed)
         named, left_out = name_outputs(value, taken=list(feed), caches=caches)
@@ -186,7 +186,7 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 class Disagreement:
     """What is wrong with an artifact, none where `said` is empty; whether it gives no sign of it.
 
-    One that refuses feeds which eager takes is not silent: its user sees an error.
+    One that rejects feeds which eager takes is not silent: its user sees an error.
     """
 
     said: str = ""
@@ -196,19 +196,19 @@ class Disagreement:
 def disagreement(run: Run, wanted: Truth) -> Disagreement:
     """How the first feed that disagrees does so, a silent one before others, and how many do."""
     silent: list[str] = []
-    refused: list[str] = []
+    rejected: list[str] = []
     for feed, outputs in zip(wanted.feeds, wanted.outputs, strict=True):
         try:
             found = run({name: array.copy() for name, array in feed.items()})
-        except Exception as error:  # noqa: BLE001 - the runtime's own: it refuses the feed
+        except Exception as error:  # noqa: BLE001 - the runtime's own: it rejects the feed
             lines = str(error).strip().splitlines() or [""]
-            said = f"refuses the feed: {type(error).__name__}: {lines[-1][:200]}"
-            refused.append(f"at {_sizes(feed)}: {said}")
+            said = f"rejects the feed: {type(error).__name__}: {lines[-1][:200]}"
+            rejected.append(f"at {_sizes(feed)}: {said}")
             continue
         difference = differs(outputs, found, close=wanted.close)
         if difference:
             silent.append(f"at {_sizes(feed)}: {difference}")
-    wrong = [*silent, *refused]
+    wrong = [*silent, *rejected]
     if not wrong:
         return Disagreement()
     counted = f"{wrong[0]} ({len(wrong)} of {len(wanted.feeds)} feeds)"

@@ -27,7 +27,7 @@ PARTS = ("modelc", "raw", "unstated")
 UNSTATED = "unstated"  # modelc on a sample, with names for dims and no ranges
 RAW = ("onnx dynamo", "onnx legacy", "jit.trace", "jit.script", "torch.export")
 TARGETS = ("torchscript", "onnx", "openvino", "pt2")
-RIGHT, REFUSED, WRONG, CRASHED = "right", "refused", "WRONG", "crashed"
+RIGHT, REJECTED, WRONG, CRASHED = "right", "rejected", "WRONG", "crashed"
 BUG = 70  # modelc's exit code for a bug of its own
 _LAST = 400  # characters of a process's last words
 _LAST_OF_LOG = 300
@@ -89,7 +89,7 @@ def _modelc(case: Case, folder: Path, run: Command, *, stated: bool = True) -> d
     wanted = reference(case, build(case.name))
     try:
         manifest: dict[str, Any] = json.loads(ran.stdout)
-    except json.JSONDecodeError:  # no manifest: refused before the first target, or crashed
+    except json.JSONDecodeError:  # no manifest: failed before the first target, or crashed
         found: dict[str, Result] = {}
     else:
         out = folder / ("out" if stated else UNSTATED)
@@ -99,7 +99,7 @@ def _modelc(case: Case, folder: Path, run: Command, *, stated: bool = True) -> d
         "exit_code": ran.returncode,
         "feeds": len(wanted.feeds),
         "left_out": wanted.left_out,
-        "not_taken": wanted.refused,
+        "not_taken": wanted.rejected,
         "results": {target: asdict(found.get(target, lost)) for target in TARGETS},
     }
 
@@ -183,7 +183,7 @@ def unmade(exit_code: int, stderr: str) -> Result:
     hints = [line for line in lines if line.startswith("hint:")]
     crashed = exit_code < 0 or exit_code == BUG or "Traceback" in stderr or not said
     return Result(
-        result=CRASHED if crashed else REFUSED,
+        result=CRASHED if crashed else REJECTED,
         reason=(said or lines or ["nothing was said"])[-1].removeprefix("error:").strip()[:_LAST],
         hint=hints[-1].removeprefix("hint:").strip() if hints else "",
         exit_code=exit_code,
@@ -193,12 +193,12 @@ def unmade(exit_code: int, stderr: str) -> Result:
 def judge_targets(
     manifest: Mapping[str, Any], out: Path, wanted: Truth, case: Case
 ) -> Iterator[tuple[str, Result]]:
-    """Each target of the manifest; what is proven is opened and checked here."""
+    """Each target of the manifest; what passed is opened and checked here."""
     verdicts = {one["artifact"]: one for one in manifest["verdicts"]}
     for artifact in manifest["artifacts"]:
         verdict = verdicts.get(artifact["name"], {})
         reason = verdict.get("reason", "it was not judged")
-        result = RIGHT if verdict.get("state") == "passed" else REFUSED
+        result = RIGHT if verdict.get("state") == "passed" else REJECTED
         if result == RIGHT:
             path = out / artifact["files"][0]["name"]
             within = inside(wanted, artifact.get("domain"))
@@ -220,7 +220,7 @@ def judge_targets(
         yield (
             failure["step"],
             Result(
-                result=CRASHED if failure["exit_code"] == BUG else REFUSED,
+                result=CRASHED if failure["exit_code"] == BUG else REJECTED,
                 reason=reason,
                 hint=failure["hint"],
                 exit_code=failure["exit_code"],
@@ -284,11 +284,11 @@ def _raw(case: Case, folder: Path) -> None:
         began = time.monotonic()
         made = capture_raw(name, case, in_float32(build(case.name)), folder)
         wrong = (
-            Disagreement(said=made.refused)
-            if made.refused
+            Disagreement(said=made.rejected)
+            if made.rejected
             else check_artifact(made.target, made.path, wanted, case)
         )
-        outcome = WRONG if wrong.silent else REFUSED if wrong.said else RIGHT
+        outcome = WRONG if wrong.silent else REJECTED if wrong.said else RIGHT
         seconds = round(time.monotonic() - began, 1)
         results[name] = asdict(Result(result=outcome, reason=wrong.said, seconds=seconds))
         _write(folder / "raw.json", {"results": results})

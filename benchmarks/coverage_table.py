@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modelc.benchmarks.coverage_run import CRASHED, RAW, REFUSED, RIGHT, TARGETS, UNSTATED, WRONG
+from modelc.benchmarks.coverage_run import CRASHED, RAW, REJECTED, RIGHT, TARGETS, UNSTATED, WRONG
 from modelc.tests.nets.cases import FAMILIES, Case
 
 Record = Mapping[str, Any]
@@ -17,7 +17,7 @@ _SAME = {  # what each raw path is beside
     "jit.script": "torchscript", "torch.export": "pt2",
 }  # fmt: skip
 _PATHS = {"modelc": "modelc {}", UNSTATED: "modelc {}, ranges not stated", "raw": "{}"}
-_MARKS = {RIGHT: "right", REFUSED: "refused", WRONG: "**WRONG**", CRASHED: "crashed"}
+_MARKS = {RIGHT: "right", REJECTED: "rejected", WRONG: "**WRONG**", CRASHED: "crashed"}
 _LONGEST = 240  # characters of a reason
 _PLACES = re.compile(
     r"[^\s(]*(?:site-packages|\.dev/modelc)/|\S*/\.work-[^/]+/[^/]+/|"
@@ -29,11 +29,12 @@ Written by `make bench-slow`.
 
 Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc
-says is proven is then opened with the format's own runtime and compared with eager on fresh feeds
-(each dynamic dim at its least, an odd middle and its most, in combination; every arm of a branch on
-data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of eager's
-largest, integers exactly. *right*: proven, and so it is. *refused*: not made or not proven, with a
-reason. **WRONG**: said to be proven, and it is not. *crashed*: no answer, or none in time.
+says passed is then opened with the format's own runtime and compared with eager on fresh feeds
+(each dynamic dim at its least, an odd middle and its most, in combination; every outcome of a
+branch on data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of
+eager's largest, integers exactly. *right*: passed, and so it is. *rejected*: not made or not
+passed, with a reason. **WRONG**: said to be passed, and it is not. *crashed*: no answer, or none in
+time.
 
 *Ranges not stated*: the same from a sample (`--samples`), with names for the dims that vary and
 nothing of their sizes, so that modelc chooses the bounds; checked on the feeds that lie in the
@@ -41,14 +42,13 @@ artifact's domain.
 
 The raw paths run on the same cases and feeds, each as written in ten lines: a wrapper that binds
 inputs by name and returns a tuple of tensors (scripting gets the module itself), the same dynamic
-dims, `Dim.DYNAMIC` where torch.export will not have the ranges. For them *refused* is an exception,
-when the model is taken down or when the file is given a feed that eager takes; **WRONG** is other
-values without a word.
+dims, `Dim.DYNAMIC` where torch.export does not accept the ranges. For them *rejected* is an
+exception, at the capture or on a feed that eager takes; **WRONG** is other values without a word.
 A cache of keys and values that a model returns is taken apart and compared state by state; the raw
 paths leave it out. Their columns depend on torch and ONNX Runtime alone, not on modelc, and are
 measured again when one of these changes.
 
-The figures were measured within one day on two shared cores, while modelc was being mended: a case
+The figures were measured within one day on two shared cores, while modelc changed: a case
 was measured again when a change concerned it.
 """
 
@@ -83,7 +83,7 @@ def page(cases: Sequence[Case], found: Found) -> str:
 
 
 def outcome(found: Found, name: str, part: str, key: str) -> str:
-    """`right`, `refused`, `WRONG`, `crashed`, or empty where it was not run."""
+    """`right`, `rejected`, `WRONG`, `crashed`, or empty where it was not run."""
     result: str = found.get((name, part), {}).get("results", {}).get(key, {}).get("result", "")
     return result
 
@@ -99,7 +99,7 @@ def _figures(run: Sequence[Case], found: Found) -> Iterator[str]:
         *((UNSTATED, key) for key in TARGETS),
         *(("raw", key) for key in RAW),
     ]
-    yield "| path | cases | right | refused | WRONG | crashed |"
+    yield "| path | cases | right | rejected | WRONG | crashed |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for part, key in columns:
         results = [outcome(found, case.name, part, key) for case in run]
@@ -107,13 +107,13 @@ def _figures(run: Sequence[Case], found: Found) -> Iterator[str]:
         if not ran:
             continue
         cells = " | ".join(
-            rate(ran.count(one), len(ran)) for one in (RIGHT, REFUSED, WRONG, CRASHED)
+            rate(ran.count(one), len(ran)) for one in (RIGHT, REJECTED, WRONG, CRASHED)
         )
         yield f"| {_PATHS[part].format(key)} | {len(ran)} | {cells} |"
 
 
 def _together(run: Sequence[Case], found: Found) -> Iterator[str]:
-    """What several paths reach together, on the cases that raw paths ran on as well, if any."""
+    """What several paths get right together, on the cases that raw paths ran on as well, if any."""
     raw = [case for case in run if (case.name, "raw") in found]
     both = raw or run
 
@@ -224,8 +224,8 @@ def _group_reasons(misses: Sequence[str], results: Mapping[str, Record]) -> Iter
     said: dict[tuple[str, int, str, str], list[str]] = {}
     for key in misses:
         one = results[key]
-        told = (one["result"], one["exit_code"], one["reason"], one["hint"])
-        said.setdefault(told, []).append(key)
+        fields = (one["result"], one["exit_code"], one["reason"], one["hint"])
+        said.setdefault(fields, []).append(key)
     for (result, code, reason, hint), keys in said.items():
         way_out = f" Hint: {plain(hint)}" if hint else ""
         yield f"- {', '.join(keys)} {_MARKS[result]}, exit {code}: {plain(reason)}.{way_out}"

@@ -9,7 +9,7 @@ module that is named wrongly is near where it holds the fault's module, lies in 
 belongs to a node before or behind.
 
 A fault counts when it moves the artifact's outputs, on the feed that is looked at, by more than
-roundoff (SQNR below 100 dB beside the good conversion); the others can be told by nobody, and are
+roundoff (SQNR below 100 dB beside the good conversion); the others are invisible, and are
 counted apart. Every good conversion is looked into as well: no layer of it may be named.
 """
 
@@ -89,7 +89,7 @@ class Row:
 
     @property
     def counts(self) -> bool:
-        """Whether anybody could tell it."""
+        """Whether its outputs show it."""
         return self.visible is not None and self.visible < self.limit
 
     @property
@@ -120,7 +120,7 @@ class Bed:
 
     @property
     def clean(self) -> Path:
-        """The good ONNX; where it was refused, its verdict says why."""
+        """The good ONNX; where it was rejected, its verdict says why."""
         name = "model.int8.onnx" if self.precision is Precision.INT8 else "model.onnx"
         there = self.folder / name
         return there if there.exists() else self.folder / "rejected" / name
@@ -194,7 +194,7 @@ def rows(bed: Bed, *, each: int, seed: int, targets: tuple[str, ...]) -> Iterato
                 if target == "openvino":
                     path = _as_openvino(bed, place)
                 yield _debug(bed, target, path, fault)
-            except ModelcError as error:  # a fault that the runtime itself refuses
+            except ModelcError as error:  # a fault that the runtime itself rejects
                 print(f"  {bed.name} {target} {fault.kind}: {error.message[:150]}", file=sys.stderr)
 
 
@@ -274,12 +274,12 @@ def table(found: list[Row]) -> str:
             f" {silent} with no layer named"
         )
         lines.append(f"  {len(faults) - len(seen)} faults do not show in the outputs")
-        lines.append(f"  cause told: {sum(bool(row.cause) for row in seen)} of {len(seen)}")
+        lines.append(f"  cause named: {sum(bool(row.cause) for row in seen)} of {len(seen)}")
         kinds = Counter(row.kind for row in seen)
         for kind, count in kinds.items():
             right = sum(row.hit for row in seen if row.kind == kind)
-            told = sum(bool(row.cause) for row in seen if row.kind == kind)
-            lines.append(f"    {kind:28} {right} of {count}, cause {told}")
+            named = sum(bool(row.cause) for row in seen if row.kind == kind)
+            lines.append(f"    {kind:28} {right} of {count}, cause {named}")
         lines += [
             f"    MISS {row.model} {row.kind} {row.node}: {row.named!r}, not {row.right}"
             for row in [*good, *seen]

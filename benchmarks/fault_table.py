@@ -109,7 +109,7 @@ def _describe_outcome(folder: Path, log: Path) -> str:
     if manifest.exists():
         found = [f"{one.step}: {one.message.partition('; its log ends')[0]}"
                  for one in read_manifest_file(manifest).failures]  # fmt: skip
-        return "; ".join(found) or "all proven"
+        return "; ".join(found) or "all passed"
     errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
     return errors[-1].removeprefix("error: ").partition("; its log ends")[0] if errors else "-"
 

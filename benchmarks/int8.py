@@ -222,9 +222,9 @@ def report(bench: Bench, consumer: str) -> bool:
     need = max(row.sqnr for row in others) - BEHIND
     limit = min(row.latency for row in others) * SLOWER
     good = best.sqnr >= need and not best.latency > limit
-    told = "" if np.isnan(limit) else f", {best.latency:.2f} ms of at most {limit:.2f}"
+    limit_text = "" if np.isnan(limit) else f", {best.latency:.2f} ms of at most {limit:.2f}"
     state = "within" if good else "BEYOND"
-    print(f"  -> {best.maker}: {best.sqnr:.1f} dB of at least {need:.1f}{told}: {state}")
+    print(f"  -> {best.maker}: {best.sqnr:.1f} dB of at least {need:.1f}{limit_text}: {state}")
     return good
 
 
@@ -244,7 +244,7 @@ def ours(bench: Bench, consumer: str) -> Iterator[Row]:
 
 
 def by_hand(bench: Bench, consumer: str) -> Iterator[Row]:
-    """Each library's own; one that breaks on the model is told and left out."""
+    """Each library's own; one that breaks on the model is reported and left out."""
     spawn = multiprocessing.get_context("spawn")
     for name in ways(consumer):
         with ProcessPoolExecutor(1, mp_context=spawn) as pool:

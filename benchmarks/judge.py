@@ -1,6 +1,6 @@
 """How often modelc is wrong: python -m modelc.benchmarks.judge --out results.jsonl.
 
-Good conversions that it refuses (false fails) and faults that it lets pass (false passes), beside
+Good conversions that it rejects (false fails) and faults that it lets pass (false passes), beside
 what the usual checks say of the very same outputs. Results are streamed to a file of JSON lines;
 --resume goes on with it. The models are small, their weights random: see docs/judge_benchmark.md.
 """

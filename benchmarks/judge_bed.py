@@ -105,7 +105,7 @@ class Bed:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A verdict, and the answers that it is about; one that was refused is empty."""
+    """A verdict, and the answers that it is about; one that was rejected is empty."""
 
     verdict: Verdict
     answers: Sequence[Outputs]

@@ -151,7 +151,7 @@ def _convert_planted(path: Path, to: str, model: Bed) -> Path:
 
 
 def branches(name: str, seed: int, *, folder: Path, known: Collection[str]) -> Iterator[Case]:
-    """The net that branches on its input, traced: the artifact has one arm alone."""
+    """The net that branches on its input, traced: the artifact has one outcome alone."""
     model = bed(name, folder / "branches", seed=seed)
     for to in ("torchscript", "onnx"):
         case = _blank("branch", name, seed, to)
@@ -167,7 +167,7 @@ def branches(name: str, seed: int, *, folder: Path, known: Collection[str]) -> I
 
 
 def _other_arm(model: Bed) -> dict[str, float]:
-    """How far the frozen net is off, on drawn feeds and on a feed of the other arm."""
+    """How far the frozen net is off, on drawn feeds and on a feed of the other outcome."""
     import numpy as np
 
     asked = float(model.module.above)  # type: ignore[arg-type]  # a number of our own net's

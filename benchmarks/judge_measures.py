@@ -15,7 +15,7 @@ from modelc.core.verdict import Verdict
 from modelc.validators.judge import ReferenceOutputs
 
 ROUNDOFF = 2.0**-24  # of one rounding to float32
-_CLEAR = 100  # roundings: a fault above these is told from roundoff in any net of the zoo
+_CLEAR = 100  # roundings: a fault above these is distinct from roundoff in any net of the zoo
 _LITTLE = 0.1  # of the fault's size: an answer that near to the good net has no fault in it
 Check = Callable[[Array, Array], bool]
 
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What tells it from the others, from run to run."""
+        """What identifies it, from run to run."""
         parts = (self.group, self.model, self.seed, self.target, self.precision)
         return "/".join(map(str, (*parts, self.kind, self.label)))
 

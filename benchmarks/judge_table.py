@@ -22,7 +22,7 @@ def tables(cases: Sequence[Case]) -> str:
         [
             _NOTE,
             "",
-            "good conversions that are refused (false fails)",
+            "good conversions that are rejected (false fails)",
             *_rows(good, lambda one: f"{one.precision} {one.target}", lambda ok: not ok),
             "",
             "faults that pass (false passes), of all",
@@ -114,7 +114,7 @@ def _ratios(good: Iterable[Case]) -> Iterator[str]:
 
 
 def _wrong(cases: Iterable[Case]) -> Iterator[str]:
-    """Each good one refused, each fault that shows and passed, each that could not be made."""
+    """Each good one rejected, each fault that shows and passed, each that could not be made."""
     for one in cases:
         place = f"{one.model} {one.seed} {one.precision} {one.target}"
         if one.state == "not made":

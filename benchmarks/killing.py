@@ -111,8 +111,8 @@ class Killing:
         status = os.waitpid(self.start_run(order, lambda: self._arm(number, write)), 0)[1]
         os.close(write)
         with os.fdopen(read, encoding="utf-8") as stream:
-            told = stream.read()
-        return told if os.WIFSIGNALED(status) else ""
+            text = stream.read()
+        return text if os.WIFSIGNALED(status) else ""
 
     def _arm(self, number: int, channel: int) -> None:
         left = [number]
@@ -177,7 +177,7 @@ class Killing:
         ):
             if describe_changed_file(artifact, self.out):
                 changed += 1
-                self.counts.found["an artifact that its digest refuses, until the commit ends"] += 1
+                self.counts.found["an artifact that its digest rejects, until the commit ends"] += 1
                 continue
             verdict = manifest.verdict_of(artifact.name) if manifest else None
             self._hold(verdict is not None and verdict.passed, where, f"{artifact.name} unproven")

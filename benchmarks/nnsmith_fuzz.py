@@ -2,7 +2,7 @@
 
 NETS is a folder that nnsmith_make.py wrote. Each net is exported without ranges to TorchScript,
 ONNX and OpenVINO, and what passed is judged by the oracle of attack.py. The last lines count the
-nets, what is wrong, exit 70, and what is refused by its cause. Exits 1 where any is wrong or 70.
+nets, what is wrong, exit 70, and what did not pass by its cause. Exits 1 where any is wrong or 70.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def causes_of(records: Sequence[Record]) -> Counter[tuple[str, str]]:
         (f"{target} {one['state']}", cause_of(one["reason"]))
         for record in records
         for target, one in record["artifacts"].items()
-        if one["state"] in ("refused", "rejected", "hung", "crashed")
+        if one["state"] in ("failed", "rejected", "hung", "crashed")
     )
 
 

@@ -94,12 +94,12 @@ def make(name: str, version: str, folder: Path) -> dict[str, str]:
     """Export one model in all precisions, with feeds and what the runtime here gives.
 
     Returns:
-        why a precision was refused, by precision.
+        why a precision was rejected, by precision.
     """
     from modelc.core.errors import UsageError
     from modelc.pipeline.run_order import run
 
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     for precision in PRECISIONS:
         out = folder / f"{name} {precision}"
         if (out / "expected.npz").exists():
@@ -109,14 +109,14 @@ def make(name: str, version: str, folder: Path) -> dict[str, str]:
                 warnings.simplefilter("ignore")
                 manifest = run(order(name, precision, version, out))
         except UsageError as error:
-            refused[precision] = f"refused before anything was made: {error.message}"
+            rejected[precision] = f"rejected before anything was made: {error.message}"
             continue
         if not manifest.passed:
             found = [f.message for f in manifest.failures] or [v.reason for v in manifest.verdicts]
-            refused[precision] = f"WRONG: not made: {next(filter(None, found), '?')}"
+            rejected[precision] = f"WRONG: not made: {next(filter(None, found), '?')}"
             continue
         expect(out, precision)
-    return refused
+    return rejected
 
 
 def order(name: str, precision: str, version: str, out: Path) -> Order:

@@ -29,7 +29,7 @@ TARGETS = ("torchscript", "onnx", "openvino")
 
 
 def rows_of(name: str, faults: int) -> list[Row]:
-    """Every planted fault of one net, by format; none where modelc refuses the net."""
+    """Every planted fault of one net, by format; none where modelc rejects the net."""
     job = as_job(name)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

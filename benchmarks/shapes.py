@@ -3,7 +3,7 @@
 Each architecture of shapes_nets.py is exported by `modelc export` in a process of its own, and the
 files are opened by ONNX Runtime and OpenVINO directly, without modelc, at every dim's least, odd
 middle and greatest size, and at products of each two dims. Outputs are compared with eager; sizes
-beyond the range are offered to OpenVINO, which must refuse them. Exits 1 if anything is wrong.
+beyond the range are offered to OpenVINO, which must reject them. Exits 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _INTRODUCTION = """# Dynamic shapes: the grid
 Made by `make bench`. Each model is exported once; then ONNX
 Runtime and OpenVINO open the files themselves, without modelc, and answer at each dim's least, odd
 middle and greatest size and at the products of each two dims. Right is within {share:g} of eager's
-peak, with eager's shape. Outside of the range (one below, one above each dim) OpenVINO refuses;
+peak, with eager's shape. Outside of the range (one below, one above each dim) OpenVINO rejects;
 ONNX has no ranges.
 
-| model | inputs | by | sizes | ONNX Runtime right | OpenVINO right | outside, refused |
+| model | inputs | by | sizes | ONNX Runtime right | OpenVINO right | outside, rejected |
 | --- | --- | --- | --- | --- | --- | --- |"""
 _SHOWN = 3  # wrong sizes that a row names
 
@@ -209,7 +209,7 @@ def _compare(run: Run, feed: Arrays, wanted: list[NDArray[Any]]) -> str:
 
 
 def _offer_outside(signature: Signature, run: Run, found: Row) -> None:
-    """One size below and one above each dim's range, which OpenVINO must refuse."""
+    """One size below and one above each dim's range, which OpenVINO must reject."""
     dims = signature.free_dims
     opt = {name: dim.opt for name, dim in dims.items()}
     for name, dim in dims.items():
@@ -233,9 +233,9 @@ def _first_line(one: Row) -> str:
     if one.error:
         return f"{one.name:14} {one.error}"
     right = ", ".join(f"{runtime} {count}/{one.sizes}" for runtime, count in one.right.items())
-    refused = f"refused outside {one.outside - len(one.answered)}/{one.outside}"
+    rejected = f"rejected outside {one.outside - len(one.answered)}/{one.outside}"
     wrong = [text for texts in one.wrong.values() for text in texts[:_SHOWN]]
-    return "\n    ".join([f"{one.name:14} {right}, {refused}", *wrong, *one.answered])
+    return "\n    ".join([f"{one.name:14} {right}, {rejected}", *wrong, *one.answered])
 
 
 def page(rows: list[Row]) -> str:
@@ -244,8 +244,8 @@ def page(rows: list[Row]) -> str:
     for one in rows:
         inputs = "<br>".join(f"`{text}`" for text in one.inputs)
         right = [str(one.right.get(name, 0)) for name in ("onnxruntime", "openvino")]
-        refused = f"{one.outside - len(one.answered)} of {one.outside}"
-        cells = [one.name, inputs, one.made_by, str(one.sizes), *right, refused]
+        rejected = f"{one.outside - len(one.answered)} of {one.outside}"
+        cells = [one.name, inputs, one.made_by, str(one.sizes), *right, rejected]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *_troubles(rows)]
     return "\n".join(lines).rstrip() + "\n"

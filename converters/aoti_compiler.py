@@ -60,7 +60,7 @@ def find_header_fault(path: str, needed: str = _PROBE_SOURCE) -> str:
     except OSError as error:
         return f"does not run: {error}"
     if end.overrun is not None:
-        return f"does not run: {end.overrun.told}"
+        return f"does not run: {end.overrun.text}"
     lines = [line for line in printed.splitlines() if "error" in line]
     return f"lacks headers: {(lines or ['it says nothing'])[0]}" if end.code else ""
 

@@ -72,7 +72,7 @@ def _probe_one(name: str, probe: ProbeFunction, timeout: float, stopping: Event)
 
     def watch(process: int) -> LimitExceeded | None:
         return (
-            LimitExceeded(told="interrupted", mend="") if stopping.is_set() else deadline(process)
+            LimitExceeded(text="interrupted", hint="") if stopping.is_set() else deadline(process)
         )
 
     messages = (ProbeResult, type(None))
@@ -88,7 +88,7 @@ def _failure_of(end: CallEnd) -> str:
         case StoppedByError():
             return end.trace.strip().splitlines()[-1]
         case ProcessEnd(overrun=LimitExceeded() as exceeded):
-            return exceeded.told
+            return exceeded.text
         case ProcessEnd() if end.code < 0:
             return f"it crashed ({end.signal_name})"
         case ProcessEnd():

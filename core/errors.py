@@ -8,69 +8,12 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Self
 
+from .kinds import ErrorCode as ErrorCode  # noqa: PLC0414 - read with the errors
+
 LOGGED = "the whole text is in the log"  # the hint, or its last part, where nothing better is known
-
-
-class ErrorCode(StrEnum):
-    """Error codes for programs; people read the message."""
-
-    # What was asked for.
-    NO_EFFECT = "no-effect"  # an option without effect here
-    UNKNOWN_NAME = "unknown-name"  # of a target, a branch, an output
-    INVALID_VALUE = "invalid-value"  # outside of its range, or not readable
-    UNSUPPORTED = "unsupported"  # a precision, capture, device, format, task or method
-    NOTHING_TO_DO = "nothing-to-do"
-    NOT_CALLABLE = "not-callable"
-    CONSENT_REQUIRED = "consent-required"  # opening the file runs code
-    CONFLICTING_RANGES = "conflicting-ranges"  # a dim with two ranges
-    DUPLICATE_INPUT = "duplicate-input"
-    MISSING_DIMS = "missing-dims"
-    MISSING_DTYPE = "missing-dtype"
-    SAMPLE_MISMATCH = "sample-mismatch"  # --input contradicts the sample
-    UNKNOWN_INPUT = "unknown-input"
-    # The checkpoint and the eager model.
-    CORRUPT_FILE = "corrupt-file"  # truncated, damaged, or unreadable in its format
-    NOT_A_CHECKPOINT = "not-a-checkpoint"
-    FACTORY_REQUIRED = "factory-required"  # weights without code
-    MISFIT_WEIGHTS = "misfit-weights"  # checkpoint and module do not match
-    AMBIGUOUS_WEIGHTS = "ambiguous-weights"  # several sets fit
-    INPUTS_UNKNOWN = "inputs-unknown"  # neither options nor the checkpoint describe them
-    FEED_REJECTED = "feed-rejected"  # eager raised on a feed
-    UNSTABLE_OUTPUTS = "unstable-outputs"  # two runs of one feed differ
-    NONFINITE_OUTPUTS = "nonfinite-outputs"  # NaN or Inf on all feeds
-    NO_TENSOR = "no-tensor"  # the model returns none
-    STEP_LIMIT = "step-limit"  # eager does not end
-    # Samples and labels.
-    NO_SAMPLES = "no-samples"
-    SAMPLES_CHANGED = "samples-changed"  # during a run
-    SAMPLES_UNFIT = "samples-unfit"  # for calibration
-    LOADER_FAILED = "loader-failed"  # a data loader raised, or is not iterable
-    NO_LABEL = "no-label"
-    BAD_LABEL = "bad-label"  # not a number, or not one per sample
-    SEVERAL_LABELS = "several-labels"
-    UNKNOWN_CLASS = "unknown-class"
-    CLASS_ORDER = "class-order"  # the order of class folders is ambiguous
-    LABELS_MISMATCH = "labels-mismatch"  # the labels do not fit the model's output
-    METRIC_UNDEFINED = "metric-undefined"
-    # Files and folders.
-    NOT_FOUND = "not-found"  # a path, name or class that does not exist
-    FILE_EXISTS = "file-exists"  # modelc did not write it
-    FILE_CHANGED = "file-changed"  # since it was recorded, or while it was read
-    SAME_FILE = "same-file"
-    UNSAFE_PATH = "unsafe-path"  # a link, or a name that leads out of the folder
-    NOT_AN_ARTIFACT = "not-an-artifact"
-    NO_MANIFEST = "no-manifest"
-    INVALID_MANIFEST = "invalid-manifest"
-    FOLDER_BUSY = "folder-busy"  # another process writes to it
-    FOLDER_OCCUPIED = "folder-occupied"  # by results of another model
-    NOT_WRITABLE = "not-writable"
-    # This machine.
-    NOT_INSTALLED = "not-installed"
-    NO_DEVICE = "no-device"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +262,7 @@ def as_usage_error(error: BaseException) -> UsageError | None:
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
     short = path if len(path) <= _MAX_PATH_SHOWN else f"{path[:_MAX_PATH_SHOWN]}…"
-    what = f"cannot use {short}" if short else "the system refused"
+    what = f"cannot use {short}" if short else "the system reported an error"
     return UsageError(f"{what}: {os.strerror(error.errno)}", hint=system_error_hint(error))
 
 

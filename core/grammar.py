@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
-from .errors import Hint, Option, UsageError, nearest_names
+from .errors import ErrorCode, Hint, Option, UsageError, nearest_names
 from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
 _INPUT_NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
@@ -52,6 +52,7 @@ class _Cursor:
             f"--input {self.text!r}: expected {expected} at character {place + 1}, found {found}",
             hint=hint,
             option="input",
+            code=ErrorCode.INVALID_VALUE,
         )
 
     def take(self, token: str) -> bool:
@@ -159,19 +160,19 @@ def _nameless_range_error(text: str, bare: re.Match[str]) -> UsageError:
     begin = text.index("[") + 1
     parts = text[begin:].partition("]")[0].split(",")
     usual = {0: "batch", 2: "height", 3: "width"} if len(parts) == _IMAGE_RANK else {0: "batch"}
-    mended: list[str] = []
+    corrected: list[str] = []
     for axis, part in enumerate(parts):
         size = part.lstrip(" ")
         if _BARE_RANGE.match(size):
             name = usual.get(axis, f"d{axis}")
             name = f"{name}_2" if re.search(rf"\b{name}\b", text[begin:]) else name
-            part = part[: len(part) - len(size)] + f"{name}={size}"  # noqa: PLW2901 - as mended
-        mended.append(part)
+            part = part[: len(part) - len(size)] + f"{name}={size}"  # noqa: PLW2901 - as corrected
+        corrected.append(part)
     rest = text[begin + len(",".join(parts)) :]
     return UsageError(
         f"--input {text!r}: a range needs a name, and {bare.group()} at character "
         f"{bare.start() + 1} has none",
-        hint=Hint("write ", Option("input", f'"{text[:begin]}{",".join(mended)}{rest}"')),
+        hint=Hint("write ", Option("input", f'"{text[:begin]}{",".join(corrected)}{rest}"')),
         option="input",
     )
 

@@ -125,7 +125,7 @@ class Manifest:
 
     @property
     def unmade(self) -> tuple[str, ...]:
-        """The steps of the last run that a killed process did not reach."""
+        """The steps of the last run that a killed process did not come to."""
         known = {artifact.name for artifact in self.artifacts}
         known |= {name.removeprefix("rejected/") for name in known}
         known |= {one.step for one in self.failures} | {one.step for one in self.pending}

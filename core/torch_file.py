@@ -46,13 +46,15 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         if match is None:
             raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
-        message = f"{called} holds more than weights and was refused: {what}"
+        message = f"{called} holds more than weights: {what}"
         if may_allow:
             tail = ", only if you trust its maker: it runs code of theirs"
-            allow = Hint("add ", Option("allow-pickle"), tail)
-            raise ConsentError(message, hint=allow, option="allow-pickle") from error
-        hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
-        raise ConsentError(message, hint=hint) from error
+            hint, option = Hint("add ", Option("allow-pickle"), tail), "allow-pickle"
+        else:
+            save = "save its tensors alone with torch.save where it was made, as model.state_dict()"
+            hint, option = Hint(save), ""
+        code = ErrorCode.CONSENT_REQUIRED
+        raise ConsentError(message, hint=hint, option=option, code=code) from error
     except Exception as error:  # the unpickler raises anything on garbage
         raise unreadable_error(called, error) from error
 
@@ -69,6 +71,7 @@ def check_torch_file(source: Path | IO[bytes], called: str) -> None:
         raise CheckpointError(
             f"{called} cannot be read: {fault}",
             hint="copy or download the file again, or save it again with torch.save",
+            code=ErrorCode.CORRUPT_FILE,
         )
 
 
@@ -116,7 +119,9 @@ def refuse_archive_code(path: Path) -> None:
     fault = find_archive_fault(path)
     if fault:
         raise CheckpointError(
-            f"{path} cannot be read: {fault}", hint="export it again with torch.export.save"
+            f"{path} cannot be read: {fault}",
+            hint="export it again with torch.export.save",
+            code=ErrorCode.CORRUPT_FILE,
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -125,6 +130,7 @@ def refuse_archive_code(path: Path) -> None:
         raise CheckpointError(
             f"{path} cannot be checked: {type(error).__name__}: {first_line(error)}",
             hint="copy or download the file again",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     if found is not None:
         name, what = found
@@ -200,7 +206,7 @@ def _refusal_of_weights(data: bytes) -> str:
         return ""
     fault = find_size_fault(io.BytesIO(data))
     if fault:
-        return f"unsound: {fault}"
+        return f"invalid: {fault}"
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage

@@ -98,13 +98,13 @@ def _box(name: str, place: tuple[int, int]) -> str:
     files = sorted((ROOT / name).rglob("*.py"))
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     middle, (x, y) = place[0] + BOX // 2, place
-    told = f"{len(files)} files, {round(lines, -2) / 1000:.1f}k lines"
+    label = f"{len(files)} files, {round(lines, -2) / 1000:.1f}k lines"
     return (
         f'<rect x="{x}" y="{y}" width="{BOX}" height="{HEIGHT}" rx="8" fill="{FILL}"/>'
         f'<text x="{middle}" y="{y + 23}" fill="#fff" font-size="17" text-anchor="middle">'
         f"{escape(name)}/</text>"
         f'<text x="{middle}" y="{y + 43}" fill="#dbe6f5" font-size="13" text-anchor="middle">'
-        f"{told}</text>"
+        f"{label}</text>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the pages that come from code: docs/commands/, docs/targets.md, the manifest's schema.
+"""Writes what comes from code: commands, options, targets, error codes, and schemas.
 
 `make docs` writes them; `python docs/generate.py --check` exits 1 where one is out of date.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 
 from modelc.cli.app import app
 from modelc.converters.registry import BUILT_IN
+from modelc.core.kinds import ErrorCode, ReasonCode
 from modelc.pipeline.manifest_file import json_schema
 from modelc.projects.schema import json_schema as project_schema
 
@@ -42,12 +43,12 @@ EXAMPLES = {
     "targets": "modelc targets",
     "verify": "modelc verify out",
 }
-MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
+MAKING = "0 passed, 1 rejected, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
 CODES = {
     "export": MAKING,
     "build-ov": MAKING,
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
-    "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "validate": "0 passed, 1 rejected, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "run": f"{MAKING}; 1 as well where a gate is broken, or anything is worse than BASE",
     "cache": "0 done; of verify 1 where anything was wrong; 2 usage",
     "calibrate": "0 usable, 1 not, 2 usage",
@@ -82,6 +83,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page with its text."""
     yield ROOT / "core" / "manifest.schema.json", json.dumps(json_schema(), indent=1) + "\n"
     yield ROOT / "docs" / "targets.md", targets_page()
+    yield ROOT / "docs" / "errors.md", errors_page()
     group: Any = typer.main.get_command(app)
     schema = project_schema()
     yield ROOT / "projects" / "modelc.schema.json", json.dumps(schema, indent=1) + "\n"
@@ -179,6 +181,34 @@ def targets_page() -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def errors_page() -> str:
+    """The codes of errors and of the reasons of verdicts: what each means, and what to do."""
+    lines = [
+        "# Error codes",
+        "",
+        "Texts of messages may change, codes do not. The hint of a message says more than this",
+        "page. The [exit code](exit_codes.md) of a command depends on the kind of its error.",
+        "",
+        "## Errors",
+        "",
+        "`error.code` in Python, `errors[].code` with `--json`. It may be empty.",
+        "",
+        *_code_table(ErrorCode),
+        "",
+        "## Reasons of verdicts",
+        "",
+        "`verdicts[].reasons[].code` in [manifest.json](manifest.md): why it was rejected.",
+        "",
+        *_code_table(ReasonCode),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _code_table(codes: Iterable[ErrorCode | ReasonCode]) -> Iterator[str]:
+    yield from ("| code | meaning | what to do |", "| --- | --- | --- |")
+    yield from (f"| `{one}` | {one.meaning} | {one.remedy} |" for one in codes)
 
 
 def commands_page(commands: Mapping[str, Any]) -> str:

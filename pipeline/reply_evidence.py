@@ -114,9 +114,8 @@ class Evidence:
         measured = self.compare_pairs([(reference, reply)])
         if reply.outputs is not None:
             return measured
-        why = (
-            f"rejected feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
-        )
+        feed, error = describe_named_feed(reference.feed), " ".join(reply.error.split())
+        why = f"rejected feed {feed}: {error}"
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(measured, state=State.FAILED, reasons=(fault,))
 

@@ -16,7 +16,7 @@ SIGNATURE: tuple[str, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Aux:
-    """What the detector tells beside its answer: embedding (batch, 16), energy (batch,)."""
+    """What the detector returns beside its result: embedding (batch, 16), energy (batch,)."""
 
     embedding: Tensor
     energy: Tensor

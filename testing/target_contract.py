@@ -334,8 +334,8 @@ class TargetContract:
 
         with pytest.raises(RunnerError, match=r"\b3\b|== 1") as caught:
             runner.run({"x": np.zeros((2, 3, 8, 8), np.float32)})
-        told = caught.value.message
-        assert not any(word in told for word in ("interpreter", "Exception from"))
+        message = caught.value.message
+        assert not any(word in message for word in ("interpreter", "Exception from"))
 
     def test_opening_half_a_model_is_a_runner_error(self, case: Case, tmp_path: Path) -> None:
         whole = case.model_file.read_bytes()

@@ -1,4 +1,4 @@
-"""The mark `needs(target)` of these tests: it skips in the words that a user is told."""
+"""The mark `needs(target)` of these tests: it skips with the target's own reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from modelc.core.contract import Readiness
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
+
+from .reasons import has_code
 
 
 @pytest.fixture
@@ -24,8 +26,8 @@ def target_that_is(readiness: Readiness) -> object:
 
 
 def test_a_target_that_is_not_ready_is_skipped_with_its_own_reason(conftest: Any) -> None:
-    absent = Readiness(ready=False, reason="text is not installed", mend="pip install text")
-    assert conftest.why_not(target_that_is(absent)) == "text is not installed"
+    absent = Readiness(ready=False, reason="no text", mend="pip install text")
+    assert conftest.why_not(target_that_is(absent)) == "no text"
 
 
 def test_a_target_that_is_ready_is_not_skipped(conftest: Any) -> None:
@@ -34,5 +36,5 @@ def test_a_target_that_is_ready_is_not_skipped(conftest: Any) -> None:
 
 def test_a_target_that_does_not_exist_is_an_error_not_a_skip(conftest: Any) -> None:
     item = SimpleNamespace(iter_markers=lambda _: [SimpleNamespace(args=("onyx",))])
-    with pytest.raises(UsageError, match="unknown target 'onyx'"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'onyx'")):
         conftest.pytest_runtest_setup(item)

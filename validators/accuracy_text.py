@@ -63,18 +63,20 @@ def explain_doubt(accuracy: Accuracy) -> str:
             f"{accuracy.samples} labelled samples say next to nothing of {accuracy.metric}: "
             f"an interval wants {_FEW} and more"
         )
-    told, level = interval_text(accuracy), f"{accuracy.confidence:.0%}"
+    interval, level = interval_text(accuracy), f"{accuracy.confidence:.0%}"
     if accuracy.max_drop is None:
         if accuracy.low <= 0:
             return ""
         drop = drop_text(accuracy, accuracy.drop)
-        return f"{accuracy.metric} drops by {drop} ({level}: {told}), and no --max-drop was given"
+        return (
+            f"{accuracy.metric} drops by {drop} ({level}: {interval}), and no --max-drop was given"
+        )
     if not accuracy.passed or accuracy.high <= accuracy.max_drop:
         return ""
     limit = drop_text(accuracy, accuracy.max_drop)
     return (
         f"{accuracy.samples:,} labelled samples are too few to prove a drop of {accuracy.metric} "
-        f"within {limit}: it may be {told} ({level}){_estimate_sample_count(accuracy)}"
+        f"within {limit}: it may be {interval} ({level}){_estimate_sample_count(accuracy)}"
     )
 
 

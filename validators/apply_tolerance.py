@@ -10,7 +10,6 @@ from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
     Excuse,
-    FillMeasures,
     GroupVerdict,
     OutputVerdict,
     Reason,
@@ -33,7 +32,7 @@ GROUP_MARGIN = 10.0
 
 
 def apply_tolerance(
-    measured: Verdict, tolerance: Tolerance, told: Mapping[str, str] | None = None
+    measured: Verdict, tolerance: Tolerance, feed_texts: Mapping[str, str] | None = None
 ) -> Verdict:
     """Return the verdict for these measurements at this tolerance.
 
@@ -44,7 +43,7 @@ def apply_tolerance(
     Args:
         measured: the measurements.
         tolerance: the limits to apply.
-        told: descriptions of the feeds by name, for the reasons.
+        feed_texts: descriptions of the feeds by name, for the reasons.
     """
     if measured.state is State.ERROR:
         return replace(measured, tolerance=tolerance)
@@ -60,7 +59,8 @@ def apply_tolerance(
         )
         for o in measured.outputs
     )
-    quiet = {name for name in names if _is_output_right(name, outputs)}
+    # Channels are checked only if the whole output passed on every feed.
+    quiet = names.keys() - {o.output for o in outputs if not (o.passed or o.loose)}
     channels = [
         (ReasonCode.CHANNEL_DIFFERS, one.output, channel_fault(one, limits[one.output]))
         for one in measured.channels
@@ -77,7 +77,7 @@ def apply_tolerance(
     ]
     reasons = (
         *measured.faults,
-        *_describe_worst(outputs, told or {}),
+        *_describe_worst(outputs, feed_texts or {}),
         *(
             Reason(code=code, text=text, output=name)
             for code, name, text in (*channels, *groups, *agreement)
@@ -126,7 +126,7 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
 def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
     """Return why a group of channels fails; empty if it passes.
 
-    Dead channels fail at any tolerance. A kind must reach `min_sqnr - GROUP_MARGIN`.
+    Dead channels fail at any tolerance. A kind must have at least `min_sqnr - GROUP_MARGIN`.
     """
     where = f"output {group.output!r} axis {group.axis}"
     if group.dead_count:
@@ -154,11 +154,6 @@ def _output_scale(name: str, outputs: Sequence[OutputVerdict]) -> OutputScale:
     return OutputScale.of(o for o in outputs if o.output == name and not o.loose and not o.apart)
 
 
-def _is_output_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
-    """Whether the output passed on every feed; only then are its channels checked."""
-    return all(o.passed for o in outputs if o.output == name and not o.loose)
-
-
 def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) -> OutputVerdict:
     output = replace(output, excuse=None)
     if output.form:
@@ -168,9 +163,11 @@ def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) 
         return replace(output, passed=True, reason="", headroom=None)
     over, headroom, excuse = _check_table(output, limits, scale)
     if output.fill is not None:
-        wrong, room = _fill_excess(output.fill, limits)
+        fill = output.fill
+        wrong, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
+        room = min(rooms, default=_MARGIN_LIMIT)
         headroom = room if headroom is None else min(headroom, room)
-        over = over or (f"fill: {wrong}" if wrong else "")
+        over = over or (f"fill: {', '.join(wrong)}" if wrong else "")
     return replace(
         output,
         passed=not over,
@@ -252,11 +249,6 @@ def _times_text(times: float, factor: float, from_what: str = "float64") -> str:
     return f"{times:.3g} times as far from eager as roundoff explains (limit {factor:g})"
 
 
-def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:
-    parts, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
-    return ", ".join(parts), min(rooms, default=_MARGIN_LIMIT)
-
-
 def _table_excess(
     max_abs: float | None, peak: float | None, sqnr: float | None, limits: Tolerance
 ) -> tuple[list[str], list[float]]:
@@ -329,14 +321,16 @@ def _severity(output: OutputVerdict) -> float:
     return -(output.headroom or 0.0)
 
 
-def _describe_worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
+def _describe_worst(
+    outputs: Sequence[OutputVerdict], feed_texts: Mapping[str, str]
+) -> list[Reason]:
     """Describe the worst failing output and its feed, and count the other failures."""
     failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
     if not failed:
         return []
     worst = max(failed, key=_severity)
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    feed = told.get(worst.feed, worst.feed)
+    feed = feed_texts.get(worst.feed, worst.feed)
     text = f"output {worst.output!r} on feed {feed}: {worst.reason}{more}"
     code = ReasonCode.OUTPUT_DIFFERS
     return [Reason(code=code, text=text, output=worst.output, feed=worst.feed)]

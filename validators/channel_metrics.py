@@ -66,7 +66,7 @@ def measure_channels(
         loud = found.max_abs > allowed
         if not loud.any():
             continue
-        worst = _argmin_among(sqnr, loud)
+        worst = int(np.where(loud, sqnr, np.inf).argmin())
         wrong = loud & (sqnr < tolerance.min_sqnr - CHANNEL_MARGIN)
         yield ChannelVerdict(
             output=name,
@@ -105,13 +105,6 @@ def pool_channels(name: str, pairs: Sequence[OutputPair], axis: int) -> ChannelS
                 noise += np.einsum("rc,rc->c", error, error)
             np.maximum(max_abs, np.abs(error).max(axis=0, initial=0), out=max_abs)
     return ChannelSums(signal=signal, noise=noise, max_abs=max_abs)
-
-
-def _argmin_among(values: Array, chosen: Array) -> int:
-    """Return the index of the smallest value among the chosen."""
-    import numpy as np
-
-    return int(np.where(chosen, values, np.inf).argmin())
 
 
 def _channel_rows(
@@ -212,9 +205,10 @@ def measure_groups(name: str, pairs: Sequence[OutputPair]) -> Iterator[GroupVerd
         found = _pool_statistics(name, pairs, axis)
         places = max(pair.eager[name].size // pair.eager[name].shape[axis] for pair in pairs)
         groups = _find_groups(found)
-        many = len(groups) > 1
+        total = sum(map(len, groups))
         for group in groups:
-            kind = many and _is_group_kind(len(group), sum(map(len, groups)), places)
+            large = len(group) >= _SHARE * total and (len(group) > _ALONE or places >= _PLACES)
+            kind = len(groups) > 1 and large
             dead = _find_dead(found, group)
             if kind or len(dead):
                 yield _make_group_verdict(name, axis, found, group, dead=dead, kind=kind)
@@ -227,10 +221,6 @@ def _group_axes(arrays: Sequence[Array]) -> Iterator[int]:
         sizes = {len(array) for array in arrays}
         if len(sizes) == 1 and sizes.pop() in CLASSES:
             yield 0
-
-
-def _is_group_kind(size: int, total: int, places: int) -> bool:
-    return size >= _SHARE * total and (size > _ALONE or places >= _PLACES)
 
 
 def _find_groups(found: _ChannelStatistics) -> list[Array]:
@@ -255,9 +245,9 @@ def _find_groups(found: _ChannelStatistics) -> list[Array]:
 
 def _find_dead(found: _ChannelStatistics, group: Array) -> Array:
     """Return the channels of a group that vary in eager but not in the artifact."""
-    reach = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
+    extent = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
     span = found.span[group]
-    dead: Array = group[(span >= _SPAN * reach) & (found.answered[group] <= _STILL * span)]
+    dead: Array = group[(span >= _SPAN * extent) & (found.answered[group] <= _STILL * span)]
     return dead
 
 

@@ -26,16 +26,12 @@ class ConfidenceInterval:
     method: str
 
 
-def _normal_quantile() -> float:
-    return NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-
-
 def wilson_interval(hits: int, count: int) -> ConfidenceInterval:
     """Compute the score interval of one proportion, without continuity correction.
 
     Wilson (1927), Journal of the American Statistical Association 22, 209-212.
     """
-    z, share = _normal_quantile(), hits / count
+    z, share = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2), hits / count
     centre = share + z * z / (2 * count)
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count

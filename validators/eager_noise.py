@@ -218,10 +218,10 @@ def _sum_groups_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Arr
     found = np.zeros((7, groups))
     for pieces in iter_blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
         rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
-        told = [rows[0], rows[1], rows[3]]
-        kept = np.logical_and.reduce([np.isfinite(row) for row in told])
+        judged = [rows[0], rows[1], rows[3]]
+        kept = np.logical_and.reduce([np.isfinite(row) for row in judged])
         kept &= np.abs(rows[3]) <= limit
-        r, a, e = (np.where(kept, row, 0.0) for row in told)
+        r, a, e = (np.where(kept, row, 0.0) for row in judged)
         # A draw that is NaN has no information about the noise, so eager's own value replaces it.
         turned, *more = (np.where(kept & np.isfinite(row), row, e) for row in (rows[2], *rows[4:]))
         with np.errstate(over="ignore", invalid="ignore"):  # float64 near its limits

@@ -42,9 +42,8 @@ def draw_edge_case_feeds(
         UsageError: the samples do not fit the signature.
     """
     drawer = FeedDrawer.of(signature, seed, samples)
-    sized = tuple(_draw_sized(drawer))
     return (
-        *sized,
+        *_draw_sized(drawer),
         *_draw_repeated(drawer),
         *_draw_edge_values(drawer),
         *_draw_largest_sums(drawer),
@@ -216,8 +215,9 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     batch = find_batch_dim(drawer.signature)
     if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row
         return
-    if any(_is_multiple(spec, batch) for spec in drawer.signature.inputs):
-        return  # its rows do not repeat with the batch's
+    firsts = (spec.dims[0].relation for spec in drawer.signature.inputs if spec.dims)
+    if any(one and one.base == batch.name and not one.equal for one in firsts):
+        return  # an input with a multiple of the batch's rows does not repeat with them
     rows = min(batch.high, max(batch.low, BATCHES[2]))
     base = drawer.feed(OPT, {**_short_sizes(drawer.signature, batch), batch.name: rows})
     arrays = {
@@ -227,13 +227,6 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
         for spec in drawer.signature.inputs
     }
     yield NamedFeed(name=REPEATED, arrays=arrays, sizes=base.sizes, kind="batch")
-
-
-def _is_multiple(spec: InputSpec, batch: Dim) -> bool:
-    """Whether the input's first dim derives from the batch but differs from it."""
-    first = next(iter(spec.dims), None)
-    relation = None if first is None else first.relation
-    return relation is not None and relation.base == batch.name and not relation.equal
 
 
 def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
@@ -253,18 +246,10 @@ def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
             if changed is not None:
                 arrays[spec.name] = hard.values.in_order(changed)
         if not any(_is_same_arrays(arrays, feed.arrays) for feed in seen):
-            kind = "mask" if name in UNDEFINED_MASKS else "value"
-            seen.append(
-                NamedFeed(
-                    name=name,
-                    arrays=arrays,
-                    sizes=base.sizes,
-                    kind=kind,
-                    beyond=name in OUT_OF_RANGE,
-                    hiding=hiding,
-                )
-            )
-            yield seen[-1]
+            kind, beyond = "mask" if name in UNDEFINED_MASKS else "value", name in OUT_OF_RANGE
+            feed = replace(base, name=name, arrays=arrays, kind=kind, beyond=beyond, hiding=hiding)
+            seen.append(feed)
+            yield feed
 
 
 def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
@@ -272,17 +257,13 @@ def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
     sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     batch = find_batch_dim(drawer.signature)
     if batch is not None and batch.name:
-        rows = 1 if _row_size(drawer.signature, batch) > _LARGE_ROW else _FEW_ROWS
+        row = sum(
+            math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
+            for spec in drawer.signature.inputs
+        )
+        rows = 1 if row > _LARGE_ROW else _FEW_ROWS
         sizes[batch.name] = max(batch.low, min(batch.opt, rows))
     return drawer.feed(OPT, sizes)
-
-
-def _row_size(signature: Signature, batch: Dim) -> int:
-    """Count the elements of one row over all inputs, at the opt sizes."""
-    return sum(
-        math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
-        for spec in signature.inputs
-    )
 
 
 def _is_same_arrays(one: Feed, other: Feed) -> bool:

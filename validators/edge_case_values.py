@@ -52,51 +52,35 @@ def _fill(hard: EdgeCase, array: Array, value: float) -> Array | None:
     return None if outside else np.full_like(array, value)
 
 
-def _zeros(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    return _fill(hard, array, 0.0) if spec.dtype in FLOATS else None
-
-
 def _constant(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    """Fill with 1 if no range is known; otherwise `lowest` and `highest` are the constants."""
-    known = hard.values.low is not None
-    return None if known or spec.dtype not in FLOATS else _fill(hard, array, 1.0)
+    """Fill with 0, or with 1 if no range is known: `lowest` and `highest` are constants too."""
+    value = 0.0 if hard.name == "zeros" else 1.0
+    known = value and hard.values.low is not None
+    return None if known or spec.dtype not in FLOATS else _fill(hard, array, value)
 
 
-def _scale(hard: EdgeCase, spec: InputSpec, array: Array, factor: float) -> Array | None:
+def _scale(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    """Scale to `small` or `large` values; a declared range has no `large` ones."""
     import numpy as np
 
-    if spec.dtype not in FLOATS:
+    small = hard.name == "small"
+    if spec.dtype not in FLOATS or not (small or spec.values is None):
         return None
-    reach = float(np.finfo(spec.dtype).max)
-    scaled = np.clip(array.astype(np.float64) * factor, -reach, reach)
+    largest = float(np.finfo(spec.dtype).max)
+    factor = 1 / EDGE_MAGNITUDE if small else EDGE_MAGNITUDE
+    scaled = np.clip(array.astype(np.float64) * factor, -largest, largest)
     low, high = hard.values.low, hard.values.high
-    if spec.values is not None or factor < 1:  # declared ranges are kept; small values are usual
-        low, high = -reach if low is None else low, reach if high is None else high
+    if small:  # a known range is kept
+        low, high = -largest if low is None else low, largest if high is None else high
         if scaled.size and not low <= scaled.min() <= scaled.max() <= high:
             return None
     return np.asarray(scaled).astype(array.dtype)
 
 
-def _small(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    return _scale(hard, spec, array, 1 / EDGE_MAGNITUDE)
-
-
-def _large(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    return None if spec.values is not None else _scale(hard, spec, array, EDGE_MAGNITUDE)
-
-
-def _fill_end(hard: EdgeCase, spec: InputSpec, array: Array, end: float | None) -> Array | None:
-    if end is None or hard.values.masks(spec):
-        return None
-    return _fill(hard, array, end)
-
-
-def _lowest(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    return _fill_end(hard, spec, array, hard.values.low)
-
-
-def _highest(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
-    return _fill_end(hard, spec, array, hard.values.high)
+def _end(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    """Fill with the `lowest` or the `highest` value, if there is a range."""
+    end = hard.values.low if hard.name == "lowest" else hard.values.high
+    return None if end is None or hard.values.masks(spec) else _fill(hard, array, end)
 
 
 def _signs(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
@@ -153,12 +137,12 @@ def _empty_last_mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | N
 
 
 EDGE_CHANGES: dict[str, EdgeChange] = {
-    "zeros": _zeros,
+    "zeros": _constant,
     "constant": _constant,
-    "small": _small,
-    "large": _large,
-    "lowest": _lowest,
-    "highest": _highest,
+    "small": _scale,
+    "large": _scale,
+    "lowest": _end,
+    "highest": _end,
     "signs": _signs,
     "one-hot": _one_hot,
     "mask-left": _mask,

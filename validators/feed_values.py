@@ -103,8 +103,8 @@ class ValueDistribution:
 
         low, high = self.low, self.high
         if low is None or high is None:
-            reach = _DEVIATIONS * (self.std or 1.0)
-            low, high = self.mean - reach, self.mean + reach
+            spread = _DEVIATIONS * (self.std or 1.0)
+            low, high = self.mean - spread, self.mean + spread
         if self.dtype not in FLOATS:
             array = np.rint(np.asarray(array, np.float64))
         return self.in_order(np.asarray(np.clip(array, low, high)).astype(self.dtype))

@@ -127,12 +127,6 @@ def _make_sample_feed(signature: Signature, samples: Feed) -> NamedFeed:
     return NamedFeed(name=SAMPLE, arrays=arrays, sizes=sizes)
 
 
-def _opt_of_free_dim(dim: Dim, size: int) -> int:
-    """Return the size of the free dim that gives this size; its opt if none does."""
-    base = size if dim.relation is None else dim.relation.base_of(size)
-    return dim.free.opt if base is None else base
-
-
 @dataclass(frozen=True, kw_only=True)
 class FeedDrawer:
     """Draws feeds of one signature from one seed.
@@ -162,13 +156,12 @@ class FeedDrawer:
 
     def values_in(self, spec: InputSpec, arrays: Feed) -> ValueDistribution:
         """Return the distribution of the input at the sizes of a feed's arrays."""
-        pairs = [
-            (dim, size)
-            for one in self.signature.inputs
-            for dim, size in zip(one.dims, arrays[one.name].shape, strict=True)
-            if dim.name
-        ]
-        free = {dim.free.name or "": _opt_of_free_dim(dim, size) for dim, size in pairs}
+        free: dict[str, int] = {}
+        for one in self.signature.inputs:
+            for dim, size in zip(one.dims, arrays[one.name].shape, strict=True):
+                base = size if dim.relation is None else dim.relation.base_of(size)
+                if dim.name:
+                    free[dim.free.name or ""] = dim.free.opt if base is None else base
         return self.values_at(spec, free)
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
@@ -57,31 +58,21 @@ def hill_climb(
             result.
         more: called before each change with the number of feeds tried.
     """
-    kept = sorted(starts, key=_point_headroom)[:_KEPT]
+    margin = attrgetter("headroom")
+    kept = sorted(starts, key=margin)[:_KEPT]
     known = {point.feed.name for point in starts}
     tried = 0
     while more(tried) and kept[0].headroom >= 0:
         generator = make_generator(drawer.seed, SEARCH, tried)
-        feed = _rename_feed(_mutate_feed(kept, drawer, generator, tried), known)
+        feed = _mutate_feed(kept, drawer, generator, tried)
+        while feed.name in known:  # an earlier search used the name
+            feed = replace(feed, name=f"{feed.name}+")
         headroom = score(feed)
         tried += 1
         if headroom is not None:
-            kept = sorted([*kept, SearchPoint(feed=feed, headroom=headroom)], key=_point_headroom)[
-                :_KEPT
-            ]
+            found = SearchPoint(feed=feed, headroom=headroom)
+            kept = sorted([*kept, found], key=margin)[:_KEPT]
     return ClimbResult(worst=kept[0], tried=tried)
-
-
-def _rename_feed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
-    """Rename the feed if an earlier search used the name (`search-7`) too."""
-    name = feed.name
-    while name in known:
-        name = f"{name}+"
-    return replace(feed, name=name)
-
-
-def _point_headroom(point: SearchPoint) -> float:
-    return point.headroom
 
 
 def _mutate_feed(

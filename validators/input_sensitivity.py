@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ..core.kinds import ReasonCode
 from ..core.verdict import Reason
 from .feeds import OPT, VARY
-from .metrics import Measures, is_numeric, measure_with_fill
+from .metrics import is_numeric, measure_with_fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..core.contract import Array
     from ..core.signature import Signature
@@ -130,13 +130,9 @@ def _measure_move(
 def _is_constant_output(name: str, pairs: Sequence[OutputPair], tolerance: Tolerance) -> bool:
     """Whether an output never changes between feeds of one shape while eager's does."""
     trials = [pair for pair in _same_shape_pairs(pairs) if all(name in p.artifact for p in pair)]
-    return _are_all_same((a.artifact[name], b.artifact[name]) for a, b in trials) and any(
+    return all(_is_same_array(a.artifact[name], b.artifact[name]) for a, b in trials) and any(
         _differs_clearly(base.eager[name], other.eager[name], tolerance) for base, other in trials
     )
-
-
-def _are_all_same(arrays: Iterable[tuple[Array, Array]]) -> bool:
-    return all(_is_same_array(first, second) for first, second in arrays)
 
 
 def _is_same_array(first: Array, second: Array) -> bool:
@@ -156,15 +152,11 @@ def _differs_clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
     comparable = first.shape == second.shape and first.dtype == second.dtype
     if not comparable or first.dtype.kind not in "fc" or not is_numeric(first):
         return not _is_same_array(first, second)
-    limit = _RESOLUTION * tolerance.atol, _RESOLUTION * tolerance.rtol
-    parts = measure_with_fill(first, second).parts
-    return any(_moves_beyond(found, *limit) for found in parts)
-
-
-def _moves_beyond(found: Measures, atol: float, rtol: float) -> bool:
-    if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
-        return found.nonfinite_mismatch > 0
-    return found.max_abs > atol + rtol * found.peak
+    atol, rtol = _RESOLUTION * tolerance.atol, _RESOLUTION * tolerance.rtol
+    return any(
+        found.nonfinite_mismatch or (found.max_abs or 0.0) > atol + rtol * (found.peak or 0.0)
+        for found in measure_with_fill(first, second).parts
+    )
 
 
 # Rows must not depend on their place: equal rows must give equal results.

@@ -23,7 +23,7 @@ from .channel_metrics import measure_channels, measure_groups
 from .feeds import describe_named_feed
 from .input_sensitivity import check_input_sensitivity
 from .metrics import fill_limit
-from .noise_floor import NoiseFloors, floor_verdicts, measure_floors
+from .noise_floor import NoiseFloors, measure_floors
 from .output_pairs import (
     ArtifactOutputs,
     OutputPair,
@@ -96,7 +96,7 @@ def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
         *_describe_refusals(references, replies),
         *found.faults,
     )
-    told = {pair.feed.name: describe_named_feed(pair.feed) for pair in pairs}
+    feed_texts = {pair.feed.name: describe_named_feed(pair.feed) for pair in pairs}
     verdict = Verdict(
         artifact=artifact,
         state=State.PASSED if pairs else State.ERROR,
@@ -108,12 +108,12 @@ def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
         channels=tuple(channel for one in measured for channel in one.channels),
         groups=tuple(group for one in measured for group in one.groups),
     )
-    verdict = add_mismatch_hints(apply_tolerance(verdict, tolerance, told), near, tolerance)
-    verdict = apply_tolerance(verdict, tolerance, told)
+    verdict = add_mismatch_hints(apply_tolerance(verdict, tolerance, feed_texts), near, tolerance)
+    verdict = apply_tolerance(verdict, tolerance, feed_texts)
     notes = (*found.notes, *(note for one in measured for note in one.notes))
     return replace(
         verdict,
-        notes=(*notes, *collect_notes(verdict, near, told)) if pairs else (),
+        notes=(*notes, *collect_notes(verdict, near, feed_texts)) if pairs else (),
         histograms=make_histograms(verdict, near),
     )
 
@@ -161,7 +161,7 @@ def _measure_against_eager(
     by_table = floors is None or not floors.feeds
     channels: tuple[ChannelVerdict, ...] = ()
     if not by_table and floors is not None:
-        channels = tuple(floor_verdicts(name, floors))
+        channels = floors.channels
     elif by_channel and not all(o.exact for o in outputs):
         floor = OutputScale.of(outputs).floor(limits)
         channels = tuple(measure_channels(name, pairs, floor=floor, tolerance=limits))
@@ -215,17 +215,17 @@ def _describe_refusals(
     references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
 ) -> list[Reason]:
     """Describe the first feed that the artifact rejected, and count the others."""
-    refused = [
+    rejected = [
         (reference.feed, " ".join(reply.error.split()))
         for reference, reply in zip(references, replies, strict=True)
         if reply.outputs is None
     ]
-    if not refused:
+    if not rejected:
         return []
-    feed, error = refused[0]
-    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    every = len(refused) == len(references)
-    text = "refused every feed" if every else f"refused feed {describe_named_feed(feed)}{more}"
+    feed, error = rejected[0]
+    more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
+    every = len(rejected) == len(references)
+    text = "rejected every feed" if every else f"rejected feed {describe_named_feed(feed)}{more}"
     code = ReasonCode.FEED_REFUSED
     return [Reason(code=code, text=f"{text}: {error}", fault=True, feed=feed.name)]
 
@@ -234,25 +234,25 @@ def _describe_refusals(
 
 
 def collect_notes(
-    verdict: Verdict, pairs: Sequence[OutputPair], told: Mapping[str, str]
+    verdict: Verdict, pairs: Sequence[OutputPair], feed_texts: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the notes on all outputs; `told` describes feeds by name."""
+    """Return the notes on all outputs; `feed_texts` describes feeds by name."""
     names = dict.fromkeys(output.output for output in verdict.outputs)
     notes: list[str] = []
     for name in names:
         ones = [o for o in verdict.outputs if o.output == name and not o.loose and o.passed]
-        notes += _output_notes(name, ones, told)
+        notes += _output_notes(name, ones, feed_texts)
         if pairs and all(pair.eager[name].size == 0 for pair in pairs):
             notes.append(f"output {name!r} is empty on every feed: only its shape was compared")
     return tuple(notes)
 
 
 def _output_notes(
-    name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]
+    name: str, ones: Sequence[OutputVerdict], feed_texts: Mapping[str, str]
 ) -> Iterator[str]:
     def on(found: Sequence[OutputVerdict]) -> str:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        return f"on feed {told.get(found[0].feed, found[0].feed)}{more}"
+        return f"on feed {feed_texts.get(found[0].feed, found[0].feed)}{more}"
 
     odd = [o for o in ones if o.nonfinite_eager]
     if odd:

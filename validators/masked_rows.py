@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..core.contract import Array, Outputs
     from ..core.verdict import Tolerance
@@ -27,7 +27,7 @@ def differs_behind_masks(
     visible positions. The position axis of an output is the only axis but the first with the mask's
     length.
     """
-    masks = list(_list_masks(reference))
+    masks = [array for _, array in _masks_by_name(reference)]
     if len(masks) != 1 or not outputs:
         return None
     for name in outputs:
@@ -37,9 +37,9 @@ def differs_behind_masks(
         axis = _position_axis(eager.shape, masks[0].shape)
         if axis is None:
             return None
-        if _differs_visibly(
-            eager, array, _broadcast_mask(masks[0], eager.ndim, axis), tolerance.of(name)
-        ):
+        shape = [1] * eager.ndim
+        shape[0], shape[axis] = masks[0].shape
+        if _differs_visibly(eager, array, masks[0].reshape(shape) != 0, tolerance.of(name)):
             return False
     return True
 
@@ -64,7 +64,14 @@ def drop_masked_row(
         return None
 
     def cut(outputs: Mapping[str, Array]) -> Outputs:
-        return {name: _drop_last(array, axes.get(name, ())) for name, array in outputs.items()}
+        return {
+            name: array[
+                tuple(
+                    slice(-1 if axis in axes.get(name, ()) else None) for axis in range(array.ndim)
+                )
+            ].copy()
+            for name, array in outputs.items()
+        }
 
     eager, found = cut(reference.outputs), cut(answers)
     for name, array in eager.items():
@@ -83,12 +90,6 @@ def drop_masked_row(
     return kept, replace(reply, outputs=found, undecided=cut(reply.undecided))
 
 
-def _drop_last(array: Array, axes: Collection[int]) -> Array:
-    """Copy the array without the last element along each of these axes."""
-    kept = (slice(None, -1 if axis in axes else None) for axis in range(array.ndim))
-    return array[tuple(kept)].copy()
-
-
 def _find_row_axes(
     reference: ReferenceOutputs, others: Sequence[ReferenceOutputs]
 ) -> dict[str, set[int]]:
@@ -99,9 +100,7 @@ def _find_row_axes(
     known = [one for one in (reference, *others) if mask in one.feed.arrays]
     rows = [len(one.feed.arrays[mask]) for one in known]
     if len(set(rows)) == 1:
-        first = {
-            name: {0} for name, array in reference.outputs.items() if _count_rows(array) == rows[0]
-        }
+        first = {name: {0} for name, a in reference.outputs.items() if a.shape[:1] == (rows[0],)}
         return first if len(first) == len(reference.outputs) else {}
     found = {
         name: {
@@ -117,14 +116,6 @@ def _find_row_axes(
     return {name: axes for name, axes in found.items() if axes}
 
 
-def _count_rows(array: Array) -> int:
-    return int(array.shape[0]) if array.ndim else 0
-
-
-def _list_masks(reference: ReferenceOutputs) -> Iterator[Array]:
-    yield from (array for _, array in _masks_by_name(reference))
-
-
 def _masks_by_name(reference: ReferenceOutputs) -> Iterator[tuple[str, Array]]:
     """Yield [row, position] masks that hide something, normalised so that 1 keeps a position."""
     for name, array in reference.feed.arrays.items():
@@ -137,13 +128,6 @@ def _position_axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:
     """Return the position axis; None if the row counts differ or the axis is ambiguous."""
     found = [axis for axis, size in enumerate(shape) if axis and size == mask[1]]
     return found[0] if shape and shape[0] == mask[0] and len(found) == 1 else None
-
-
-def _broadcast_mask(mask: Array, rank: int, axis: int) -> Array:
-    """Reshape the mask to broadcast to the output, with True for visible positions."""
-    shape = [1] * rank
-    shape[0], shape[axis] = mask.shape
-    return mask.reshape(shape).astype(bool)
 
 
 def _differs_visibly(eager: Array, array: Array, visible: Array, tolerance: Tolerance) -> bool:

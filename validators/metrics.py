@@ -100,7 +100,8 @@ def measure_arrays(
         raise ValueError(f"dtypes {eager.dtype} and {artifact.dtype} cannot be measured")
     if "c" in eager.dtype.kind + artifact.dtype.kind:
         return measure_arrays(_real_parts(eager), _real_parts(artifact), above=above, upto=upto)
-    sums = _BlockSums(above=above, upto=upto, ranked=_has_ranks(eager))
+    ranked = eager.dtype.kind == "f" and eager.ndim > 1 and eager.shape[-1] in CLASSES
+    sums = _BlockSums(above=above, upto=upto, ranked=ranked and eager.size > 0)
     for left, right in iter_blocks(eager, artifact):
         sums.add(left, right)
     return sums.measures()
@@ -131,11 +132,6 @@ def iter_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
         half = len(first) // 2
         yield from iter_blocks(*(array[:half] for array in arrays))
         yield from iter_blocks(*(array[half:] for array in arrays))
-
-
-def _has_ranks(eager: Array) -> bool:
-    floating = eager.dtype.kind == "f"
-    return floating and eager.ndim > 1 and eager.size > 0 and eager.shape[-1] in CLASSES
 
 
 def _real_parts(array: Array) -> Array:
@@ -229,10 +225,6 @@ class _BlockSums:
             )
             self.among += int((first[:, :, None] == second[:, None, :]).sum())
 
-    def _ties(self, rms: float) -> int:
-        """Count disagreeing rows where the errors explain the difference."""
-        return sum(margin <= _TIE * rms for margin in self.margins)
-
     def _sum(self, truth: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
         """Add the sums over 1-d float64 pieces without NaN or Inf."""
         import numpy as np
@@ -257,6 +249,7 @@ class _BlockSums:
         n = self.compared
         square = _divide(self.noise, self.signal)
         rms = math.sqrt(self.noise / n) if n else 0.0
+        ties = sum(margin <= _TIE * rms for margin in self.margins)  # the errors explain these
         cosine = _divide(self.product, math.sqrt(self.signal) * math.sqrt(self.answer))
         return Measures(
             size=self.size,
@@ -269,7 +262,7 @@ class _BlockSums:
             cosine=None if cosine is None else max(-1.0, min(1.0, cosine)),
             sqnr=to_decibel(self.signal, self.noise),
             argmax_agreement=self.agreeing / self.rows if self.rows else None,
-            top1_agreement=(self.agreeing + self._ties(rms)) / self.rows if self.rows else None,
+            top1_agreement=(self.agreeing + ties) / self.rows if self.rows else None,
             top5_agreement=self.among / (_TOP * self.rows) if self.among else None,
             rows=self.rows,
             nonfinite_eager=self.nonfinite_eager,

@@ -54,7 +54,7 @@ def find_altered_weights(
     found: Counter[bytes] = Counter()
     left: list[Array] = []
     for constant in constants:
-        if not known.has_size(constant.size):
+        if constant.size not in known.by_size:
             continue
         digest = _array_digest(constant)
         if known.has(digest, constant.size):
@@ -62,8 +62,8 @@ def find_altered_weights(
         else:
             left.append(constant)
     missing = {name: array for name, array in known.weights.items() if not known.take(name, found)}
-    told = (_describe_altered(name, array, left, computed) for name, array in missing.items())
-    return tuple(text for text in told if text)
+    texts = (_describe_altered(name, array, left, computed) for name, array in missing.items())
+    return tuple(text for text in texts if text)
 
 
 class _WeightIndex:
@@ -74,19 +74,16 @@ class _WeightIndex:
         self._plain = {name: _array_digest(array) for name, array in weights.items()}
         self._turned: dict[str, bytes | None] = {}
         self._digests = set(self._plain.values())
-        self._by_size: dict[int, list[str]] = {}
+        self.by_size: dict[int, list[str]] = {}
         for name, array in weights.items():
-            self._by_size.setdefault(array.size, []).append(name)
+            self.by_size.setdefault(array.size, []).append(name)
         self._turned_over: set[int] = set()  # sizes whose transposed weights are in the index
-
-    def has_size(self, size: int) -> bool:
-        return size in self._by_size
 
     def has(self, digest: bytes, size: int) -> bool:
         """Whether a weight of this size has this digest, transposed or not."""
         if digest not in self._digests and size not in self._turned_over:
             self._turned_over.add(size)
-            turned = map(self._of_turned, self._by_size[size])
+            turned = map(self._of_turned, self.by_size[size])
             self._digests.update(one for one in turned if one is not None)
         return digest in self._digests
 

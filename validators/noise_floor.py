@@ -63,22 +63,11 @@ class FeedFloor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelFloor:
-    """The worst channel of one axis by its ratio; `max_abs` is its largest |a - r|."""
-
-    axis: int
-    channel: int
-    times: float
-    max_abs: float
-    allowed: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class NoiseFloors:
     """One output over all feeds: its floors by feed name, and its worst channels."""
 
     feeds: dict[str, FeedFloor]
-    channels: tuple[ChannelFloor, ...]
+    channels: tuple[ChannelVerdict, ...]
     note: str = ""
 
 
@@ -131,20 +120,6 @@ def _no_floor(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
     return NoiseFloors(feeds={}, channels=(), note=note)
 
 
-def floor_verdicts(name: str, floors: NoiseFloors) -> Iterator[ChannelVerdict]:
-    """Convert the worst channels to verdict records."""
-    for found in floors.channels:
-        yield ChannelVerdict(
-            output=name,
-            axis=found.axis,
-            channel=found.channel,
-            sqnr=None,
-            max_abs=found.max_abs,
-            allowed=found.allowed,
-            times_floor=found.times,
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class _UsualNoise:
     """Eager's usual noise: as a share of the signal, per element, and at its peak."""
@@ -157,14 +132,17 @@ class _UsualNoise:
     @classmethod
     def of(cls, sides: Sequence[JudgedOutput]) -> _UsualNoise:
         """Estimate from feeds with usable float64, else from those with redraws, else from all."""
-        told = [side.sums for side in sides if side.believed]
-        told = told or [side.sums for side in sides if side.moved is not None]
-        told = told or [side.sums for side in sides]
-        usual = statistics.median(one.share for one in told)
-        crests = [one.own_max / math.sqrt(one.own / one.count) for one in told if one.own > 0]
+        usable = [side.sums for side in sides if side.believed]
+        usable = usable or [side.sums for side in sides if side.moved is not None]
+        usable = usable or [side.sums for side in sides]
+        usual = statistics.median(one.share for one in usable)
+        # The square of the largest usual share that redraws explain.
+        moved = [side.moved for side in sides if side.moved is not None] or [math.inf]
+        limit = COMPARABLE**2 * max(statistics.median(moved), _ULP**2)
+        crests = [one.own_max / math.sqrt(one.own / one.count) for one in usable if one.own > 0]
         return cls(
-            usual=max(min(usual, _explain_by_draws(sides)), _ULP**2),
-            element=statistics.median(one.own / one.count for one in told),
+            usual=max(min(usual, limit), _ULP**2),
+            element=statistics.median(one.own / one.count for one in usable),
             crest=max([_CREST, *crests]),
             total=sum(side.sums.count for side in sides),
         )
@@ -208,8 +186,8 @@ class _UsualNoise:
         whole = np.array([found.count, found.signal, found.own])
         return max(float(self.allowance(whole, self.element)), _TINY)
 
-    def channels(self, name: str, sides: Sequence[JudgedOutput]) -> Iterator[ChannelFloor]:
-        """Yield the worst channel of each channel axis, pooled over the feeds.
+    def channels(self, name: str, sides: Sequence[JudgedOutput]) -> Iterator[ChannelVerdict]:
+        """Yield the worst channel of each channel axis by its ratio, pooled over the feeds.
 
         Each feed is normalised by its own noise, as a feed with large noise would hide the others.
         Without float64, a channel's noise is taken from the feeds with float64, so that a channel
@@ -222,35 +200,23 @@ class _UsualNoise:
         for axis in channel_axes([pair.eager[name] for pair in pairs]):
             found = (sum_groups(name, pair, axis) for pair in pairs)
             groups = list(zip(found, levels, strict=True))
-            levelled = [_normalize_sums(found[:4], level) for found, level in groups]
+            # The sums, but not the count, in units of the squared noise of an element.
+            levelled = [np.concatenate([s[:1], s[1:4] / level]) for s, level in groups]
             pooled = np.sum(_with_usual_noise(levelled, sides), axis=0)
             if pooled[0].max(initial=0) < _FEW:
                 continue
             held = np.maximum(self.allowance(pooled, 1.0), _TINY)
             times = np.sqrt(pooled[3] / held) / _slack(pooled[0])
             worst = int(times.argmax())
-            yield ChannelFloor(
+            yield ChannelVerdict(
+                output=name,
                 axis=axis,
                 channel=worst,
-                times=float(times[worst]),
+                sqnr=None,
+                times_floor=float(times[worst]),
                 max_abs=max(float(found[5][worst]) for found, _ in groups),
                 allowed=max(math.sqrt(level) for _, level in groups),
             )
-
-
-def _explain_by_draws(sides: Sequence[JudgedOutput]) -> float:
-    """Return the square of the largest usual share that redraws explain; Inf without redraws."""
-    moved = [side.moved for side in sides if side.moved is not None]
-    if not moved:
-        return math.inf
-    return COMPARABLE**2 * max(statistics.median(moved), _ULP**2)
-
-
-def _normalize_sums(sums: Array, level: float) -> Array:
-    """Divide the sums, but not the count, by the squared noise of an element."""
-    import numpy as np
-
-    return np.concatenate([sums[:1], sums[1:] / level])
 
 
 def _with_usual_noise(levelled: Sequence[Array], sides: Sequence[JudgedOutput]) -> list[Array]:

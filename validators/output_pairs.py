@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed, Outputs
@@ -164,12 +164,11 @@ def _count_differences(eager: Array, artifact: Array, undecided: Array | None) -
     import numpy as np
 
     differs = np.asarray(eager != artifact)
-    if undecided is None:
-        return int(np.count_nonzero(differs)), 0
-    return (
-        int(np.count_nonzero(differs & ~undecided)),
-        int(np.count_nonzero(differs & undecided)),
-    )
+    open_ = np.zeros(1, bool) if undecided is None else undecided
+    return int(np.count_nonzero(differs & ~open_)), int(np.count_nonzero(differs & open_))
+
+
+_COPIED = {one.name for one in fields(Measures)} & {one.name for one in fields(OutputVerdict)}
 
 
 def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -> OutputVerdict:
@@ -190,24 +189,8 @@ def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -
         shape=tuple(eager.shape),
         dtype=str(eager.dtype),
         exact=found.exact,
-        max_abs=found.max_abs,
-        mean_abs=found.mean_abs,
-        max_rel=found.max_rel,
-        relative_l2=found.relative_l2,
-        cosine=found.cosine,
-        sqnr=found.sqnr,
-        argmax_agreement=found.argmax_agreement,
-        top1_agreement=found.top1_agreement,
-        top5_agreement=found.top5_agreement,
-        rows=found.rows,
-        nonfinite_eager=found.nonfinite_eager,
-        nonfinite_artifact=found.nonfinite_artifact,
-        peak=found.peak,
-        signal=found.signal,
-        noise=found.noise,
-        fill=None
-        if fill is None
-        else FillMeasures(max_abs=fill.max_abs, peak=fill.peak, sqnr=fill.sqnr),
+        fill=fill and FillMeasures(max_abs=fill.max_abs, peak=fill.peak, sqnr=fill.sqnr),
+        **{name: getattr(found, name) for name in _COPIED},
     )
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BUILT_IN = ("top1", "top5", "mse")
-_SCORES_RANK = 2  # (samples, classes)
 NO_CLASS = -1  # the class of an answer with NaN
 
 
@@ -165,7 +164,8 @@ class SquaredError:
         rows = len(predictions)
         answers = predictions.reshape(rows, -1).astype(np.float64)
         wanted = labels.reshape(rows, -1).astype(np.float64)
-        if answers.shape != wanted.shape or not _is_same_shape(predictions, labels):
+        first, second = ([n for n in a.shape[1:] if n != 1] for a in (predictions, labels))
+        if answers.shape != wanted.shape or first != second:
             raise LabelFaultError(
                 0, f"has a label of {_shape(labels)}, and the output is {_shape(predictions)}",
                 hint="give labels of the output's shape, or name another --metric-output",
@@ -176,12 +176,6 @@ class SquaredError:
 
 def _shape(rows: Array) -> str:
     return "x".join(map(str, rows.shape[1:])) or "a number"
-
-
-def _is_same_shape(one: Array, other: Array) -> bool:
-    """Whether two rows have the same shape, ignoring axes of size 1."""
-    first, second = ([size for size in rows.shape[1:] if size != 1] for rows in (one, other))
-    return first == second
 
 
 # The user's own metric: a function with its properties as attributes.

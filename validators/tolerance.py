@@ -24,7 +24,7 @@ _LIMIT_RANGES = {
 TOLERANCES: dict[Precision, Tolerance] = {
     # Noise floor: twice the largest ratio of a good conversion (2.5, see docs/validation.md). The
     # other limits apply without float64. The same float32 weights are summed in another order: each
-    # sum errs by a few units of roundoff (2^-24 = 6e-8), and deep models reach about 1e-6 of the
+    # sum errs by a few units of roundoff (2^-24 = 6e-8), and deep models get to about 1e-6 of the
     # peak (110 dB and better). rtol is 100 times that; 90 dB is a noise of 3e-5 of the signal's
     # RMS. A layer off by 1 % is far outside. One weight in a million may not be, and no fixed limit
     # separates that from roundoff. atol is for outputs with a scale of 1e-2 and below, where
@@ -106,10 +106,8 @@ def _check_limits(limits: Limits, usual: Tolerance) -> None:
         )
 
 
-# The usual scale of an output over the feeds. An error up to this share of `rtol` times the usual
-# peak is roundoff: 2e-6 of the peak in fp32 (some thirty units of roundoff, 110 dB), 6e-4 in fp16
-# (one rounding to 11 bits, 64 dB). Sums that cancel on one feed leave such errors; a wrong branch
-# that is merely small there leaves larger ones.
+# The usual scale of an output over the feeds.
+
 
 # An error of this share of `rtol` of the usual peak is roundoff: 2e-6 of it in fp32 (some thirty
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one

@@ -50,7 +50,7 @@ def _is_wide(spec: InputSpec) -> bool:
         return False
     if spec.values.chosen and spec.values.usual not in (None, (spec.values.low, spec.values.high)):
         return True
-    return max(abs(spec.values.low), abs(spec.values.high)) > EXACT
+    return _range_extent(spec) > EXACT
 
 
 def draw_wide_feeds(
@@ -111,7 +111,9 @@ def _draw_wide(
     yield from _draw_upper_half(specs, base, seed)
     for name, far in (("words", _WORD), ("words-low", -_WORD)):
         arrays = {
-            s.name: _word_values(s, base, (seed, far), far) for s in specs if _has_word(s, far)
+            s.name: _word_values(s, base, (seed, far), far)
+            for s in specs
+            if _is_in_range(s, far) or _is_in_range(s, -2 * far)  # on either side of 0
         }
         if arrays:
             yield f"{WIDE}-{name}", arrays
@@ -133,11 +135,6 @@ def _draw_upper_half(
     ):
         for number in range(1, count + 1):
             yield f"{WIDE}-{name}-{number}", {s.name: draw(s, base, (seed, number)) for s in specs}
-
-
-def _has_word(spec: InputSpec, far: int) -> bool:
-    """Whether the range holds values that far apart, on either side of 0."""
-    return _is_in_range(spec, far) or _is_in_range(spec, -2 * far)
 
 
 def _is_in_range(spec: InputSpec, value: int) -> bool:
@@ -188,7 +185,7 @@ def _word_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: in
     shape = base.arrays[spec.name].shape
     generator = make_generator(*key, "words", spec.name)
     near = generator.integers(-_GROUP, _GROUP, shape)
-    least, most = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
+    least, most = _ends(spec)
     away = near + (far - 4 * _GROUP if far > 0 else far + 4 * _GROUP)
     shift = 0 if _is_in_range(spec, far) else -2 * far
     near = near if shift else np.maximum(near, least)
@@ -198,22 +195,23 @@ def _word_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: in
 
 def _upper_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     """Draw values in the upper half of the range, where float quotients and products round."""
-    high = int(spec.values.high) if spec.values else 0
     generator = make_generator(*key, "near", spec.name)
-    low = int(spec.values.low) if spec.values else 0
-    found: Array = generator.integers(
-        max(low, high // 2 if high > 0 else low), high, base.arrays[spec.name].shape, endpoint=True
-    )
+    least, high = _upper_ends(spec)
+    found: Array = generator.integers(least, high, base.arrays[spec.name].shape, endpoint=True)
     return found.astype(spec.dtype)
+
+
+def _upper_ends(spec: InputSpec) -> tuple[int, int]:
+    low, high = _ends(spec)
+    return max(low, high // 2 if high > 0 else low), high
 
 
 def _alternate_ends(spec: InputSpec, base: NamedFeed, place: int) -> Array:
     """Alternate the ends of the range along each axis, in opposite phase for every second input."""
     import numpy as np
 
-    low, high = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
-    shape = base.arrays[spec.name].shape
-    turn = np.indices(shape).sum(axis=0) % 2 == place % 2
+    low, high = _ends(spec)
+    turn = np.indices(base.arrays[spec.name].shape).sum(axis=0) % 2 == place % 2
     return np.asarray(np.where(turn, high, low)).astype(spec.dtype)
 
 
@@ -222,15 +220,13 @@ def _multiple_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> 
     import numpy as np
 
     seed, number = key
-    high = int(spec.values.high) if spec.values else 0
     size = base.arrays[spec.name].size
     divisors = make_generator(seed, "divisors", spec.name).permutation(
         np.array(_DIVISORS, np.int64)
     )
     turn = np.arange((number - 1) * size, number * size) % (2 * len(divisors))
     step = divisors[turn % len(divisors)]
-    low = int(spec.values.low) if spec.values else 0
-    least = max(low, high // 2 if high > 0 else low)
+    least, high = _upper_ends(spec)
     generator = make_generator(*key, "multiples", spec.name)
     found = generator.integers(least, high, size, endpoint=True) // step * step
     found -= turn < len(divisors)
@@ -244,10 +240,9 @@ def _draw_ends(
     """Yield all elements at the highest, then at the lowest value, so that sums overflow."""
     import numpy as np
 
-    ranged = [(spec, spec.values) for spec in specs if spec.values is not None]
     ends = {
-        "high": {spec.name: int(values.high) for spec, values in ranged},
-        "low": {spec.name: int(values.low) for spec, values in ranged if values.low < 0},
+        "high": {spec.name: _ends(spec)[1] for spec in specs},
+        "low": {spec.name: _ends(spec)[0] for spec in specs if _ends(spec)[0] < 0},
     }
     for name, found in ends.items():
         if found:
@@ -255,9 +250,12 @@ def _draw_ends(
             yield from _combine_bools(f"{WIDE}-{name}", base, arrays)
 
 
+def _ends(spec: InputSpec) -> tuple[int, int]:
+    return (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
+
+
 def _range_extent(spec: InputSpec) -> int:
-    values = spec.values
-    return 0 if values is None else int(max(abs(values.low), abs(values.high)))
+    return max(map(abs, _ends(spec)))
 
 
 def edge_values(spec: InputSpec) -> tuple[int, ...]:
@@ -265,9 +263,7 @@ def edge_values(spec: InputSpec) -> tuple[int, ...]:
 
     A power of two is exact in any float, so the first is a little below the end of the range.
     """
-    if spec.values is None:
-        return ()
-    low, high = int(spec.values.low), int(spec.values.high)
+    low, high = _ends(spec)
     ends = (high - _ODD if high > EXACT else high, low + _ODD if low < -EXACT else low, high, low)
     edges = (ends[0], ends[1], -7, *ends[2:], *_EDGES)
     return tuple(dict.fromkeys(edge for edge in edges if low <= edge <= high))
@@ -279,7 +275,7 @@ def _log_values(
     """Draw values in `-most..most`, even over magnitudes, with the edges at random places."""
     import numpy as np
 
-    low, high = (spec.values.low, spec.values.high) if spec.values else (0, 0)
+    low, high = _ends(spec)
     shape = base.arrays[spec.name].shape
     generator = make_generator(*key, WIDE, spec.name)
     exponents = generator.uniform(0, math.log2(most + 1), shape)
@@ -289,5 +285,5 @@ def _log_values(
     flat = np.atleast_1d(found).reshape(-1)
     places = generator.permutation(flat.size)[: len(edges)]
     flat[places] = np.asarray(edges[: places.size], dtype=np.int64)
-    held = np.clip(flat, max(int(low), -most), min(int(high), most))
+    held = np.clip(flat, max(low, -most), min(high, most))
     return np.asarray(held.reshape(shape)).astype(spec.dtype)

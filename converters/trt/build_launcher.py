@@ -165,7 +165,7 @@ def trtexec_version(program: str) -> tuple[int, int, int]:
     except OSError as error:
         raise MissingError(f"{program} does not run: {error}", hint=_MEND) from error
     if end.overrun is not None:
-        raise MissingError(f"{program} does not run: {end.overrun.told}", hint=_MEND)
+        raise MissingError(f"{program} does not run: {end.overrun.text}", hint=_MEND)
     banner = _BANNER.search(printed)
     if banner is None:
         raise MissingError(f"{program} does not say which TensorRT it is of", hint=_MEND)

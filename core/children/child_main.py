@@ -27,7 +27,7 @@ _GUARD_INTERVAL = 0.1  # seconds
 
 def main(grace: float) -> int:
     """Carry out the request on standard input; the result goes through the connection."""
-    channel = os.dup(_STDOUT)  # out of the reach of what prints to descriptor 1
+    channel = os.dup(_STDOUT)  # away from what prints to descriptor 1
     os.dup2(_STDERR, _STDOUT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     handle_signals((signal.SIGINT, signal.SIGTERM))

@@ -25,8 +25,8 @@ _SUSPENDED_INTERVAL = 1.0  # seconds between two looks at the state of the child
 class LimitExceeded:
     """A limit that the child exceeded: what was measured, and the option to raise."""
 
-    told: str
-    mend: str
+    text: str
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class SuspensionWatch:
         if now - self._since < self._limit:
             return None
         return LimitExceeded(
-            told=f"it was suspended (SIGSTOP) for {self._limit:g} s",
-            mend="look for SIGSTOP in the model's code, or for what suspends processes here",
+            text=f"it was suspended (SIGSTOP) for {self._limit:g} s",
+            hint="look for SIGSTOP in the model's code, or for what suspends processes here",
         )
 
 
@@ -128,8 +128,8 @@ class ChildWatchdog:
         if limit is None or time.monotonic() - self._since <= limit:
             return None
         return LimitExceeded(
-            told=f"it took longer than --timeout {limit:g} s",
-            mend=f"give it more time: --timeout {2 * limit:g}s",
+            text=f"it took longer than --timeout {limit:g} s",
+            hint=f"give it more time: --timeout {2 * limit:g}s",
         )
 
     def _check_chatter(self) -> LimitExceeded | None:
@@ -140,8 +140,8 @@ class ChildWatchdog:
         if sum(size - min(self._before.get(name, 0), size) for name, size in sizes) <= limit:
             return None
         return LimitExceeded(
-            told=f"it printed more than {size_text(limit)}",
-            mend="stop what prints without end; its log has the first and the last lines",
+            text=f"it printed more than {size_text(limit)}",
+            hint="stop what prints without end; its log has the first and the last lines",
         )
 
     def _check_memory(self, process: int) -> LimitExceeded | None:
@@ -157,8 +157,8 @@ class ChildWatchdog:
         if used <= limit:
             return None
         return LimitExceeded(
-            told=f"it took {size_text(used)} of memory, and --memory is {size_text(limit)}",
-            mend=f"give it more memory: --memory {-(-2 * limit // MIB)}MiB",
+            text=f"it took {size_text(used)} of memory, and --memory is {size_text(limit)}",
+            hint=f"give it more memory: --memory {-(-2 * limit // MIB)}MiB",
         )
 
     def trim_logs(self) -> None:

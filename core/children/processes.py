@@ -36,9 +36,9 @@ class ProcessSpec:
     """What to start, and how to stop it.
 
     `environment`: None inherits that of this process. `request`: bytes for the standard input. It
-    stays open while the program runs, so that its end tells the program that its parent is gone,
-    unless `ends_input`. `leads_session`: a session of its own, out of reach of the terminal's
-    signals. `grace`: seconds between the request to stop and the kill. `merged`: standard error
+    stays open while the program runs, so that its end signals that the parent is gone,
+    unless `ends_input`. `leads_session`: a session of its own, which the terminal's signals do
+    not go to. `grace`: seconds between the request to stop and the kill. `merged`: standard error
     is read line by line with standard output, and not logged.
     """
 
@@ -144,7 +144,7 @@ def _follow(
         exceeded = watch(process.pid) or suspended(process.pid)
         if exceeded is not None:
             return ProcessEnd(code=_KILLED, overrun=exceeded)
-        if pipes.ended:  # it closed its end: it is about to exit, or will never tell anything
+        if pipes.ended:  # it closed its end: it is about to exit, or will never write anything
             return ProcessEnd(code=_wait_for_exit(process))
 
 
@@ -176,17 +176,17 @@ class _Pipes:
         for thread in (self._writer, *self._readers):
             thread.start()
 
-    def lines(self, patience: float) -> Iterator[bytes]:
-        """Yield what is there, or comes within `patience` seconds of the line before."""
+    def lines(self, timeout: float) -> Iterator[bytes]:
+        """Yield what is there, or comes within `timeout` seconds of the line before."""
         while not self.ended:
             try:
-                line = self._queue.get(timeout=patience)
+                line = self._queue.get(timeout=timeout)
             except Empty:
                 return
             self.ended = line is None
             if line is not None:
                 yield line
-                patience = min(patience, _POLL_INTERVAL)
+                timeout = min(timeout, _POLL_INTERVAL)
 
     def close_input(self) -> None:
         """Close the standard input: a child that reads it is asked to stop."""
@@ -295,7 +295,7 @@ class Deadline:
         """Return the limit once it is over."""
         if time.monotonic() - self._since <= self._seconds:
             return None
-        return LimitExceeded(told=f"no answer within {self._seconds:g} s", mend="run it by hand")
+        return LimitExceeded(text=f"no answer within {self._seconds:g} s", hint="run it by hand")
 
 
 def capture_output(

@@ -74,7 +74,7 @@ def _crash_message(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -
     if _is_disk_full(logs):
         printed = f"; the disk of {logs.parent} is full{printed if words else ''}"
     if end.overrun is not None:
-        return f"ended{where}: {end.overrun.told}{printed}"
+        return f"ended{where}: {end.overrun.text}{printed}"
     name = end.name
     killed = end.code == -signal.SIGKILL and end.peak
     peak = f"; it had {size_text(end.peak)}" if killed else ""
@@ -85,7 +85,7 @@ def _crash_message(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -
 
 def _crash_hint(end: ProcessEnd, logs: Path) -> str:
     if end.overrun is not None:
-        return end.overrun.mend
+        return end.overrun.hint
     if end.name == "SIGKILL":
         return "free memory, or limit what it may use with --memory"
     if _is_disk_full(logs):

@@ -163,7 +163,7 @@ def _recover(
     Raises:
         CheckpointError: the process died before it began a step.
     """
-    listener.close(end.name if end.overrun is None else end.overrun.told)
+    listener.close(end.name if end.overrun is None else end.overrun.text)
     logs = order.out / LOGS_FOLDER
     clear_leftovers(order.out)
     initial = listener.initial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +37,7 @@ CASE = Case(
 
 
 class Gate(nn.Module):
-    """The sign of the batch's mean chooses: a trace freezes one arm."""
+    """The sign of the batch's mean chooses: a trace freezes one outcome."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, 3) to the same."""
@@ -45,9 +46,9 @@ class Gate(nn.Module):
         return x - 1
 
 
-ARMS = [{"x": np.full((2, 3), value, np.float32)} for value in (1, -1)]
+BOTH_SIGNS = [{"x": np.full((2, 3), value, np.float32)} for value in (1, -1)]
 GATE = Case(
-    name="gate", family="hard", build=Gate, inputs=CASE.inputs, more_feeds=lambda: list(ARMS)
+    name="gate", family="hard", build=Gate, inputs=CASE.inputs, more_feeds=lambda: list(BOTH_SIGNS)
 )
 
 
@@ -69,40 +70,40 @@ def manifest(state: str, **more: object) -> dict[str, Any]:
     return {"artifacts": [artifact], "verdicts": [verdict], "failures": [], **more}
 
 
-def test_what_is_proven_and_is_eagers_equal_is_right(tmp_path: Path) -> None:
+def test_a_passed_artifact_that_equals_eager_is_right(tmp_path: Path) -> None:
     traced(linear(1), tmp_path / "model.pt")
     found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "right"
     assert found["torchscript"].capture == "trace"
 
 
-def test_what_is_said_to_be_proven_with_other_weights_is_wrong(tmp_path: Path) -> None:
+def test_a_passed_artifact_with_other_weights_is_wrong(tmp_path: Path) -> None:
     traced(linear(2), tmp_path / "model.pt")
     found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "WRONG"
-    assert "output: off by" in found["torchscript"].reason
+    assert "output: off" in found["torchscript"].reason
 
 
-def test_what_is_said_to_be_proven_and_does_not_open_is_wrong(tmp_path: Path) -> None:
+def test_a_passed_artifact_that_does_not_open_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"nothing")
     found = dict(judge_targets(manifest("passed"), tmp_path, reference(CASE, linear(1)), CASE))
     assert found["torchscript"].result == "WRONG"
-    assert "does not open" in found["torchscript"].reason
+    assert "not open" in found["torchscript"].reason
 
 
-def test_what_modelc_rejected_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_what_modelc_rejected_keeps_its_reason(tmp_path: Path) -> None:
     found = dict(judge_targets(manifest("failed"), tmp_path, reference(CASE, linear(1)), CASE))
-    assert (found["torchscript"].result, found["torchscript"].reason) == ("refused", "too far")
+    assert (found["torchscript"].result, found["torchscript"].reason) == ("rejected", "too far")
 
 
-def test_a_failed_step_is_refused_with_its_hint_and_a_bug_has_crashed(tmp_path: Path) -> None:
+def test_a_failed_step_is_rejected_with_its_hint_and_a_bug_has_crashed(tmp_path: Path) -> None:
     failures = [
         {"step": "onnx", "message": "no operator", "hint": "use another", "exit_code": 5},
         {"step": "pt2", "message": "a bug of modelc", "hint": "report it", "exit_code": 70},
     ]
     said = {**manifest("failed"), "failures": failures}
     found = dict(judge_targets(said, tmp_path, reference(CASE, linear(1)), CASE))
-    assert found["onnx"].result == "refused"
+    assert found["onnx"].result == "rejected"
     assert found["onnx"].hint == "use another"
     assert found["pt2"].result == "crashed"
 
@@ -110,13 +111,13 @@ def test_a_failed_step_is_refused_with_its_hint_and_a_bug_has_crashed(tmp_path: 
 @pytest.mark.parametrize(
     ("exit_code", "stderr", "result", "hint"),
     [
-        (3, "x\nerror: cannot be read\nhint:  give another\n", "refused", "give another"),
+        (3, "x\nerror: cannot be read\nhint:  give another\n", "rejected", "give another"),
         (70, "error: a bug of modelc\nhint:  report it\n", "crashed", "report it"),
         (-11, "", "crashed", ""),
         (1, "Traceback (most recent call last):\nerror: no\n", "crashed", ""),
     ],
 )
-def test_a_run_without_a_manifest_was_refused_or_has_crashed(
+def test_a_run_without_a_manifest_was_rejected_or_has_crashed(
     exit_code: int, stderr: str, result: str, hint: str
 ) -> None:
     found = unmade(exit_code, stderr)
@@ -146,8 +147,8 @@ def test_half_weights_are_compared_in_float32() -> None:
 def raw(name: str, case: Case, folder: Path) -> tuple[str, bool]:
     """What is said of a raw path, and whether it is silently wrong."""
     made = capture_raw(name, case, case.build().eval(), folder)
-    if made.refused:
-        return made.refused, False
+    if made.rejected:
+        return made.rejected, False
     wrong = check_artifact(made.target, made.path, reference(case, case.build().eval()), case)
     return wrong.said, wrong.silent
 
@@ -159,7 +160,7 @@ def test_a_trace_of_a_branch_is_silently_wrong_and_a_script_is_right(tmp_path: P
     assert raw("jit.script", GATE, tmp_path) == ("", False)
 
 
-def test_torch_export_of_a_branch_is_refused(tmp_path: Path) -> None:
+def test_torch_export_of_a_branch_is_rejected(tmp_path: Path) -> None:
     said, _ = raw("torch.export", GATE, tmp_path)
     assert "data-dependent" in said
 
@@ -179,7 +180,7 @@ def test_a_process_that_dies_or_hangs_is_a_result_of_its_case(tmp_path: Path) ->
     assert "KeyError" in died["modelc"]["results"]["onnx"]["reason"]
     assert {one["result"] for one in died["raw"]["results"].values()} == {"crashed"}
     hung = run_case(lost, ["modelc"], tmp_path / "hung", 0.05)
-    assert "no end after" in hung["modelc"]["results"]["onnx"]["reason"]
+    assert "no end" in hung["modelc"]["results"]["onnx"]["reason"]
 
 
 def test_results_are_read_back_a_later_line_first_and_a_cut_one_never(tmp_path: Path) -> None:
@@ -202,7 +203,9 @@ def recorded(**results: str) -> dict[str, Any]:
 
 
 FOUND = {
-    ("net", "modelc"): recorded(torchscript="right", onnx="refused", openvino="WRONG", pt2="right"),
+    ("net", "modelc"): recorded(
+        torchscript="right", onnx="rejected", openvino="WRONG", pt2="right"
+    ),
     ("net", "raw"): {
         "results": {
             "onnx legacy": asdict(Result(result="right")),
@@ -216,16 +219,16 @@ def test_the_page_counts_by_format_and_lists_what_was_not_taken() -> None:
     said = page([CASE], FOUND)
     assert "| modelc onnx | 1 | 0 (0 %) | 1 (100 %) | 0 (0 %) | 0 (0 %) |" in said
     assert "| modelc openvino | 1 | 0 (0 %) | 0 (0 %) | 1 (100 %) | 0 (0 %) |" in said
-    assert "- onnx refused, exit 5: of onnx." in said
+    assert "- onnx rejected, exit 5: of onnx." in said
     assert "- net, jit.trace: off by 2" in said
 
 
-def test_the_page_says_what_raw_paths_reach_together() -> None:
+def test_the_page_sums_up_the_raw_paths() -> None:
     said = " ".join(page([CASE], FOUND).split())
-    assert "in ONNX in 0 (0 %). One raw ONNX path or the other is right in 1 (100 %)" in said
+    assert re.search(r"in ONNX in 0 \(0 %\)\. One raw ONNX path .*? 1 \(100 %\)", said)
     alone = {key: record for key, record in FOUND.items() if key[1] == "modelc"}
-    assert "raw ONNX path or the other" not in page([CASE], alone)
-    assert "## 1 of 2 cases" in page([CASE, GATE], FOUND)
+    assert "raw ONNX path" not in page([CASE], alone)
+    assert "## 1 of 2" in page([CASE, GATE], FOUND)
 
 
 def test_the_page_names_what_a_raw_path_gets_right_alone() -> None:

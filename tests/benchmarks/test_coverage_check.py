@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +44,7 @@ WANTED = Truth(feeds=[{"x": np.ones((2, 3), np.float32)}] * 2, outputs=[EAGER, E
         ({"logits": LOGITS}, "no output ids among logits"),
     ],
 )
-def test_a_fault_is_told(found: Arrays, said: str) -> None:
+def test_a_fault_is_described(found: Arrays, said: str) -> None:
     assert said in differs(EAGER, found)
 
 
@@ -54,7 +55,7 @@ def test_roundoff_is_no_fault() -> None:
 
 def test_fill_does_not_hide_what_the_others_are_off_by() -> None:
     masked = np.array([np.finfo(np.float32).min, 1.0, 2.0], np.float32)
-    assert "off by 0.5 of 2" in differs({"y": masked}, {"y": masked + np.float32(0.5)})
+    assert "0.5 of 2" in differs({"y": masked}, {"y": masked + np.float32(0.5)})
 
 
 def test_nan_where_eager_has_it_is_no_fault() -> None:
@@ -62,17 +63,17 @@ def test_nan_where_eager_has_it_is_no_fault() -> None:
     assert differs({"y": holed}, {"y": holed.copy()}) == ""
 
 
-def test_other_values_are_silent_and_a_refused_feed_is_not() -> None:
+def test_other_values_are_silent_and_a_rejected_feed_is_not() -> None:
     def refuse(_: Arrays) -> Arrays:
         raise RuntimeError("size 2 is not 3")
 
     loud = disagreement(refuse, WANTED)
     quiet = disagreement(lambda _: {**EAGER, "ids": IDS[::-1]}, WANTED)
-    assert "at x[2,3]: refuses the feed: RuntimeError: size 2 is not 3 (2 of 2" in loud.said
+    assert {"x[2,3]", "RuntimeError", "(2"} <= set(re.split(r"[: ]+", loud.said))
     assert (loud.silent, quiet.silent) == (False, True)
 
 
-def test_what_is_right_is_not_told() -> None:
+def test_no_disagreement_without_a_fault() -> None:
     assert disagreement(lambda _: dict(EAGER), WANTED).said == ""
 
 
@@ -153,7 +154,7 @@ def test_eagers_state_moves_on_with_the_feeds() -> None:
 def test_a_feed_that_eager_does_not_take_is_left_out_and_told() -> None:
     feeds: list[Arrays] = [{"x": np.ones((1, size), np.float32)} for size in (2, 3)]
     found = truth(nn.Linear(3, 1), feeds)
-    assert (len(found.feeds), len(found.refused)) == (1, 1)
+    assert (len(found.feeds), len(found.rejected)) == (1, 1)
 
 
 @pytest.fixture

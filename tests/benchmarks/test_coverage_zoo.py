@@ -53,7 +53,7 @@ def test_cases_are_listed_without_transformers() -> None:
 def test_a_case_runs_on_all_of_its_feeds_with_outputs_that_depend_on_them(name: str) -> None:
     (case,) = [case for case in cases() if case.name == name]
     found = truth(build(name), fresh_feeds(case))
-    assert found.refused == []
+    assert found.rejected == []
     for outputs in found.outputs:
         assert all(np.isfinite(array).all() for array in outputs.values())
     first = [next(iter(outputs.values())) for outputs in found.outputs]

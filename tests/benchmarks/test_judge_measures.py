@@ -115,18 +115,17 @@ def test_a_half_written_line_is_done_again(tmp_path: Path) -> None:
     assert known.cases == [CASE]
 
 
-def test_a_fault_that_shows_and_passed_is_told() -> None:
+def test_a_visible_fault_that_passed_is_a_false_pass() -> None:
     fault = replace(CASE, group="fault", kind="epsilon", label="norm", visible=12.0)
-    told = tables([CASE, fault])
-    assert "false pass net 0 fp32 onnx: epsilon, norm: 12.0 times roundoff" in told
+    assert "false pass net 0 fp32 onnx: epsilon, norm: 12.0" in tables([CASE, fault])
 
 
-def test_a_fault_that_a_converter_took_out_is_none() -> None:
+def test_a_fault_that_a_converter_removed_is_none() -> None:
     fault = replace(CASE, group="fault", kind="cast", visible=12.0, undone=True)
     assert not fault.is_visible
-    assert "false pass" not in tables([CASE, fault]).partition("what modelc got wrong")[2]
+    assert "false pass" not in tables([CASE, fault]).splitlines()[-1]
 
 
-def test_a_refused_good_conversion_is_told() -> None:
-    told = tables([replace(CASE, state="failed", reason="too far", ratio=5.0)])
-    assert "false fail net 0 fp32 onnx: too far (ratio 5.00)" in told
+def test_a_rejected_good_conversion_is_a_false_fail() -> None:
+    found = tables([replace(CASE, state="failed", reason="too far", ratio=5.0)])
+    assert "false fail net 0 fp32 onnx: too far (ratio 5.00)" in found

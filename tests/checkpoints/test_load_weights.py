@@ -264,14 +264,14 @@ def test_a_module_that_stays_in_training_mode_is_noted(tmp_path: Path, write_mod
 
 def test_a_pickled_module_is_rejected_and_the_global_named(tmp_path: Path) -> None:
     path = saved(tmp_path, nn.Linear(3, 2))
-    with pytest.raises(CheckpointError, match=r"refused: torch\.nn\.modules\.linear\.Linear") as e:
+    with pytest.raises(CheckpointError, match=r"torch\.nn\.modules\.linear\.Linear") as e:
         opened(path)
     assert "--allow-pickle" in e.value.hint
 
 
 def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     path = saved(tmp_path, {"weight": _Payload(tmp_path / "proof")})
-    with pytest.raises(CheckpointError, match="refused: "):
+    with pytest.raises(CheckpointError, match="weights: "):
         opened(path)
     assert not (tmp_path / "proof").exists()
 

@@ -58,7 +58,7 @@ def test_each_input_finds_its_parameter(
     assert result(function, *names) == expected
 
 
-def test_a_misspelt_optional_input_is_refused_rather_than_put_by_order() -> None:
+def test_a_misspelt_optional_input_is_rejected_rather_than_bound_by_order() -> None:
     with pytest.raises(UsageError, match="no parameter 'attention_maks'") as caught:
         result(optional, "input_ids", "attention_maks")
     assert "'attention_mask'" in caught.value.hint
@@ -74,12 +74,12 @@ def test_a_missing_required_parameter_is_named() -> None:
         result(listed, "xs.0")
 
 
-def test_too_many_inputs_are_refused() -> None:
+def test_too_many_inputs_are_rejected() -> None:
     with pytest.raises(UsageError, match="x, mask"):
         result(plain, "a", "b", "c")
 
 
-def test_a_gap_in_a_sequence_is_refused_when_binding() -> None:
+def test_a_gap_in_a_sequence_is_rejected_when_binding() -> None:
     with pytest.raises(UsageError, match="positions 1"):
         bind_inputs(["xs.1", "pair"], parameters_of(listed))
 

@@ -47,7 +47,7 @@ def test_none_is_left_out() -> None:
     assert name_leaves({"a": None, "b": 1}, is_int).found == {"b": 1}
 
 
-def test_what_is_no_leaf_is_told_apart() -> None:
+def test_what_is_no_leaf_is_dropped() -> None:
     parts = name_leaves({"a": "text", "b": 1}, is_int)
     assert parts.dropped == {"a": "text"}
     assert parts.found == {"b": 1}
@@ -73,12 +73,12 @@ def test_positions_are_put_in_order_of_number() -> None:
     assert nest_leaves(parts) == tuple(range(11))
 
 
-def test_a_left_out_position_is_refused() -> None:
+def test_a_left_out_position_is_rejected() -> None:
     with pytest.raises(UsageError, match="positions 0, 2"):
         nest_leaves({("0",): 1, ("2",): 2})
 
 
-def test_a_value_given_whole_and_in_parts_is_refused() -> None:
+def test_a_value_given_whole_and_in_parts_is_rejected() -> None:
     with pytest.raises(UsageError, match="whole"):
         nest_leaves({(): 1, ("a",): 2})
 

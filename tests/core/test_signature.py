@@ -89,7 +89,7 @@ def test_two_bare_names_share_the_larger_sample_size() -> None:
         (("x[h=32*k]",), (spec("x", 97),), ErrorCode.SAMPLE_MISMATCH),
     ],
 )
-def test_contradictions_are_refused(
+def test_contradictions_are_rejected(
     texts: tuple[str, ...], known: tuple[InputSpec, ...], code: ErrorCode
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -97,7 +97,7 @@ def test_contradictions_are_refused(
     assert caught.value.code is code
 
 
-def test_two_specs_of_one_name_are_refused() -> None:
+def test_two_specs_of_one_name_are_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         Signature(inputs=(spec("x", 2), spec("x", 2)))
     assert caught.value.code is ErrorCode.DUPLICATE_INPUT

@@ -45,7 +45,7 @@ def test_a_plain_archive_is_sound() -> None:
 @pytest.mark.parametrize(
     "name", ["../x", "a/../../x", "/etc/passwd", "C:\\x", "\\\\host\\x", "a/..\\..\\x", "C:x"]
 )
-def test_a_member_named_out_of_its_folder_is_refused(name: str) -> None:
+def test_a_member_named_out_of_its_folder_is_rejected(name: str) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         entry = zipfile.ZipInfo("placeholder")
@@ -54,7 +54,7 @@ def test_a_member_named_out_of_its_folder_is_refused(name: str) -> None:
     assert repr(name) in fault(stream.getvalue())
 
 
-def test_a_link_is_refused() -> None:
+def test_a_link_is_rejected() -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         entry = zipfile.ZipInfo("a/link")
@@ -63,33 +63,33 @@ def test_a_link_is_refused() -> None:
     assert "'a/link'" in fault(stream.getvalue())
 
 
-def test_a_name_that_is_there_twice_is_refused() -> None:
+def test_a_name_that_is_there_twice_is_rejected() -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         data = packed(("a/data.pkl", b"harmless"), ("a/data.pkl", b"other"))
     assert "twice" in fault(data)
 
 
-def test_an_encrypted_member_is_refused() -> None:
+def test_an_encrypted_member_is_rejected() -> None:
     data = packed(("a", b"x"))
     data[data.index(b"PK\x01\x02") + 8] |= 1
     assert "encrypted" in fault(data)
 
 
-def test_members_that_share_their_bytes_are_refused() -> None:
+def test_members_that_share_their_bytes_are_rejected() -> None:
     data = packed(("a", b"x" * 100), ("b", b"y" * 100))
     second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 1)
     data[second + 42 : second + 46] = struct.pack("<I", 0)  # where the second one begins
     assert "'a'" in fault(data)
 
 
-def test_a_member_that_reaches_past_the_end_is_refused() -> None:
+def test_a_member_that_reaches_past_the_end_is_rejected() -> None:
     data = packed(("a", b"x" * 100))
     first = data.index(b"PK\x01\x02")
     data[first + 20 : first + 28] = struct.pack("<II", 10**6, 10**6)
     assert "'a'" in fault(data)
 
 
-def test_an_archive_that_would_become_absurdly_large_is_refused() -> None:
+def test_an_archive_that_would_become_absurdly_large_is_rejected() -> None:
     data = packed(("a", zlib.compress(bytes(1000))), packing=zipfile.ZIP_DEFLATED)
     first = data.index(b"PK\x01\x02")
     data[first + 24 : first + 28] = struct.pack("<I", 2**32 - 2)
@@ -134,7 +134,7 @@ def saved(value: float) -> bytes:
     return stream.getvalue()
 
 
-def test_two_archives_in_one_file_are_refused(tmp_path: Path) -> None:
+def test_two_archives_in_one_file_are_rejected(tmp_path: Path) -> None:
     """torch reads the directory where the end says that it is, zipfile where it must end."""
     path = tmp_path / "both.pt"
     path.write_bytes(saved(1.0) + saved(0.0))
@@ -149,7 +149,7 @@ def test_two_archives_in_one_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [b"#!/bin/sh\n", b"PK\x03\x04", bytes(70_000)])
-def test_what_is_prepended_is_refused(before: bytes) -> None:
+def test_what_is_prepended_is_rejected(before: bytes) -> None:
     assert fault(before + packed(("a/data.pkl", b"x" * 50)))
 
 
@@ -204,28 +204,28 @@ def test_a_sound_header_says_its_tensors(tmp_path: Path) -> None:
         None,
     ],
 )
-def test_a_size_that_cannot_be_is_refused(tmp_path: Path, entry: object) -> None:
+def test_a_size_that_cannot_be_is_rejected(tmp_path: Path, entry: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_safetensors_header(written(tmp_path, {"a": entry}))
 
 
-def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "size"), [({"a": A, "b": A}, 24), ({"a": {**A, "data_offsets": [8, 32]}}, 32)]
+)
+def test_tensors_that_share_bytes_or_leave_some_out_are_rejected(
+    tmp_path: Path, header: object, size: int
+) -> None:
     with pytest.raises(ValueError, match="was expected"):
-        read_safetensors_header(written(tmp_path, {"a": A, "b": A}))
+        read_safetensors_header(written(tmp_path, header, size=size))
 
 
-def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="was expected"):
-        read_safetensors_header(written(tmp_path, {"a": {**A, "data_offsets": [8, 32]}}, size=32))
-
-
-def test_a_file_that_ends_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_ends_elsewhere_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TruncatedFileError):
         read_safetensors_header(written(tmp_path, {"a": A}, size=23))
 
 
 @pytest.mark.parametrize("raw", [b"[" * 100_000, b"{", b"[]", b"\xff", b"1", b'{"a":NaN}'])
-def test_a_header_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> None:
+def test_a_header_that_is_none_is_rejected(tmp_path: Path, raw: bytes) -> None:
     """Found by fuzzing: nested deeply it is no ValueError of the JSON reader's."""
     with pytest.raises(ValueError, match="no header"):
         read_safetensors_header(written(tmp_path, raw, size=0))
@@ -259,13 +259,13 @@ def test_what_numpy_writes_is_read() -> None:
 @pytest.mark.parametrize(
     "shape", ["(100000000000,)", "(-1, -6)", "(2, 9223372036854775807)", "('a',)", "(1e9,)"]
 )
-def test_a_shape_that_has_no_bytes_is_refused(shape: str) -> None:
+def test_a_shape_that_has_no_bytes_is_rejected(shape: str) -> None:
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n"
     with pytest.raises(ValueError, match=r"."):
         read_npz(with_header(header))
 
 
-def test_objects_are_refused() -> None:
+def test_objects_are_rejected() -> None:
     stream = io.BytesIO()
     np.savez(stream, a=np.array([{}], dtype=object))
     with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
@@ -273,6 +273,6 @@ def test_objects_are_refused() -> None:
 
 
 @pytest.mark.parametrize("header", ["", "{'descr'", "{'descr': '<f4'L}", "[" * 3000, "__import__"])
-def test_an_npz_header_that_is_none_is_refused(header: str) -> None:
+def test_an_npz_header_that_is_none_is_rejected(header: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_npz(with_header(header))

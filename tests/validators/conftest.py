@@ -1,4 +1,4 @@
-"""The judge's court: any function of a feed stands for eager, any other for the artifact."""
+"""`judged`: one function of a feed is the eager model, another the artifact."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelc.core.errors import RunnerError, first_line
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import tolerance_for
+
+from .judging import signature_of, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,16 +34,14 @@ def judged() -> Callable[..., Verdict]:
         taken: Sequence[str] | None = None,
         precision: Precision = Precision.FP32,
     ) -> Verdict:
-        bare = merge_inputs([parse_input(text) for text in inputs], {})
+        bare = signature_of(*inputs)
         feeds = draw_feeds(bare)
         references = [ReferenceOutputs(feed=feed, outputs=eager(feed.arrays)) for feed in feeds]
-        return judge(
-            artifact="model.bin",
-            references=references,
-            replies=[_reply(artifact, feed) for feed in feeds],
+        return verdict_on(
+            references,
+            [_reply(artifact, feed) for feed in feeds],
             tolerance=tolerance_for(precision),
-            device="cpu",
-            artifact_inputs=[spec.name for spec in bare.inputs] if taken is None else taken,
+            taken=taken,
             signature=bare.with_outputs(references[0].outputs),
         )
 

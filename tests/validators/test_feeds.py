@@ -7,8 +7,8 @@ import pytest
 
 from modelc.core.contract import Feed
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import (
     NamedFeed,
     describe_named_feed,
@@ -18,10 +18,7 @@ from modelc.validators.feeds import (
 )
 
 from ..reasons import has_code
-
-
-def signature_of(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
+from .judging import signature_of
 
 
 def by_name(feeds: tuple[NamedFeed, ...]) -> dict[str, NamedFeed]:
@@ -147,6 +144,26 @@ def test_the_mask_of_opt_is_padded_on_the_right() -> None:
     assert len(set(mask.sum(axis=-1).tolist())) > 3
 
 
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("mask:bool[batch=1..4,seq=1..20]", 1),
+        ("mask:bool[batch=1..4,seq=1..20,1]", 1),
+        ("mask:bool[batch=1..4,1,1,seq=1..20]", 3),
+        ("mask:bool[batch=1..4,1]", 0),
+        ("mask:int64[batch=1..4,seq=2..20,1]{0..1}", 1),
+    ],
+)
+def test_a_mask_hides_positions_along_its_last_axis_longer_than_one(text: str, axis: int) -> None:
+    signature = signature_of(text)
+    feeds = [*draw_feeds(signature), *draw_edge_case_feeds(signature)]
+    masks = [feed.arrays["mask"] for feed in feeds if feed.name != "mask-empty"]
+    assert any((mask == 0).any() for mask in masks)
+    drawn = [feed.arrays["mask"] for feed in feeds if feed.kind in ("shape", "seed", "batch")]
+    for mask in drawn:  # a row of zeros is undefined in most attentions
+        assert np.moveaxis(mask, axis, -1).any(-1).all()
+
+
 def test_integers_take_both_ends_of_their_range() -> None:
     ids = draw_feeds(signature_of("ids:int32[400]{-1..2}"))[0].arrays["ids"]
     assert set(ids.tolist()) == {-1, 0, 1, 2}
@@ -250,14 +267,14 @@ def test_a_sample_is_cast_where_no_value_changes() -> None:
         ),
     ],
 )
-def test_a_sample_that_does_not_fit_is_refused(
+def test_a_sample_that_does_not_fit_is_rejected(
     signature: Signature, samples: Feed, naming: str
 ) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming=naming)):
         draw_feeds(signature, samples=samples)
 
 
-def test_an_integer_too_large_for_the_dtype_is_refused() -> None:
+def test_an_integer_too_large_for_the_dtype_is_rejected() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="int32")):
         draw_feeds(signature_of("n:int32[1]"), samples={"n": np.array([2**40])})
 
@@ -268,13 +285,13 @@ def test_an_unbounded_dim_takes_a_sample_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("text", ["x:uint8[2]{0..300}", "x:float16[2]{0..1e6}", "x:bool[2]{0..2}"])
-def test_a_value_range_that_the_dtype_cannot_hold_is_refused(text: str) -> None:
+def test_a_value_range_that_the_dtype_cannot_hold_is_rejected(text: str) -> None:
     dtype = text.partition("[")[0].partition(":")[2]
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming=dtype)):
         draw_feeds(signature_of(text))
 
 
-def test_fewer_than_five_feeds_are_refused() -> None:
+def test_fewer_than_five_feeds_are_rejected() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="4 feeds")):
         draw_feeds(X, count=4)
 

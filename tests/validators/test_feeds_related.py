@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds, find_batch_dim
 from modelc.validators.feed_values import check_samples
 from modelc.validators.feeds import FeedDrawer, draw_example_feed, draw_feeds
 from modelc.validators.hill_climb import SearchPoint, hill_climb
 
 from ..reasons import has_code
+from .judging import signature_of
 
-
-def signature(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
-
-
-PAIR = signature(
+PAIR = signature_of(
     "a:float32[batch=1..4,seq=1..9]", "b:float32[batch,seq2=seq]", "c:float32[2*seq,n=seq+1]"
 )
-IMAGE = signature("x:float32[batch=1..3,3,h=32*(k=1..4),w=32*(j=1..5)]")
+IMAGE = signature_of("x:float32[batch=1..3,3,h=32*(k=1..4),w=32*(j=1..5)]")
 
 
 def test_every_feed_keeps_the_relations() -> None:
@@ -38,7 +32,7 @@ def test_every_feed_keeps_the_relations() -> None:
 
 
 def test_values_are_in_order_in_every_feed() -> None:
-    boxes = signature(
+    boxes = signature_of(
         "box:int64[batch=1..4,seq=1..9,4]{0..1000 ascending}",
         "x:float32[batch,seq]{-1..2 ascending}",
         "lengths:int64[batch]{1..seq descending}",
@@ -87,7 +81,7 @@ def test_a_sample_is_held_to_the_relation() -> None:
         check_samples(IMAGE, {"x": np.zeros((1, 3, 65, 96), np.float32)})
 
 
-def test_samples_whose_related_sizes_differ_are_refused() -> None:
+def test_samples_whose_related_sizes_differ_are_rejected() -> None:
     arrays = {name: array.copy() for name, array in draw_feeds(PAIR)[0].arrays.items()}
     arrays["b"] = np.zeros((1, 3), np.float32)
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="3 in 'b'")):
@@ -95,18 +89,18 @@ def test_samples_whose_related_sizes_differ_are_refused() -> None:
 
 
 def test_the_batch_is_the_dim_that_others_follow_from() -> None:
-    found = find_batch_dim(signature("a:float32[rows=batch,3]", "b:float32[batch=1..4]"))
+    found = find_batch_dim(signature_of("a:float32[rows=batch,3]", "b:float32[batch=1..4]"))
     assert found is not None
     assert found.name == "batch"
 
 
 def test_no_row_is_repeated_where_an_inputs_rows_are_a_multiple() -> None:
-    twice = signature("a:float32[batch=1..4,3]", "b:float32[2*batch,3]")
+    twice = signature_of("a:float32[batch=1..4,3]", "b:float32[2*batch,3]")
     assert "repeated" not in {feed.name for feed in draw_edge_case_feeds(twice)}
 
 
 def test_equal_rows_are_repeated_in_both() -> None:
-    equal = signature("a:float32[batch=1..4,3]", "b:float32[rows=batch,3]")
+    equal = signature_of("a:float32[batch=1..4,3]", "b:float32[rows=batch,3]")
     feed = next(feed for feed in draw_edge_case_feeds(equal) if feed.name == "repeated")
     for array in feed.arrays.values():
         assert (array == array[:1]).all()
@@ -115,7 +109,7 @@ def test_equal_rows_are_repeated_in_both() -> None:
 @pytest.mark.parametrize("count", [4, 5, 7])
 def test_each_two_of_many_dims_are_at_opposite_ends_in_some_feed(count: int) -> None:
     names = [f"d{number}" for number in range(count)]
-    many = signature(f"x:float32[{','.join(f'{name}=1..3..5' for name in names)}]")
+    many = signature_of(f"x:float32[{','.join(f'{name}=1..3..5' for name in names)}]")
     drawn = [feed.sizes for feed in (*draw_feeds(many), *draw_edge_case_feeds(many))]
     for one, other in itertools.permutations(names, 2):
         for ends in ((1, 5), (1, 1), (5, 5)):

@@ -9,26 +9,22 @@ import numpy as np
 import pytest
 
 from modelc.core.kinds import Precision, ReasonCode
-from modelc.core.signature import Signature
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.validators.apply_tolerance import apply_tolerance
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.metrics import measure_arrays
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES, override_limits
+
+from .judging import verdict_on
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
-from modelc.core.grammar import parse_input
-from modelc.core.signature import merge_inputs
-
 RNG = np.random.default_rng(2)
 _START = RNG.bit_generator.state
-SIGNATURE = merge_inputs([parse_input("x:float32[6]")], {})
 F = np.float32
 
 
@@ -46,26 +42,21 @@ def judged(
     undecided: list[Array] | None = None,
     **limits: float,
 ) -> Verdict:
-    signature: Signature = SIGNATURE.with_outputs(["y"])
     feeds = [RNG.standard_normal(6).astype(F) for _ in eager]
-    return judge(
-        artifact="model.bin",
-        references=[
+    return verdict_on(
+        [
             ReferenceOutputs(
                 feed=NamedFeed(name=str(n), arrays={"x": x}, sizes={}), outputs={"y": y}
             )
             for n, (x, y) in enumerate(zip(feeds, eager, strict=True))
         ],
-        replies=[
+        [
             ArtifactOutputs(
                 outputs={"y": y}, undecided={} if undecided is None else {"y": undecided[n]}
             )
             for n, y in enumerate(artifact)
         ],
         tolerance=override_limits(TOLERANCES[precision], Limits(**limits)),
-        device="cpu",
-        artifact_inputs=["x"],
-        signature=signature,
     )
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Limits
 from modelc.validators.apply_tolerance import apply_tolerance
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import tolerance_for
+
+from .judging import verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,15 +51,11 @@ def apart(array: Array) -> Array:
 
 
 def judged(eager: Sequence[Array], artifact: Callable[[Array], Array]) -> Verdict:
-    bare = merge_inputs([parse_input("x:float32[1,3]")], {})
-    return judge(
-        artifact="model.bin",
-        references=[ReferenceOutputs(feed=FEED, outputs={"y": array}) for array in eager],
-        replies=[ArtifactOutputs(outputs={"y": artifact(array.copy())}) for array in eager],
+    return verdict_on(
+        [ReferenceOutputs(feed=FEED, outputs={"y": array}) for array in eager],
+        [ArtifactOutputs(outputs={"y": artifact(array.copy())}) for array in eager],
         tolerance=tolerance_for(Precision.INT8),
-        device="cpu",
-        artifact_inputs=["x"],
-        signature=bare.with_outputs(["y"]),
+        signature="x:float32[1,3]",
         by_channel=False,
     )
 
@@ -195,15 +191,11 @@ def test_constants_of_a_pruned_half_are_not_dead() -> None:
 
 
 def test_other_precisions_have_channels_in_place_of_groups() -> None:
-    bare = merge_inputs([parse_input("x:float32[1,3]")], {})
     array = detections(0)
-    verdict = judge(
-        artifact="model.bin",
-        references=[ReferenceOutputs(feed=FEED, outputs={"y": array})],
-        replies=[ArtifactOutputs(outputs={"y": apart(array)})],
+    verdict = verdict_on(
+        [ReferenceOutputs(feed=FEED, outputs={"y": array})],
+        [ArtifactOutputs(outputs={"y": apart(array)})],
         tolerance=tolerance_for(Precision.FP16),
-        device="cpu",
-        artifact_inputs=["x"],
-        signature=bare.with_outputs(["y"]),
+        signature="x:float32[1,3]",
     )
     assert not verdict.groups

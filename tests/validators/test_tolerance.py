@@ -35,7 +35,7 @@ def test_zero_is_a_value_and_not_the_default() -> None:
 
 
 @pytest.mark.parametrize("value", [-1e-3, math.nan, math.inf])
-def test_a_tolerance_that_is_no_tolerance_is_refused(value: float) -> None:
+def test_a_tolerance_that_is_no_tolerance_is_rejected(value: float) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming="atol")):
         tolerance_for(Precision.FP32, atol=value)
 

@@ -124,7 +124,7 @@ def test_a_suspended_child_is_ended(faults: ModuleType) -> None:
     end, _ = call(faults.kill_itself, signal.SIGSTOP, watch=SuspensionWatch(1.0))
     assert isinstance(end, ProcessEnd)
     assert end.overrun is not None
-    assert "SIGSTOP" in end.overrun.told
+    assert "SIGSTOP" in end.overrun.text
 
 
 def test_every_child_is_watched_for_suspension(
@@ -134,7 +134,7 @@ def test_every_child_is_watched_for_suspension(
     end, _ = call(faults.kill_itself, signal.SIGSTOP)
     assert isinstance(end, ProcessEnd)
     assert end.overrun is not None
-    assert "SIGSTOP" in end.overrun.told
+    assert "SIGSTOP" in end.overrun.text
 
 
 def test_a_grandchild_in_another_session_does_not_survive(faults: ModuleType) -> None:

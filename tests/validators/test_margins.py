@@ -1,4 +1,4 @@
-"""What a search makes small: the distance to the limits, at the scale that an output has."""
+"""The margin that a search minimizes: the distance to the limits, at an output's own scale."""
 
 from __future__ import annotations
 
@@ -8,67 +8,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.core.kinds import Precision
-from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.core.verdict import Verdict
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import judge
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES, margin_on_feed
+
+from .judging import verdict_on
 
 Floats = NDArray[np.float64]
 Answer = tuple[Floats, Floats | None]
 USUAL = np.linspace(-1, 1, 40)
 
 
-def verdict_on(*answers: Answer) -> Verdict:
-    """FP16's verdict on feeds `0`, `1` and so on; None is a feed that the artifact refused."""
+def judged(*answers: Answer) -> Verdict:
+    """FP16's verdict on feeds `0`, `1` and so on; None is a feed that the artifact rejected."""
     references, replies = [], []
     for number, (eager, artifact) in enumerate(answers):
         feed = NamedFeed(name=str(number), arrays={"x": np.full(2, number)}, sizes={})
         references.append(ReferenceOutputs(feed=feed, outputs={"y": eager}))
         outputs = None if artifact is None else {"y": artifact.copy()}
         replies.append(ArtifactOutputs(outputs=outputs, error="" if outputs else "no"))
-    return judge(
-        artifact="a",
-        references=references,
-        replies=replies,
-        tolerance=TOLERANCES[Precision.FP16],
-        device="cpu",
-        artifact_inputs=["x"],
-        signature=Signature(
-            inputs=(InputSpec(name="x", dtype="int64", dims=(Dim.of_size(2),)),), outputs=("y",)
-        ),
-    )
+    tolerance = TOLERANCES[Precision.FP16]
+    return verdict_on(references, replies, tolerance=tolerance, signature="x:int64[2]")
 
 
-def test_more_error_leaves_less_headroom() -> None:
-    verdict = verdict_on((USUAL, USUAL * 1.001), (USUAL, USUAL * 1.002))
+def test_more_error_leaves_less_margin() -> None:
+    verdict = judged((USUAL, USUAL * 1.001), (USUAL, USUAL * 1.002))
     assert 0 < margin_on_feed(verdict, "1") < margin_on_feed(verdict, "0")
 
 
 def test_an_error_beyond_the_limit_is_negative() -> None:
-    assert margin_on_feed(verdict_on((USUAL, USUAL * 1.05)), "0") < -6
+    assert margin_on_feed(judged((USUAL, USUAL * 1.05)), "0") < -6
 
 
 def test_what_cancels_is_measured_at_its_usual_scale() -> None:
     """Roundoff of 1e-3 beside 1e-2 that is left of 1."""
     tiny = USUAL * 0.01
     off = 1e-3 * np.where(np.arange(40) % 2, 1.0, -1.0)
-    verdict = verdict_on(*[(USUAL + n, USUAL + n + off) for n in range(3)], (tiny, tiny + off))
+    verdict = judged(*[(USUAL + n, USUAL + n + off) for n in range(3)], (tiny, tiny + off))
     assert not next(o for o in verdict.outputs if o.feed == "3").passed
     assert margin_on_feed(verdict, "3") > 6
 
 
 def test_a_large_error_on_a_small_output_is_beyond_all_the_same() -> None:
     tiny = USUAL * 0.01
-    verdict = verdict_on((USUAL, USUAL), (USUAL, USUAL), (tiny, tiny + 0.2))
+    verdict = judged((USUAL, USUAL), (USUAL, USUAL), (tiny, tiny + 0.2))
     assert margin_on_feed(verdict, "2") < -6
 
 
 def test_exact_is_infinitely_far_from_any_limit() -> None:
-    assert margin_on_feed(verdict_on((USUAL, USUAL)), "0") == math.inf
+    assert margin_on_feed(judged((USUAL, USUAL)), "0") == math.inf
 
 
-def test_nan_and_refusals_are_infinitely_far_beyond() -> None:
-    verdict = verdict_on((USUAL, USUAL), (USUAL, USUAL * np.nan), (USUAL, None))
+def test_nan_and_rejected_feeds_are_infinitely_far_beyond() -> None:
+    verdict = judged((USUAL, USUAL), (USUAL, USUAL * np.nan), (USUAL, None))
     assert margin_on_feed(verdict, "1") == margin_on_feed(verdict, "2") == -math.inf

@@ -7,16 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_feeds
 from modelc.validators.hill_climb import ClimbResult, SearchPoint, hill_climb
 
+from .judging import signature_of
+
 RANGED = ("x:float32[batch=1..4,8]{-4..4}", "ids:int64[batch,5]{0..9}", "mask:int64[batch,5]{0..1}")
-
-
-def signature_of(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
 
 
 def climbed(

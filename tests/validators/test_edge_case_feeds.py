@@ -7,15 +7,11 @@ import pytest
 
 from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
 from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.edge_case_values import EDGE_MAGNITUDE
 from modelc.validators.feeds import NamedFeed, draw_feeds
 
-
-def signature_of(*inputs: str) -> Signature:
-    return merge_inputs([parse_input(text) for text in inputs], {})
+from .judging import signature_of
 
 
 def drawn(*inputs: str, seed: int = 0, samples: Feed | None = None) -> dict[str, NamedFeed]:
@@ -239,7 +235,7 @@ def test_a_sample_says_what_is_usual() -> None:
     assert feeds["large"].arrays["x"].max() > 16
 
 
-def test_a_sample_that_does_not_fit_is_refused() -> None:
+def test_a_sample_that_does_not_fit_is_rejected() -> None:
     with pytest.raises(UsageError, match="lacks x"):
         drawn(IMAGE, samples={})
 
