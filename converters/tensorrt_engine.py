@@ -99,7 +99,7 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
         raise RuntimeError("a TensorRT job needs an ONNX parent")
     options = _with_cache(parse_options(job.settings), job.cache)
     for dim in find_unbounded(job.signature, options.profiles):
-        raise UsageError(dim.problem, hint=dim.fix)
+        raise UsageError(dim.problem, hint=dim.fix, option="profile")
     driver = host.driver()
     if not driver.devices:
         raise MissingError(
@@ -121,8 +121,9 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
         files=((engine.name, "model"), (path.name, "config")),
         versions={"tensorrt": built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(*built.notes, *_coverage_notes(built)),
-        judged_as=Precision.FP16 if _is_tf32(job, options) else None,
+        notes=(*built.notes, *filter(None, [parse_layers(built.layers)[1]])),
+        # TF32 has the mantissa of FP16
+        judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
     )
 
 
@@ -131,11 +132,6 @@ def _with_cache(options: EngineOptions, folder: Path | None) -> EngineOptions:
     if folder is None or options.cache_folder:
         return options
     return replace(options, cache_folder=str(folder / NAME))
-
-
-def _is_tf32(job: Job, options: EngineOptions) -> bool:
-    """Return whether FP32 layers may compute in TF32, which has the mantissa of FP16."""
-    return options.tf32 and job.precision is Precision.FP32
 
 
 def _build_engine(
@@ -156,7 +152,12 @@ def _build_engine(
         built = build_with_trtexec(found.program, with_cache, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
-    raise MissingError(f"the builder {missing} is not installed", hint=trt_installation.INSTALL_FIX)
+    raise MissingError(
+        f"the builder {missing} is not installed",
+        hint=trt_installation.INSTALL_FIX,
+        option="builder",
+        code=ErrorCode.NOT_INSTALLED,
+    )
 
 
 def _make_sidecar(
@@ -184,16 +185,10 @@ def _make_sidecar(
     )
 
 
-def _coverage_notes(built: BuildResult) -> tuple[str, ...]:
-    """Note why the compute dtypes are unknown, if they are."""
-    _, why = parse_layers(built.layers)
-    return (why,) if why else ()
-
-
 def _option_changes(options: EngineOptions) -> dict[str, str]:
     """Return the options that differ from their defaults, as text."""
     plain = EngineOptions()
-    excluded = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
+    excluded = {"profiles", "plugins", "cache_folder", "timing_cache", "weights"}
     return {
         one.name: str(getattr(options, one.name))
         for one in fields(options)

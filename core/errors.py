@@ -67,6 +67,9 @@ class ErrorCode(StrEnum):
     FOLDER_BUSY = "folder-busy"  # another process writes to it
     FOLDER_OCCUPIED = "folder-occupied"  # by results of another model
     NOT_WRITABLE = "not-writable"
+    # A runtime.
+    INPUT_REJECTED = "input-rejected"  # the shape or dtype of a feed
+    RUNTIME_FAILED = "runtime-failed"  # a call of its API
     # This machine.
     NOT_INSTALLED = "not-installed"
     NO_DEVICE = "no-device"

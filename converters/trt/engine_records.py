@@ -119,7 +119,7 @@ def read_sidecar(engine: Path) -> EngineSidecar:
         sidecar = read_record(path, EngineSidecar)
     except FileNotFoundError as error:
         raise RunnerError(
-            f"{engine.name} has no {path.name}: an engine is code, and is not loaded to look at it",
+            f"{engine.name} has no {path.name}, and inspection does not load an engine: it is code",
             hint="keep the two files together, or build the engine again",
             code=ErrorCode.NOT_FOUND,
         ) from error
@@ -131,7 +131,7 @@ def read_sidecar(engine: Path) -> EngineSidecar:
         ) from error
     if sidecar.engine.sha256 != sha256_of(engine):
         raise RunnerError(
-            f"{path.name} is of another engine than {engine.name}",
+            f"{path.name} describes another engine than {engine.name}",
             hint="keep the two files together, or build the engine again",
             code=ErrorCode.FILE_CHANGED,
         )
@@ -191,10 +191,9 @@ class EngineLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLayers:
-    """The inspector's view of an engine; 10.x gives only the names of inputs and outputs."""
+    """The inspector's view of an engine; TensorRT 10 describes no inputs and outputs."""
 
-    layers: tuple[EngineLayer, ...]
-    tensors: tuple[str, ...]
+    layers: tuple[EngineLayer, ...] = ()
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
 
@@ -211,14 +210,13 @@ def read_layers(text: str) -> EngineLayers:
         layers = tuple(_parse_layer(row) for row in rows)
     except (ValueError, KeyError, TypeError) as error:
         raise ConversionError(
-            f"TensorRT's inspector gave what modelc cannot read: {error!r}",
+            f"modelc cannot read the output of TensorRT's engine inspector: {error!r}",
             hint="please report the log with the versions of TensorRT and modelc",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     tensors = _as_objects(document.get("I/O Tensors"))
-    names = [str(one.get("Name", "")) for one in tensors] or list(document.get("Bindings") or ())
     return EngineLayers(
         layers=layers,
-        tensors=tuple(map(str, names)),
         inputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "input")),
         outputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "output")),
     )
@@ -226,13 +224,12 @@ def read_layers(text: str) -> EngineLayers:
 
 def parse_layers(text: str) -> tuple[EngineLayers, str]:
     """Return the layers and, if unreadable, the reason: the engine is good without them."""
-    nothing = EngineLayers(layers=(), tensors=())
     if not text:
-        return nothing, "TensorRT told nothing of the engine's layers"
+        return EngineLayers(), "TensorRT's engine inspector returned no layers"
     try:
         return read_layers(text), ""
     except ConversionError as error:
-        return nothing, error.message
+        return EngineLayers(), error.message
 
 
 def engine_coverage(

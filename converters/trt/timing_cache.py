@@ -1,7 +1,7 @@
 """Kernel timings between builds: one file for each GPU and TensorRT version.
 
 Several builds may share a file: each reads it, builds, and merges its timings into the file on disk
-under a lock. A file that does not fit is not an error; it only saves no time.
+under a lock. A file of another GPU or version is not an error; it only saves no time.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: s
 def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
     """Set the builder's cache from the file, else an empty one; return notes."""
     notes: tuple[str, ...] = ()
-    data = _read_bytes(path)
-    if data:
-        cache = _create_cache(config, data)
+    if path.is_file():
+        cache = _create_cache(config, path.read_bytes())
         if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
             return ()
-        notes = (f"the timing cache {path.name} is of another GPU or version: not used",)
+        notes = (f"the timing cache {path.name} is of another GPU or TensorRT: not used",)
     empty = _create_cache(config, b"")
     if empty is None or not config.set_timing_cache(empty, ignore_mismatch=False):
-        return (*notes, "TensorRT took no timing cache")
+        return (*notes, "TensorRT does not accept an empty timing cache")
     return notes
 
 
@@ -83,20 +82,15 @@ def _merge_timings(
     config: tensorrt.IBuilderConfig, cache: tensorrt.ITimingCache, path: Path
 ) -> tuple[str, ...]:
     notes: tuple[str, ...] = ()
-    data = _read_bytes(path)
-    if data:
-        on_disk = _create_cache(config, data)
+    if path.is_file():
+        on_disk = _create_cache(config, path.read_bytes())
         if on_disk is None or not cache.combine(on_disk, ignore_mismatch=False):
-            notes = (f"the timing cache {path.name} did not fit this GPU and version: replaced",)
+            notes = (f"the timing cache {path.name} was of another GPU or TensorRT: replaced",)
     blob: tensorrt.IHostMemory | None = cache.serialize()
     if blob is None:
-        return (*notes, f"the timing cache {path.name} was not written: TensorRT gave none")
+        return (*notes, f"the timing cache {path.name} was not written: serialize() failed")
     atomic_write(path, bytes(blob))
     return notes
-
-
-def _read_bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
 
 
 def _create_cache(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:

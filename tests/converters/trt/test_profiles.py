@@ -26,25 +26,25 @@ IMAGE = signature("x:float32[batch=1..2..8,3,16,16]")
 TEXT = signature("ids:int64[batch=1..4,seq=2..16]", "mask:int64[batch=1..4,seq=2..16]")
 
 
-def test_the_signature_alone_gives_one_profile() -> None:
+def test_the_signature_has_one_profile() -> None:
     (profile,) = profiles_for(IMAGE, ())
     assert profile_text(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
 
 
-def test_dims_that_follow_from_others_have_their_own_least_best_and_greatest() -> None:
+def test_derived_dims_have_their_own_min_opt_and_max() -> None:
     related = signature("x:float32[batch=1..4,h=32*(k=1..8)]", "m:int64[n=k+1,rows=batch]")
     (profile,) = profiles_for(related, ())
     assert profile_text(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
 
 
-def test_each_extra_profile_comes_after_the_signatures() -> None:
+def test_extra_profiles_follow_the_signatures() -> None:
     extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
     assert [profile_text(one) for one in profiles_for(IMAGE, extra)[1:]] == [
         profile_text(one) for one in extra
     ]
 
 
-def test_what_is_told_can_be_read_again() -> None:
+def test_the_text_of_a_profile_can_be_parsed() -> None:
     (profile,) = profiles_for(TEXT, ())
     assert read_profiles([profile_text(profile)]) == (profile,)
 
