@@ -19,7 +19,7 @@ from .attempt import make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
-from .debug.rejection import RejectionScene, add_guilty_layer
+from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_subject, read_checkpoint
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
@@ -195,7 +195,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
     return add_guilty_layer(
-        now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_scene(step, context)
+        now, f"{REJECTED_FOLDER}/{step.name}", step.target, _rejection_context(step, context)
     )
 
 
@@ -213,9 +213,9 @@ def _add_key(made: StepResult, key: str) -> StepResult:
     return made
 
 
-def _rejection_scene(step: Step, context: RunContext) -> RejectionScene:
+def _rejection_context(step: Step, context: RunContext) -> RejectionContext:
     """Collect what the search in a rejected artifact of the step needs."""
-    return RejectionScene(
+    return RejectionContext(
         eager=context.eager,
         progress=context.workspace.progress,
         folder=context.workspace.folder.path,

@@ -19,7 +19,7 @@ from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import tolerance_for
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import update_branches
-from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
+from .debug.rejection import RejectionContext, add_guilty_layer, outputs_wrong_by_value
 from .judge_case import Candidate
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
@@ -116,13 +116,13 @@ def _explain_rejected(manifest: Manifest, artifact: Artifact, judge: RecordedJud
     verdict = manifest.verdict_of(name)
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
-    scene = RejectionScene(
+    context = RejectionContext(
         eager=judge.eager,
         progress=judge.progress,
         folder=judge.run.folder,
         held_out=judge.run.refer_samples(moved, judge.eager, judge.progress),
     )
-    return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), scene)
+    return add_guilty_layer(manifest, name, target_named(moved.target, judge.targets), context)
 
 
 def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Judgment]:

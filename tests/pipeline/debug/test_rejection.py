@@ -27,7 +27,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.debug.localise_file import DebugOptions, localise_file
 from modelc.pipeline.debug.rejection import (
-    RejectionScene,
+    RejectionContext,
     add_guilty_layer,
     describe_guilty,
     outputs_wrong_by_value,
@@ -202,15 +202,15 @@ def test_at_the_time_limit_a_note_says_how_many_layers_were_measured(
     stage = Progress(tell=print, logs=out / "logs")
     checkpoint = read_checkpoint(bert_source, stage)
     subject = open_subject(bert_source, checkpoint, Judging(), stage)
-    scene = RejectionScene(
+    context = RejectionContext(
         eager=subject, progress=stage, folder=out.with_name("short"), seconds=0.0
     )
-    scene.folder.mkdir()
-    (scene.folder / "rejected").symlink_to(out / "rejected")
+    context.folder.mkdir()
+    (context.folder / "rejected").symlink_to(out / "rejected")
     quick = replace(
         manifest, localisations=(), verdicts=(replace(manifest.verdicts[0], seconds=0.0),)
     )
-    late = add_guilty_layer(quick, "rejected/onnx", target_named("onnx"), scene)
+    late = add_guilty_layer(quick, "rejected/onnx", target_named("onnx"), context)
     (found,) = late.localisations
     assert found.guilty == ""
     assert re.search(r"\b0 of \d+ layers", found.notes[0])
@@ -222,9 +222,11 @@ def test_an_artifact_that_would_take_too_long_is_not_searched(
     _, manifest, _ = rejected_out
     notes: list[Event] = []
     stage = Progress(tell=notes.append, logs=tmp_path)
-    scene = cast("RejectionScene", SimpleNamespace(progress=stage, folder=tmp_path, seconds=60.0))
+    context = cast(
+        "RejectionContext", SimpleNamespace(progress=stage, folder=tmp_path, seconds=60.0)
+    )
     slow = replace(manifest, verdicts=(replace(manifest.verdicts[0], seconds=1e6),))
-    assert add_guilty_layer(slow, "rejected/onnx", target_named("onnx"), scene) is slow
+    assert add_guilty_layer(slow, "rejected/onnx", target_named("onnx"), context) is slow
     (note,) = notes
     assert isinstance(note, Noted)
     assert "modelc debug" in note.text
