@@ -178,8 +178,8 @@ def _first_culprit(layers: LayerComparer, found: LayerErrors) -> tuple[Culprit |
             return culprit, ties
         found.guilty.pop(0)
         ties.append(
-            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'} differs"
-            " from eager only in integers that roundoff decides (ties): not a fault"
+            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'}"
+            " differs from eager only in integers that roundoff decides (ties): not a fault"
         )
     return None, ties
 

@@ -1,4 +1,4 @@
-"""Models on which a quantizer once went wrong, silently or with an error of its own."""
+"""Models on which a quantizer once failed, silently or with an error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("consumer", ["onnx", "tensorrt-onnx"])
-def test_it_is_quantized_and_right(case: str, consumer: str, tmp_path: Path) -> None:
+def test_the_quantized_model_is_accurate(case: str, consumer: str, tmp_path: Path) -> None:
     make, text, feed = CASES[case]
     module: nn.Module = make()
     given: Callable[[int], Feed] = feed
@@ -109,7 +109,7 @@ def external_model(folder: Path, location: str) -> Path:
 
 
 @pytest.mark.parametrize("location", ["../data.bin", "a/../../data.bin", "/etc/data.bin"])
-def test_weights_outside_the_models_folder_are_refused(location: str, tmp_path: Path) -> None:
+def test_weights_outside_the_models_folder_are_an_error(location: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "data.bin").write_bytes(bytes(64))
     with pytest.raises(ConversionError, check=has_code(ErrorCode.UNSAFE_PATH, naming="data.bin")):
@@ -135,7 +135,7 @@ def test_nothing_is_written_outside_the_work_folder(digits: Subject, tmp_path: P
     assert (tmp_path / "out" / "data.bin").read_text() == "mine"
 
 
-def test_weights_in_a_folder_below_are_copied_with_it(tmp_path: Path) -> None:
+def test_weights_in_a_subfolder_are_copied_with_it(tmp_path: Path) -> None:
     (tmp_path / "in" / "w").mkdir(parents=True)
     (tmp_path / "in" / "w" / "data.bin").write_bytes(bytes(64))
     path = external_model(tmp_path / "in", "w/data.bin")
@@ -145,7 +145,7 @@ def test_weights_in_a_folder_below_are_copied_with_it(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "w" / "data.bin").is_file()
 
 
-def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_weights_are_an_error(tmp_path: Path) -> None:
     path = external_model(tmp_path, "gone.bin")
     model = onnx.load(str(path), load_external_data=False)
     with pytest.raises(ConversionError, check=has_code(ErrorCode.NOT_FOUND, naming="gone.bin")):
