@@ -40,16 +40,14 @@ class EngineOptions:
     """Options to build and to open an engine.
 
     `workspace` is in bytes; None leaves TensorRT's limit, all of the device's memory. `profiles`
-    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in
-    `cache_folder` named after GPU and TensorRT version. `weights` is the ONNX with the weights of
-    a stripped engine.
+    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in the
+    job's cache. `weights` is the ONNX with the weights of a stripped engine.
     """
 
     workspace: int | None = None
     optimization_level: int = DEFAULT_LEVEL
     profiles: tuple[Profile, ...] = ()
     timing_cache: str = ""
-    cache_folder: str = ""
     version_compatible: bool = False
     hardware_compatible: HardwareLevel = HardwareLevel.NONE
     refittable: bool = False
@@ -79,7 +77,6 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         optimization_level=_read_level(settings),
         profiles=read_profiles(_read_list(settings, "profiles")),
         timing_cache=settings.get("timing_cache", ""),
-        cache_folder=settings.get("cache_folder", ""),
         version_compatible=_read_bool(settings, "version_compatible", False),
         hardware_compatible=_read_choice(settings, "hardware_compatible", HardwareLevel),
         refittable=_read_bool(settings, "refittable", False),
@@ -287,28 +284,8 @@ def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnboundedDim:
-    """A dynamic dim of input `owner` without bounds, which an optimization profile needs."""
-
-    name: str
-    owner: str
-
-    @property
-    def problem(self) -> str:
-        """The fault, in one line."""
-        return (
-            f"dim {self.name!r} of {self.owner} has no bounds, which an optimization profile needs"
-        )
-
-    @property
-    def fix(self) -> str:
-        """The change that bounds it."""
-        return f"give {self.name}=min..max in --input, or --profile"
-
-
-def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UnboundedDim, ...]:
-    """Return the dynamic dims without bounds: an engine only runs sizes within a profile.
+def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UsageError, ...]:
+    """Return an error for each dynamic dim without bounds, which a profile needs.
 
     Args:
         signature: gives the sizes of the first profile.
@@ -320,7 +297,15 @@ def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[Unbo
         for dim in spec.dims:
             if not dim.bounded and dim.name is not None and spec.name not in profiled:
                 owners.setdefault(dim.name, spec.name)
-    return tuple(UnboundedDim(name=name, owner=owner) for name, owner in owners.items())
+    return tuple(
+        UsageError(
+            f"dim {name!r} of {owner} has no bounds, which an optimization profile needs",
+            hint=f"give {name}=min..max in --input, or --profile",
+            option="profile",
+            code=ErrorCode.MISSING_DIMS,
+        )
+        for name, owner in owners.items()
+    )
 
 
 def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:

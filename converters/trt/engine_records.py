@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
 from ...core.errors import ConversionError, ErrorCode, RunnerError
 from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
-
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,27 +42,7 @@ class BuildResult:
     notes: tuple[str, ...] = ()
 
 
-def write_record(record: object, path: Path) -> None:
-    """Write a record as JSON, atomically."""
-    import msgspec
-
-    atomic_write(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-
-
-def read_record(path: Path, kind: type[Read]) -> Read:
-    """Read a record.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file holds another kind of record.
-    """
-    import msgspec
-
-    return msgspec.json.decode(path.read_bytes(), type=kind)
-
-
 SIDECAR_VERSION = 1
-SIDECAR_SUFFIX = ".json"  # after the engine's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +66,7 @@ class EngineSidecar:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     profiles: tuple[str, ...]
-    layers: tuple[EngineLayer, ...]
+    layers: tuple[EngineLayer, ...] = ()
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
@@ -98,14 +76,15 @@ class EngineSidecar:
 
 def engine_sidecar_path(engine: Path) -> Path:
     """Return `model.fp16.engine.json` for `model.fp16.engine`."""
-    return engine.with_name(engine.name + SIDECAR_SUFFIX)
+    return engine.with_name(f"{engine.name}.json")
 
 
 def write_sidecar(sidecar: EngineSidecar, engine: Path) -> Path:
     """Write the sidecar beside the engine; return its path."""
-    path = engine_sidecar_path(engine)
-    write_record(sidecar, path)
-    return path
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(sidecar), indent=1) + b"\n"
+    return atomic_write(engine_sidecar_path(engine), text)
 
 
 def read_sidecar(engine: Path) -> EngineSidecar:
@@ -114,9 +93,11 @@ def read_sidecar(engine: Path) -> EngineSidecar:
     Raises:
         RunnerError: the sidecar is missing, unreadable or of another engine.
     """
+    import msgspec
+
     path = engine_sidecar_path(engine)
     try:
-        sidecar = read_record(path, EngineSidecar)
+        sidecar = msgspec.json.decode(path.read_bytes(), type=EngineSidecar)
     except FileNotFoundError as error:
         raise RunnerError(
             f"{engine.name} has no {path.name}, and inspection does not load an engine: it is code",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.atomic_write import atomic_write
-from .engine_options import EngineOptions
 from .trt_installation import CudaDevice
 
 if TYPE_CHECKING:
@@ -21,22 +20,21 @@ CACHE_OFF = "off"
 LOCK_SECONDS = 60.0
 
 
-def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
+def cache_file_for(option: str, folder: Path | None, device: CudaDevice, version: str) -> str:
     """Return the file to use; empty for none.
 
     Args:
-        options: `timing_cache` is a file, `off` or empty; `cache_folder` holds the others.
+        option: a file, `off`, or empty for a file of the folder.
+        folder: holds one file for each GPU and TensorRT version; None if there is no cache.
         device: the GPU to build for.
         version: TensorRT's.
     """
-    if options.timing_cache:
-        return "" if options.timing_cache == CACHE_OFF else options.timing_cache
-    if not options.cache_folder or device is None:
-        return ""
+    if option or folder is None:
+        return "" if option == CACHE_OFF else option
     gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
     major, minor = device.capability
     name = f"{gpu}-sm{major}{minor}-tensorrt-{version}.timing"
-    return str(Path(options.cache_folder) / name)
+    return str(folder / name)
 
 
 def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def _dim_findings(
                 what = f"dim {index} of {spec.name} is {size} in the model, not {dim}"
                 yield TrtFinding(TrtFault.FIXED_DIM, TrtSeverity.ERROR, what)
     for unbounded in find_unbounded(signature, options.profiles):
-        what = f"{unbounded.problem}: {unbounded.fix}"
+        what = f"{unbounded.message}: {unbounded.hint}"
         yield TrtFinding(TrtFault.UNBOUNDED_DIM, TrtSeverity.ERROR, what)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,9 +88,9 @@ def test_an_engine_whose_layers_cannot_be_read_is_kept_with_a_note(
 
 
 def test_the_timing_cache_is_named_after_gpu_and_version(tmp_path: Path, child: Children) -> None:
-    job = job_in(tmp_path, cache_folder=str(tmp_path / "cache"))
+    job = replace(job_in(tmp_path), cache=tmp_path / "cache")
     tensorrt_engine.convert(job, host(child()))
-    (file,) = (tmp_path / "cache").glob("*.timing")
+    (file,) = (tmp_path / "cache" / "tensorrt").glob("*.timing")
     assert file.name == "nvidia-l4-sm89-tensorrt-11.4.0.106.timing"
 
 

@@ -28,7 +28,6 @@ def test_every_key_is_read() -> None:
             "optimization_level": "5",
             "profiles": "x=1x3:2x3:4x3; x=8x3:8x3:8x3",
             "timing_cache": "off",
-            "cache_folder": "/cache",
             "version_compatible": "true",
             "hardware_compatible": "ampere-plus",
             "refittable": "true",

@@ -13,7 +13,6 @@ from filelock import FileLock
 
 from modelc.converters.trt import timing_cache
 from modelc.converters.trt.engine_build import BuildWatch, CancelledBuildError, build_engine
-from modelc.converters.trt.engine_options import EngineOptions
 from modelc.converters.trt.trt_installation import CudaDevice
 
 Stages = Callable[..., Any]
@@ -22,19 +21,17 @@ GPU = CudaDevice(index=0, name="NVIDIA H100 80GB HBM3", capability=(9, 0), memor
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("option", "folder", "file"),
     [
-        (EngineOptions(), ""),
-        (EngineOptions(timing_cache="/my.cache"), "/my.cache"),
-        (EngineOptions(timing_cache="off", cache_folder="/c"), ""),
-        (
-            EngineOptions(cache_folder="/c"),
-            "/c/nvidia-h100-80gb-hbm3-sm90-tensorrt-11.4.0.106.timing",
-        ),
+        ("", None, ""),
+        ("/my.cache", None, "/my.cache"),
+        ("/my.cache", Path("/c"), "/my.cache"),
+        ("off", Path("/c"), ""),
+        ("", Path("/c"), "/c/nvidia-h100-80gb-hbm3-sm90-tensorrt-11.4.0.106.timing"),
     ],
 )
-def test_a_file_is_of_one_gpu_and_version(options: EngineOptions, wanted: str) -> None:
-    assert timing_cache.cache_file_for(options, GPU, "11.4.0.106") == wanted
+def test_a_file_is_of_one_gpu_and_version(option: str, folder: Path | None, file: str) -> None:
+    assert timing_cache.cache_file_for(option, folder, GPU, "11.4.0.106") == file
 
 
 def built(stage: Any, request: Any) -> tuple[bytes, tuple[str, ...]]:
