@@ -64,40 +64,24 @@ def test_its_products_keep_their_names_and_compute_in_8_bits(
     assert found <= names
 
 
-def test_only_the_model_is_left_and_the_parent_is_as_it_was(
+def test_a_run_prints_nothing_leaves_only_the_model_and_reads_one_sample_at_a_time(
     way: tuple[str, str], digits: Subject, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in digits.parent.parent.iterdir()}
     here = sorted(Path.cwd().iterdir())
-    made = find_quantizer(way[0]).quantize(digits.job(tmp_path, way[1]))
+    progress: list[tuple[int, int]] = []
+    feeds, printed = digits.feeds(40), io.StringIO()
+    advance = lambda *at: progress.append(at)  # noqa: E731 - a listener
+    job = job_in(digits, tmp_path, way[1], calibration=feeds, advance=advance)
+    with redirect_stdout(printed), redirect_stderr(printed):
+        made = find_quantizer(way[0]).quantize(job)
+    assert printed.getvalue() == ""
     assert {path: path.read_bytes() for path in digits.parent.parent.iterdir()} == before
     assert sorted(Path.cwd().iterdir()) == here
     assert {path.stem for path in tmp_path.iterdir()} == {made.path.stem}
-
-
-def test_it_prints_nothing(way: tuple[str, str], digits: Subject, tmp_path: Path) -> None:
-    text = io.StringIO()
-    with redirect_stdout(text), redirect_stderr(text):
-        find_quantizer(way[0]).quantize(digits.job(tmp_path, way[1]))
-    assert text.getvalue() == ""
-
-
-def test_samples_are_read_one_at_a_time(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
-) -> None:
-    feeds = digits.feeds(40)
-    find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], calibration=feeds))
     assert feeds.most <= 4  # a reader's, a library's copy of it, one kept by either
-
-
-def test_progress_ends_at_the_number_of_samples(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
-) -> None:
-    told: list[tuple[int, int]] = []
-    advance = lambda done, total: told.append((done, total))  # noqa: E731 - a listener
-    find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], advance=advance))
-    assert (24, 24) in told
-    assert {total for _, total in told} == {24}
+    assert (40, 40) in progress
+    assert {total for _, total in progress} == {40}
 
 
 @pytest.mark.parametrize("name", ["node_Conv_53", "node_linear"])
