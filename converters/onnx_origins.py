@@ -217,6 +217,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _ROOT = Path(__file__).parent.parent
 _OWN_FOLDERS = tuple(_ROOT / name for name in ("capture", "checkpoints", "core"))
 _NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for nodes outside any module
+_SCOPES = "pkg.torch.onnx.name_scopes"
 _NOTES = ("namespace", "pkg.")  # exporter metadata: paths, scopes, traces
 
 
@@ -252,7 +253,7 @@ def _ir_nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
 
 def _node_origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
     """Return module path, class, source line and code of a node; empty if unknown."""
-    scopes = _parse_list(node.metadata_props.get("pkg.torch.onnx.name_scopes"))
+    scopes = _parse_list(node.metadata_props.get(_SCOPES))
     classes = _parse_list(node.metadata_props.get("pkg.torch.onnx.class_hierarchy"))
     origin: dict[str, str] = {}
     if len(scopes) > 1 and len(scopes) == len(classes) and classes[-2] != _NOBODY:
@@ -275,9 +276,15 @@ def _node_position(node: onnx_ir.Node) -> dict[str, str]:
 
 
 def _weight_owner(node: onnx_ir.Node, scope: str) -> str:
-    """Return the module of the first weight among the node's inputs; empty if there is none."""
+    """Return the module of the first weight among the node's inputs; empty if there is none.
+
+    The exporter merges equal weights: the name of one belongs to the module that reads it first.
+    """
     for value in node.inputs:
         if value is None or not value.is_initializer() or "." not in (value.name or ""):
+            continue
+        first = next(use.node for use in value.uses())
+        if first.metadata_props.get(_SCOPES) != node.metadata_props.get(_SCOPES):
             continue
         module = str(value.name).rpartition(".")[0]
         if not scope or module == scope or module.startswith(f"{scope}."):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, UsageError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
 
 NAME: str = "tensorrt"
-SUMMARY: str = "TensorRT engine for one GPU type, with a sidecar that says what it is"
+SUMMARY: str = "TensorRT engine for one GPU type, with a sidecar that describes it"
 SUFFIX: str = ".engine"
 PROGRAM: str = "a TensorRT engine"
 INSPECT_OPENS: bool = False  # inspect reads the sidecar
@@ -62,10 +62,7 @@ _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 
 def readiness() -> Readiness:
     """Check for a device and for TensorRT's package or trtexec, without importing it."""
-    driver = query_driver()
-    if not driver.devices:  # then the installation does not matter
-        return trt_installation.tensorrt_readiness(driver, trt_installation.TensorrtInstallation())
-    return trt_installation.tensorrt_readiness(driver, trt_installation.find_tensorrt())
+    return trt_installation.tensorrt_readiness(query_driver(), trt_installation.find_tensorrt())
 
 
 def claims(path: Path) -> bool:
@@ -97,9 +94,9 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
     """
     if job.parent is None:
         raise RuntimeError("a TensorRT job needs an ONNX parent")
-    options = _with_cache(parse_options(job.settings), job.cache)
-    for dim in find_unbounded(job.signature, options.profiles):
-        raise UsageError(dim.problem, hint=dim.fix)
+    options = parse_options(job.settings)
+    for error in find_unbounded(job.signature, options.profiles):
+        raise error
     driver = host.driver()
     if not driver.devices:
         raise MissingError(
@@ -115,27 +112,21 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
         options=options,
     )
     builder, built = _build_engine(request, job, driver.devices[0], host)
-    sidecar = replace(_make_sidecar(request, built, driver, builder), origin=dict(job.metadata))
+    found, unreadable = parse_layers(built.layers)
+    sidecar = replace(
+        _make_sidecar(request, built, driver, builder),
+        layers=found.layers,
+        origin=dict(job.metadata),
+    )
     path = write_sidecar(sidecar, engine)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
         versions={"tensorrt": built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(*built.notes, *_coverage_notes(built)),
-        judged_as=Precision.FP16 if _is_tf32(job, options) else None,
+        notes=(*built.notes, *filter(None, [unreadable])),
+        # TF32 has the mantissa of FP16
+        judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
     )
-
-
-def _with_cache(options: EngineOptions, folder: Path | None) -> EngineOptions:
-    """Set the folder of the timing cache, unless the user named one."""
-    if folder is None or options.cache_folder:
-        return options
-    return replace(options, cache_folder=str(folder / NAME))
-
-
-def _is_tf32(job: Job, options: EngineOptions) -> bool:
-    """Return whether FP32 layers may compute in TF32, which has the mantissa of FP16."""
-    return options.tf32 and job.precision is Precision.FP32
 
 
 def _build_engine(
@@ -144,19 +135,27 @@ def _build_engine(
     """Build with the Python package if installed, else with trtexec, or with the named one."""
     options = request.options
     found = host.installed()
+
+    def with_cache(version: str) -> BuildRequest:
+        folder = job.cache and job.cache / NAME
+        cache = timing_cache.cache_file_for(options.timing_cache, folder, device, version)
+        return replace(request, timing_cache=cache)
+
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
-        cache = timing_cache.cache_file_for(options, device, found.package)
-        with_cache = replace(request, timing_cache=cache)
-        built = build_with_python(with_cache, job.advance, build=host.build)
+        built = build_with_python(with_cache(found.package), job.advance, build=host.build)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)
-        cache = timing_cache.cache_file_for(options, device, ".".join(map(str, version)))
-        with_cache = replace(request, timing_cache=cache)
-        built = build_with_trtexec(found.program, with_cache, job.folder, version=version)
+        cached = with_cache(".".join(map(str, version)))
+        built = build_with_trtexec(found.program, cached, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
-    raise MissingError(f"the builder {missing} is not installed", hint=trt_installation.INSTALL_FIX)
+    raise MissingError(
+        f"the builder {missing} is not installed",
+        hint=trt_installation.INSTALL_FIX,
+        option="builder",
+        code=ErrorCode.NOT_INSTALLED,
+    )
 
 
 def _make_sidecar(
@@ -164,7 +163,6 @@ def _make_sidecar(
 ) -> EngineSidecar:
     device = driver.devices[0]
     options = request.options
-    found, _ = parse_layers(built.layers)
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
         onnx=record_of(Path(request.onnx)),
@@ -177,23 +175,16 @@ def _make_sidecar(
         inputs=built.inputs,
         outputs=built.outputs,
         profiles=tuple(map(profile_text, request.profiles)),
-        layers=found.layers,
         plugins=options.plugins,
         options=_option_changes(options),
         stripped=options.strip_weights,
     )
 
 
-def _coverage_notes(built: BuildResult) -> tuple[str, ...]:
-    """Note why the compute dtypes are unknown, if they are."""
-    _, why = parse_layers(built.layers)
-    return (why,) if why else ()
-
-
 def _option_changes(options: EngineOptions) -> dict[str, str]:
     """Return the options that differ from their defaults, as text."""
     plain = EngineOptions()
-    excluded = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
+    excluded = {"profiles", "plugins", "timing_cache", "weights"}
     return {
         one.name: str(getattr(options, one.name))
         for one in fields(options)

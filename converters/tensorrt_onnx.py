@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -23,10 +23,16 @@ from . import onnx_faults, onnx_model, onnx_probe
 from .onnx_half import convert_to_half
 from .onnx_origins import read_origins
 from .trt.qdq_rules import check_qdq
-from .trt.trt_findings import Model, TrtSeverity, describe_findings, join_lines
+from .trt.trt_findings import (
+    Model,
+    TrtSeverity,
+    describe_findings,
+    join_lines,
+    log_findings,
+)
 
 NAME: str = "tensorrt-onnx"
-SUMMARY: str = "ONNX that TensorRT takes as it is: typed in FP16 or BF16, or with symmetric Q/DQ"
+SUMMARY: str = "ONNX that TensorRT reads unchanged: typed in FP16 or BF16, or with symmetric Q/DQ"
 SUFFIX: str = ".trt.onnx"
 MADE_FROM: Mapping[Precision, str] = {
     Precision.FP32: "onnx",
@@ -97,14 +103,16 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
         ConversionError: with the errors, by node and module.
     """
     findings = check_qdq(model, read_origins(path), required=required)
-    for finding in findings:
-        level = logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
-        _LOG.log(level, "%s", finding)
+    log_findings(findings, _LOG)
     errors = describe_findings(findings, TrtSeverity.ERROR)
     if errors:
         raise ConversionError(
-            f"TensorRT would not take {path.name}: {join_lines(errors)}",
-            hint="quantize symmetrically to int8, biases apart; or let modelc do it, with --calib",
+            f"TensorRT does not support {path.name}: {join_lines(errors)}",
+            hint=Hint(
+                "quantize symmetrically to int8, without biases, or let modelc quantize: ",
+                Option("calib", "DIR"),
+            ),
+            code=ErrorCode.UNSUPPORTED,
         )
     return describe_findings(findings, TrtSeverity.WARNING)
 

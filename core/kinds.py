@@ -203,6 +203,15 @@ class ErrorCode(_Code):
     NOT_WRITABLE = (
         "not-writable", "the folder cannot be written to", "use another folder, or change its mode",
     )
+    # A runtime.
+    INPUT_REJECTED = (
+        "input-rejected", "a runtime rejects the shape or dtype of a feed",
+        "use the shapes and dtypes in the message",
+    )
+    RUNTIME_FAILED = (
+        "runtime-failed", "a call of a runtime's API fails",
+        "`--debug` shows its traceback",
+    )
     # This machine.
     NOT_INSTALLED = (
         "not-installed", "a package, program or driver is missing", "run the command of the hint",

@@ -19,7 +19,7 @@ from .attempt import make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
-from .debug.rejection import RejectionScene, add_guilty_layer
+from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
@@ -190,7 +190,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    rejection = RejectionScene(
+    rejection = RejectionContext(
         eager=context.eager,
         progress=context.workspace.progress,
         folder=context.workspace.folder.path,

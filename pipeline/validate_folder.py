@@ -19,7 +19,7 @@ from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import tolerance_for
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import update_branches
-from .debug.rejection import RejectionScene, add_guilty_layer, outputs_wrong_by_value
+from .debug.rejection import RejectionContext, add_guilty_layer, outputs_wrong_by_value
 from .judge_case import Candidate
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
@@ -120,13 +120,13 @@ def _explain_rejected(
     verdict = manifest.verdict_of(name)
     if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
         return manifest
-    scene = RejectionScene(
+    context = RejectionContext(
         eager=requests.eager,
         progress=requests.progress,
         folder=requests.run.folder,
         held_out=requests.run.refer_samples(moved, requests.eager, requests.progress),
     )
-    return add_guilty_layer(manifest, name, target_named(moved.target, requests.targets), scene)
+    return add_guilty_layer(manifest, name, target_named(moved.target, requests.targets), context)
 
 
 def _record_accuracy(record: Artifact, judgment: Judgment) -> tuple[Artifact, Judgment]:

@@ -296,7 +296,7 @@ def surface(request: pytest.FixtureRequest) -> Any:
     return DOUBLE.surface_of(request.param)
 
 
-def test_modelc_uses_nothing_that_tensorrt_has_not(surface: Any) -> None:
+def test_modelc_uses_only_names_that_tensorrt_has(surface: Any) -> None:
     assert check(surface, sources()).problems == []
 
 
@@ -306,7 +306,7 @@ def test_the_check_knows_the_types_of_what_modelc_calls(surface: Any) -> None:
     assert len(seen) > 80
 
 
-def test_no_precision_flag_is_used_even_where_there_are_some(surface: Any) -> None:
+def test_no_precision_flag_is_used(surface: Any) -> None:
     precise = {"FP16", "BF16", "INT8", "FP8", "INT4", "FP4"}
     assert not {f"BuilderFlag.{name}" for name in precise} & check(surface, sources()).seen
 
@@ -320,37 +320,37 @@ def planted(version: str, line: str) -> list[str]:
     return check(DOUBLE.surface_of(version), changed).problems
 
 
-def test_a_precision_flag_slipped_in_is_found_on_eleven() -> None:
+def test_a_planted_precision_flag_is_found_on_eleven() -> None:
     (problem,) = planted("11.4", "config.set_flag(trt.BuilderFlag.FP16)")
     assert "trt.BuilderFlag.FP16" in problem
     assert planted("10.16", "config.set_flag(trt.BuilderFlag.FP16)") == []
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("line", "name"),
     [
-        ("config.set_flag(flags=trt.BuilderFlag.TF32)", "does not take these arguments"),
-        ("config.set_flag()", "does not take these arguments"),
-        ("config.set_flag(trt.BuilderFlag.TF32, True)", "does not take these arguments"),
-        ("config.set_timing_cache(config.get_timing_cache())", "does not take these arguments"),
-        ("config.max_workspace_size = 1", "max_workspace_size is not in"),
-        ("config.num_optimization_profiles = 1", "cannot be set"),
-        ("trt.Builder()", "does not take these arguments"),
-        ("trt.Runtime(None).deserialize(b'')", "Runtime.deserialize is not in"),
-        ("trt.volumes((1, 2))", "trt.volumes is not in"),
-        ("config.get_timing_cache().combined", "ITimingCache.combined is not in"),
+        ("config.set_flag(flags=trt.BuilderFlag.TF32)", "IBuilderConfig.set_flag"),
+        ("config.set_flag()", "IBuilderConfig.set_flag"),
+        ("config.set_flag(trt.BuilderFlag.TF32, True)", "IBuilderConfig.set_flag"),
+        ("config.set_timing_cache(config.get_timing_cache())", "IBuilderConfig.set_timing_cache"),
+        ("config.max_workspace_size = 1", "max_workspace_size"),
+        ("config.num_optimization_profiles = 1", "num_optimization_profiles"),
+        ("trt.Builder()", "trt.Builder"),
+        ("trt.Runtime(None).deserialize(b'')", "Runtime.deserialize"),
+        ("trt.volumes((1, 2))", "trt.volumes"),
+        ("config.get_timing_cache().combined", "ITimingCache.combined"),
     ],
 )
 @pytest.mark.parametrize("version", DOUBLE.VERSIONS)
-def test_a_wrong_name_keyword_or_arity_is_found(version: str, line: str, reason: str) -> None:
+def test_a_wrong_name_keyword_or_arity_is_found(version: str, line: str, name: str) -> None:
     (problem,) = planted(version, line)
-    assert reason in problem
+    assert name in problem
 
 
 @pytest.mark.parametrize(
     "method", ["def step_complete(self, name):", "def steps_complete(self, name, step):"]
 )
-def test_a_callback_that_tensorrt_would_not_find_is_found(surface: Any, method: str) -> None:
+def test_a_callback_of_another_name_or_arity_is_found(surface: Any, method: str) -> None:
     text = f"""
 def monitor(trt):
     class Monitor(trt.IProgressMonitor):

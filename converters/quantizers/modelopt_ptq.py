@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ..installed_packages import package_versions
-from .qdq_finishing import FinishedModel, finish_model
+from .qdq_finishing import QuantizedBy, finish_model
 from .quantization_checks import find_lost_tensors, observe_activations
 from .quantizer_workspace import (
     CalibrationReader,
@@ -68,7 +68,9 @@ def quantize(job: QuantizeJob) -> Quantized:
     lost = sorted({n for gone in find_lost_tensors(made, activations.useful) for n in gone.readers})
     if lost:
         made = _quantize_model(place, method, samples, (*job.keep, *lost))
-    return _make_result(job, method, finish_model(made, job, place, activations), lost)
+    packages = ("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx")
+    origin = QuantizedBy(quantizer=NAME, packages=packages, method=method, lost=lost)
+    return finish_model(made, job, place, activations, origin)
 
 
 def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
@@ -147,24 +149,3 @@ def _restore_onnxruntime() -> Iterator[None]:
         for table, pairs in entries:
             table.clear()
             table.update(pairs)
-
-
-def _make_result(
-    job: QuantizeJob, method: str, finished: FinishedModel, lost: list[str]
-) -> Quantized:
-    note = "kept in floating point, as 8 bits would lose their values: "
-    return Quantized(
-        path=finished.path,
-        versions=package_versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
-        options={
-            "quantizer": NAME,
-            "method": method,
-            "samples": str(len(job.calibration)),
-            "activations": "int8 symmetric",
-            "weights": "int8 per channel",
-            "products": str(finished.products),
-            "biases corrected": str(finished.corrected),
-            "kept": ", ".join(job.keep),
-        },
-        notes=(note + ", ".join(lost),) if lost else (),
-    )

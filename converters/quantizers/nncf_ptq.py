@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...capture.framework_errors import call_framework
@@ -173,9 +173,7 @@ def _count_int8_products(model: openvino.Model) -> int:
                     option="keep-fp",
                 )
         elif kind in _PRODUCTS:
-            count += all(
-                _is_int8_input(value.get_node()) for value in list(node.input_values())[:2]
-            )
+            count += all(_is_int8_input(node.input_value(i).get_node()) for i in (0, 1))
     if count == 0:
         raise NothingQuantizedError
     return count
@@ -220,27 +218,19 @@ def model_inputs(model: openvino.Model, signature: Signature) -> tuple[str, ...]
 def has_attention(model: openvino.Model) -> bool:
     """Return whether a softmax stands between two matrix products."""
     return any(
-        _comes_from_product(node) and _goes_to_product(node)
+        _leads_to_product(node, lambda one: one.input_values())
+        and _leads_to_product(node, lambda one: one.output(0).get_target_inputs())
         for node in model.get_ordered_ops()
         if node.get_type_name() == "Softmax"
     )
 
 
-def _comes_from_product(node: Any) -> bool:
-    makers = (value.get_node() for value in node.input_values())
+def _leads_to_product(node: Any, ports: Callable[[Any], Iterable[Any]]) -> bool:
+    """Return whether the ports lead to a matrix product, through operators that pass values on."""
     return any(
-        maker.get_type_name() == "MatMul"
-        or (maker.get_type_name() in _PASSING and _comes_from_product(maker))
-        for maker in makers
-    )
-
-
-def _goes_to_product(node: Any) -> bool:
-    readers = (port.get_node() for port in node.output(0).get_target_inputs())
-    return any(
-        reader.get_type_name() == "MatMul"
-        or (reader.get_type_name() in _PASSING and _goes_to_product(reader))
-        for reader in readers
+        one.get_type_name() == "MatMul"
+        or (one.get_type_name() in _PASSING and _leads_to_product(one, ports))
+        for one in (port.get_node() for port in ports(node))
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Array, Quantized, QuantizeJob, Readiness
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
-from .qdq_finishing import FinishedModel, finish_model
+from .qdq_finishing import QuantizedBy, finish_model
 from .qdq_placement import QdqPlacement, place_for_cpu, place_for_tensorrt, tidy_qdq
 from .quantization_checks import NothingQuantizedError, find_lost_tensors, observe_activations
 from .quantizer_workspace import (
@@ -35,9 +35,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 _OPSET = 13  # Q/DQ with one scale per channel
 _INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # without ConvTranspose, on the CPU
-_FUSING = (
-    "tensorrt-onnx",
-)  # runtimes that fuse sums into convolutions, and require symmetric scales
+# Runtimes that fuse sums into convolutions, and require symmetric scales.
+_FUSING = ("tensorrt-onnx",)
 
 
 def readiness() -> Readiness:
@@ -70,7 +69,14 @@ def quantize(job: QuantizeJob) -> Quantized:
     if more:
         lost |= more
         made = _write_qdq(job, place, plan.placement(lost), ranges)
-    return _make_result(job, method, finish_model(made, job, place, activations), lost)
+    origin = QuantizedBy(
+        quantizer=NAME,
+        packages=("onnxruntime-gpu", "onnxruntime", "onnx"),
+        method=method,
+        lost=lost,
+        activations="int8 symmetric" if job.consumer in _FUSING else "uint8",
+    )
+    return finish_model(made, job, place, activations, origin)
 
 
 class _QuantizationPlan:
@@ -190,34 +196,10 @@ def _tensorrt_options(kinds: list[str]) -> dict[str, object]:
     }
 
 
-def _make_result(
-    job: QuantizeJob, method: str, finished: FinishedModel, lost: Collection[str]
-) -> Quantized:
-    note = "kept in floating point, as 8 bits would lose their values: "
-    return Quantized(
-        path=finished.path,
-        versions=package_versions("onnxruntime-gpu", "onnxruntime", "onnx"),
-        options={
-            "quantizer": NAME,
-            "method": method,
-            "samples": str(len(job.calibration)),
-            "activations": "int8 symmetric" if job.consumer in _FUSING else "uint8",
-            "weights": "int8 per channel",
-            "products": str(finished.products),
-            "biases corrected": str(finished.corrected),
-            "kept": ", ".join(job.keep),
-        },
-        notes=(note + ", ".join(sorted(lost)),) if lost else (),
-    )
-
-
 # Clips outliers beyond it. ONNX Runtime's own default, which it applies to symmetric ranges only.
 _PERCENTILE = 99.999
 _LARGEST_FLOAT = 3.4e38
-_BINS, _MOST_BINS = (
-    1 << 13,
-    1 << 17,
-)  # bins of a histogram; beyond the second number it is coarsened
+_BINS, _MOST_BINS = 1 << 13, 1 << 17  # of a histogram; beyond the second number it is coarsened
 
 
 def collect_ranges(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
-from ...core.contract import Array, QuantizeJob
+from ...core.contract import Array, Quantized, QuantizeJob
+from ..installed_packages import package_versions
 from ..onnx_topology import (
     DEQUANTIZE,
     PRODUCTS,
@@ -31,12 +31,14 @@ _FLOAT_WEIGHTS = "tensorrt-onnx"  # TensorRT reads float weights before a Q and 
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinishedModel:
-    """The saved model, and the numbers of 8-bit products and corrected biases."""
+class QuantizedBy:
+    """How a Q/DQ model was made; `lost` are the nodes that 8 bits would have destroyed."""
 
-    path: Path
-    products: int
-    corrected: int
+    quantizer: str
+    packages: tuple[str, ...]
+    method: str
+    lost: Collection[str]
+    activations: str = "int8 symmetric"
 
 
 def finish_model(
@@ -44,7 +46,8 @@ def finish_model(
     job: QuantizeJob,
     place: QuantizerWorkspace,
     activations: ActivationStats,
-) -> FinishedModel:
+    origin: QuantizedBy,
+) -> Quantized:
     """Correct, check and save `model` in place; clear the workspace.
 
     Raises:
@@ -73,11 +76,26 @@ def finish_model(
     )
     call_framework("the ONNX checker", lambda: onnx.checker.check_model(str(path)))
     place.clear()
-    return FinishedModel(path=path, products=products, corrected=corrected)
+    note = "kept in floating point, as 8 bits would lose their values: "
+    return Quantized(
+        path=path,
+        versions=package_versions(*origin.packages),
+        options={
+            "quantizer": origin.quantizer,
+            "method": origin.method,
+            "samples": str(len(job.calibration)),
+            "activations": origin.activations,
+            "weights": "int8 per channel",
+            "products": str(products),
+            "biases corrected": str(corrected),
+            "kept": ", ".join(job.keep),
+        },
+        notes=(note + ", ".join(sorted(origin.lost)),) if origin.lost else (),
+    )
 
 
-def fold_weights(model: onnx.ModelProto) -> int:
-    """Fold each QuantizeLinear of a constant; return their number.
+def fold_weights(model: onnx.ModelProto) -> None:
+    """Fold each QuantizeLinear of a constant.
 
     ModelOpt leaves float weights before a Q and a DQ, as TensorRT requires. For other runtimes that
     takes four times the bytes, and OpenVINO keeps them in its IR.
@@ -102,18 +120,15 @@ def fold_weights(model: onnx.ModelProto) -> int:
     for index in reversed(range(len(model.graph.initializer))):
         if model.graph.initializer[index].name in unread:
             del model.graph.initializer[index]
-    return len(folded)
 
 
 def _quantize(node: onnx.NodeProto, weights: Array, scale: Array, zero: Array) -> Array:
     """Quantize as ONNX defines it: round to even, saturate; along `axis` for several scales."""
     import numpy as np
 
-    shape = [1] * weights.ndim
-    if scale.size > 1:
-        shape[int_attribute(node, "axis", 1)] = scale.size
     limits = np.iinfo(zero.dtype)
-    steps = np.rint(weights / scale.reshape(shape)) + zero.reshape(shape)
+    steps = np.rint(weights / _broadcast_scale(scale, node, weights.ndim))
+    steps = steps + _broadcast_scale(zero, node, weights.ndim)
     found: Array = np.clip(steps, limits.min, limits.max).astype(zero.dtype)
     return found
 
@@ -223,6 +238,7 @@ def _find_bias(node: onnx.NodeProto, wiring: GraphWiring) -> str | None:
 def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
     """Add to a float bias, or to the integers of a quantized one."""
     import numpy as np
+    from onnx import numpy_helper
 
     node = wiring.producer_if(bias, DEQUANTIZE)
     place = node.input[0] if node is not None else bias
@@ -240,14 +256,8 @@ def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
         )
         limits = np.iinfo(old.dtype)
         new = np.clip(old + steps.reshape(old.shape), limits.min, limits.max)
-    _store_values(constant, new.astype(old.dtype))
+    constant.CopyFrom(numpy_helper.from_array(new.astype(old.dtype), constant.name))
     return True
-
-
-def _store_values(constant: onnx.TensorProto, array: Array) -> None:
-    from onnx import numpy_helper
-
-    constant.CopyFrom(numpy_helper.from_array(array, constant.name))
 
 
 def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
@@ -261,18 +271,13 @@ def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
     source = wiring.constants.get(given.input[0] if given is not None else node.input[0])
     if source is None or len(node.input) < WITH_ZERO:
         return None
+    scale, zero = (constant_values(wiring.constants[name]) for name in node.input[1:3])
+    scale = scale.astype(np.float64)
     stored = constant_values(source).astype(np.float64)
-    zero = constant_values(wiring.constants[node.input[2]])
-    scale = _broadcast_scale(
-        constant_values(wiring.constants[node.input[1]]).astype(np.float64),
-        node,
-        stored.ndim,
-    )
-    offset = _broadcast_scale(zero.astype(np.float64), node, stored.ndim)
     if given is not None:
-        limits = np.iinfo(zero.dtype)
-        stored = np.clip(np.round(stored / scale) + offset, limits.min, limits.max)
-    found: Array = (stored - offset) * scale
+        stored = _quantize(node, stored, scale, zero).astype(np.float64)
+    offset = _broadcast_scale(zero, node, stored.ndim).astype(np.float64)
+    found: Array = (stored - offset) * _broadcast_scale(scale, node, stored.ndim)
     return found
 
 

@@ -120,25 +120,22 @@ def _tensor_rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> int:
+def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> None:
     """Let float nodes read floats, and sums the product's own output; drop unused pairs.
 
-    The library replaces a tensor by its quantized version for all its readers. Returns the number
-    of changed inputs.
+    The library replaces a tensor by its quantized version for all its readers.
     """
     wiring = GraphWiring(model.graph)
     depths = _tensor_depths(model.graph.node)
-    changed = 0
     for node in model.graph.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE}:
             continue
         if node.name in placement.sums:
-            changed += _free_own(node, wiring, depths)
+            _free_own(node, wiring, depths)
         elif node.name not in placement.nodes:
-            changed += _free_all(node, wiring, placement)
+            _free_all(node, wiring, placement)
     while _drop_unread(model.graph):
         pass
-    return changed
 
 
 def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
@@ -150,31 +147,26 @@ def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
     return depths
 
 
-def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement) -> int:
+def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement) -> None:
     """Read before the pair, unless the tensor exists quantized only."""
-    changed = 0
     for index, name in enumerate(node.input):
         source = wiring.before(name)
         if source is not None and source not in placement.chained:
             node.input[index] = source
-            changed += 1
-    return changed
 
 
-def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int]) -> int:
+def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int]) -> None:
     """Read the deepest convolution with a single reader unquantized."""
     own = [
-        (depths[source], index)
+        (depths[source], index, source)
         for index, name in enumerate(node.input)
         if (source := wiring.before(name)) is not None
         and wiring.producer_if(source, "Conv") is not None
         and len(wiring.readers[source]) == 1
     ]
-    if not own:
-        return 0
-    _, index = max(own)
-    node.input[index] = wiring.before(node.input[index]) or node.input[index]
-    return 1
+    if own:
+        _, index, source = max(own)
+        node.input[index] = source
 
 
 def _drop_unread(graph: onnx.GraphProto) -> int:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...capture.framework_errors import call_framework
 from ...core.contract import Array
 from ...core.errors import ConversionError, Hint, Option
-from ..onnx_sessions import limit_threads
+from ..onnx_sessions import open_session
 from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, constant_values
 from .quantizer_workspace import CalibrationSamples, QuantizerWorkspace
 
 if TYPE_CHECKING:
     import onnx
-    import onnxruntime
 
 
 class NothingQuantizedError(ConversionError):
@@ -83,18 +82,13 @@ def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> It
         if scale is None or size == 0.0:
             continue
         step = float(constant_values(scale).max())
-        if is_lost(step, size):
+        if not isfinite(step) or step > size:  # most values round to 0 or one step
             yield LostTensor(
                 tensor=node.input[0],
                 step=step,
                 useful=size,
                 readers=_quantizer_readers(node, wiring),
             )
-
-
-def is_lost(step: float, useful: float) -> bool:
-    """Return whether values of magnitude `useful` mostly round to 0 or one step."""
-    return not isfinite(step) or step > useful
 
 
 def _quantizer_readers(node: onnx.NodeProto, wiring: GraphWiring) -> tuple[str, ...]:
@@ -115,7 +109,7 @@ def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
     if bad.size:
         around = [r.name for r in wiring.readers.get(node.output[0], ())]
         raise ConversionError(
-            f"the scale of {node.name} is {bad.flat[0]} (read by {', '.join(around) or 'nobody'})",
+            f"the scale of {node.name} is {bad.flat[0]} (readers: {', '.join(around) or 'none'})",
             hint=Hint(
                 "look at the samples with `modelc calibrate`, or keep the node: ",
                 Option("keep-fp", "NODE"),
@@ -260,19 +254,16 @@ def _collect_stats(
     samples: CalibrationSamples,
 ) -> ActivationStats:
     import numpy as np
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    limit_threads(options)
-    options.log_severity_level = 3  # errors only
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = open_session(path, path.parent)
     fed = {value.name for value in session.get_inputs()}
     names = [name for name in scales if name not in fed]
     useful: dict[str, float] = {}
     means: dict[str, list[tuple[Array, Array]]] = {}
     spatial: dict[str, tuple[int, ...]] = {}
     for feed in islice(samples.without_progress(), OBSERVED_SAMPLES):
-        found = _run_outputs(session, names, feed) | feed
+        # a session that is asked for no tensor returns all
+        found = dict(zip(names, session.run(names, feed), strict=True)) | feed if names else feed
         for name in scales:
             useful[name] = max(useful.get(name, 0.0), _useful_magnitude(found[name]))
         for node, (name, axis) in axes.items():
@@ -290,13 +281,6 @@ def _collect_stats(
             for node, both in averages.items()
         },
     )
-
-
-def _run_outputs(
-    session: onnxruntime.InferenceSession, names: list[str], feed: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Return the named tensors; a session that is asked for none would return all."""
-    return dict(zip(names, session.run(names, feed), strict=True)) if names else {}
 
 
 def _useful_magnitude(array: Array) -> float:

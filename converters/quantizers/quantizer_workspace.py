@@ -203,6 +203,7 @@ class CalibrationSamples:
                 raise ConversionError(
                     f"calibration sample {number} has no {missing[0]!r}, which the model requires",
                     hint=f"name the arrays as the model does: {', '.join(self._inputs)}",
+                    code=ErrorCode.SAMPLE_MISMATCH,
                 )
             yield {name: feed[name] for name in self._inputs}
 
@@ -295,6 +296,7 @@ def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> s
                 f"it is for {', '.join(methods)}: choose another, or ", Option("quantizer", "auto")
             ),
             option="quantizer",
+            code=ErrorCode.UNSUPPORTED,
         )
     if job.method is not None and job.method not in offered:
         raise unknown_name_error("calibration method", job.method, offered)

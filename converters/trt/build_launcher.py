@@ -18,12 +18,19 @@ from ...core.children.processes import (
     run_process,
 )
 from ...core.contract import Advance
-from ...core.errors import ConversionError, ErrorCode, MissingError, ModelcError
+from ...core.errors import LOGGED, ConversionError, ErrorCode, MissingError, ModelcError
 from ...core.events import Advanced
 from .engine_build import build_in_child
-from .engine_options import EngineOptions, HardwareLevel, Profile, Shape
+from .engine_options import EngineOptions, HardwareLevel, Profile
 from .engine_records import BuildRequest, BuildResult, parse_layers
-from .trt_installation import CudaDriver, TensorrtInstallation, find_tensorrt, query_driver
+from .trt_installation import (
+    INSTALL_FIX,
+    MIN_TENSORRT,
+    CudaDriver,
+    TensorrtInstallation,
+    find_tensorrt,
+    query_driver,
+)
 
 _CANCEL_TIMEOUT = 30.0  # seconds that the running step of a cancelled build may take
 _LAYERS_FILE = "layers.json"
@@ -58,7 +65,7 @@ def build_with_python(
         python: the interpreter of the child.
 
     Raises:
-        ConversionError: the build failed or crashed.
+        ConversionError: the build failed, crashed or was cancelled.
         MissingError: tensorrt or the device is missing.
     """
 
@@ -81,7 +88,7 @@ def build_with_python(
             raise _build_error(end, log)
         case ProcessEnd():
             raise _crash_error("TensorRT's builder", end)
-    raise ConversionError("the TensorRT build was stopped", hint="run it again to go on")
+    raise ConversionError("the TensorRT build was cancelled", hint="run the command again")
 
 
 def _build_error(stopped: StoppedByError, log: OutputLog) -> Exception:
@@ -89,7 +96,7 @@ def _build_error(stopped: StoppedByError, log: OutputLog) -> Exception:
     if isinstance(error, ModelcError):
         return error
     log.add(stopped.trace.encode())
-    return ConversionError(stopped.message, hint="the whole text is in the log")
+    return ConversionError(stopped.message, hint=LOGGED, code=ErrorCode.RUNTIME_FAILED)
 
 
 def build_with_trtexec(
@@ -142,7 +149,7 @@ def _crash_error(who: str, end: ProcessEnd) -> ConversionError:
     fatal = (at for at, line in enumerate(end.tail) if line.startswith("Fatal Python error"))
     lines = end.tail[: next(fatal, None)][-_SHOWN:]  # TensorRT's own, not Python's traceback
     printed = f"; its last lines: {' | '.join(lines)}" if lines else " and printed nothing"
-    return ConversionError(f"{who} {how}{printed}", hint="the whole text is in the log")
+    return ConversionError(f"{who} {how}{printed}", hint=LOGGED, code=ErrorCode.RUNTIME_FAILED)
 
 
 _BANNER = re.compile(r"\[TensorRT v(\d+)\]")
@@ -151,7 +158,6 @@ _HARDWARE = {
     HardwareLevel.SAME_COMPUTE_CAPABILITY: "sameComputeCapability",
 }
 _HELP_TIMEOUT = 60.0  # seconds
-_FLOOR = (10, 13)
 
 
 def trtexec_version(program: str) -> tuple[int, int, int]:
@@ -163,21 +169,22 @@ def trtexec_version(program: str) -> tuple[int, int, int]:
     try:
         end, printed = capture_output((program, "--help"), seconds=_HELP_TIMEOUT)
     except OSError as error:
-        raise MissingError(f"{program} does not run: {error}", hint=_MEND) from error
+        raise _unusable(f"{program} cannot be started: {error}") from error
     if end.overrun is not None:
-        raise MissingError(f"{program} does not run: {end.overrun.text}", hint=_MEND)
+        raise _unusable(f"{program} --help failed: {end.overrun.text}")
     banner = _BANNER.search(printed)
     if banner is None:
-        raise MissingError(f"{program} does not say which TensorRT it is of", hint=_MEND)
+        raise _unusable(f"{program} --help does not print its TensorRT version")
     number = int(banner.group(1))
     version = (number // 10000, number // 100 % 100, number % 100)
-    if version[:2] < _FLOOR:
-        told = ".".join(map(str, version))
-        raise MissingError(f"{program} is of TensorRT {told}; 10.13 is needed", hint=_MEND)
+    if version[:2] < MIN_TENSORRT:
+        found = ".".join(map(str, version))
+        raise _unusable(f"{program} is of TensorRT {found}; 10.13 or later is required")
     return version
 
 
-_MEND = "install TensorRT 10.13 or later: pip install 'tensorrt>=10.13'"
+def _unusable(problem: str) -> MissingError:
+    return MissingError(problem, hint=INSTALL_FIX, code=ErrorCode.NOT_INSTALLED)
 
 
 def trtexec_command(program: str, major: int, request: BuildRequest, layers: Path) -> list[str]:
@@ -236,9 +243,5 @@ def _profile_flags(profiles: Sequence[Profile]) -> Iterator[str]:
             yield f"--profile={index}"
         for flag, which in (("min", 0), ("opt", 1), ("max", 2)):
             yield f"--{flag}Shapes=" + ",".join(
-                f"{one.name}:{_shape_text(one.shapes[which])}" for one in profile
+                f"{one.name}:{'x'.join(map(str, one.shapes[which])) or 'scalar'}" for one in profile
             )
-
-
-def _shape_text(shape: Shape) -> str:
-    return "x".join(map(str, shape)) if shape else "scalar"

@@ -13,9 +13,10 @@ from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ...core.atomic_write import draft_file
 from ...core.children.child_call import ParentConnection
 from ...core.contract import Advance, TensorInfo, no_progress
-from ...core.errors import ConversionError, Hint, Option
+from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
@@ -93,7 +94,8 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
     load_plugin_libraries(trt, options.plugins, log)
     builder: tensorrt.Builder = trt.Builder(log)
     network, parser = parse_network(trt, builder, Path(request.onnx), log)
-    inputs, outputs = network_tensors(network)
+    inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
+    outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
     config = make_config(trt, builder, network, options, request.profiles)
     config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
     cache = Path(request.timing_cache) if request.timing_cache else None
@@ -104,7 +106,8 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
     if blob is None:
         raise _build_error(watch, log)
     layers = _inspect_layers(trt, blob, request, log)
-    _write_engine(blob, Path(request.engine))
+    with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
+        stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
     return BuildResult(
         tensorrt=str(trt.__version__), layers=layers, inputs=inputs, outputs=outputs, notes=notes
@@ -115,7 +118,9 @@ def _build_error(watch: BuildWatch, log: ErrorLog) -> Exception:
     if watch.stopped():
         return CancelledBuildError("the build was stopped")
     return ConversionError(
-        f"TensorRT built no engine: {log.reason}", hint="the whole text is in the log"
+        f"TensorRT cannot build the engine: {log.reason}",
+        hint=LOGGED,
+        code=ErrorCode.RUNTIME_FAILED,
     )
 
 
@@ -143,11 +148,14 @@ def load_plugin_libraries(
             raise ConversionError(
                 f"the plugin library {library} cannot be loaded: {error}",
                 hint="give the path of a shared library that was built for this TensorRT",
+                option="plugins",
+                code=ErrorCode.NOT_FOUND,
             ) from error
     if libraries and not trt.init_libnvinfer_plugins(log, ""):
         raise ConversionError(
-            f"TensorRT could not register its plugins: {log.reason}",
-            hint="the whole text is in the log",
+            f"TensorRT cannot register its plugins: {log.reason}",
+            hint=LOGGED,
+            code=ErrorCode.RUNTIME_FAILED,
         )
 
 
@@ -161,35 +169,21 @@ def _inspect_layers(
     if engine is None:
         raise ConversionError(
             f"TensorRT cannot load the engine that it built: {log.reason}",
-            hint="the whole text is in the log",
+            hint=LOGGED,
+            code=ErrorCode.RUNTIME_FAILED,
         )
     inspector: tensorrt.EngineInspector = engine.create_engine_inspector()
     plain = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
     if request.options.strip_weights:  # a context needs the weights
         return plain
     context: tensorrt.IExecutionContext | None = engine.create_execution_context()
-    if context is None or not _set_opt_shapes(engine, context, request):
+    known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+    ranges = [one for one in request.profiles[0] if one.name in known]
+    if context is None or not all(context.set_input_shape(r.name, r.opt) for r in ranges):
         return plain
     inspector.execution_context = context
     full = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
     return full if _LAYERS in full else plain
-
-
-def _set_opt_shapes(
-    engine: tensorrt.ICudaEngine, context: tensorrt.IExecutionContext, request: BuildRequest
-) -> bool:
-    """Set the opt shapes of the first profile; return whether all were accepted."""
-    known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-    ranges = request.profiles[0] if request.profiles else ()
-    return all(context.set_input_shape(one.name, one.opt) for one in ranges if one.name in known)
-
-
-def _write_engine(blob: tensorrt.IHostMemory, path: Path) -> None:
-    """Write the engine atomically."""
-    draft = path.with_name(f".{path.name}.partial")
-    with draft.open("wb") as stream:
-        stream.write(blob)
-    draft.replace(path)
 
 
 def make_config(
@@ -211,7 +205,8 @@ def make_config(
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector has no types
     config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
     _set_flags(trt, config, options)
-    if _is_dynamic(network):
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    if any(size < 0 for tensor in inputs for size in tensor.shape):
         for profile in profiles:
             _add_profile(builder, network, config, profile)
     return config
@@ -242,11 +237,6 @@ def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: Engine
         config.clear_flag(trt.BuilderFlag.TF32)
 
 
-def _is_dynamic(network: tensorrt.INetworkDefinition) -> bool:
-    inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    return any(size < 0 for tensor in inputs for size in tensor.shape)
-
-
 def _add_profile(
     builder: tensorrt.Builder,
     network: tensorrt.INetworkDefinition,
@@ -255,33 +245,33 @@ def _add_profile(
 ) -> None:
     added: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
     ranges = {one.name: one for one in profile}
+    rejected = ConversionError(
+        f"TensorRT does not accept the profile {profile_text(profile)}",
+        hint=Hint("see ", Option("profile"), " and ", Option("input")),
+        option="profile",
+        code=ErrorCode.RUNTIME_FAILED,
+    )
     for index in range(network.num_inputs):
         tensor: tensorrt.ITensor = network.get_input(index)
         one = ranges.get(tensor.name)
         if tensor.is_shape_tensor:
             raise ConversionError(
-                f"TensorRT takes {tensor.name!r} for a shape: a profile would need its values",
+                f"input {tensor.name!r} is a shape tensor, whose values a profile must give",
                 hint="make it a constant of the model, or an input that no shape depends on",
+                code=ErrorCode.UNSUPPORTED,
             )
         if one is None:
             raise ConversionError(
                 f"the ONNX has an input {tensor.name!r} that is not in the signature",
                 hint=f"the profile is {profile_text(profile)}",
+                code=ErrorCode.UNKNOWN_INPUT,
             )
         try:
             added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
         except RuntimeError as error:
-            raise ConversionError(
-                f"TensorRT refused the profile {one}: {error}",
-                hint=Hint("see ", Option("profile"), " and ", Option("input")),
-                option="profile",
-            ) from error
+            raise rejected from error
     if not added or config.add_optimization_profile(added) < 0:
-        raise ConversionError(
-            f"TensorRT refused the profile {profile_text(profile)}",
-            hint=Hint("see ", Option("profile"), " and ", Option("input")),
-            option="profile",
-        )
+        raise rejected
 
 
 _MAX_ERRORS = 5  # errors in a message; all are in the log
@@ -333,25 +323,18 @@ def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> Con
     shown = "; ".join(lines[:_MAX_ERRORS]) or log.reason
     more = f" (and {len(lines) - _MAX_ERRORS} more)" if len(lines) > _MAX_ERRORS else ""
     return ConversionError(
-        f"TensorRT's ONNX parser refused {path.name}: {shown}{more}",
+        f"TensorRT's ONNX parser cannot parse {path.name}: {shown}{more}",
         hint=Hint(
             "change the module that is named, or name a library with the operator by ",
             Option("plugins"),
         ),
         option="plugins",
+        code=ErrorCode.RUNTIME_FAILED,
     )
 
 
-def network_tensors(
-    network: tensorrt.INetworkDefinition,
-) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Return inputs and outputs as the network declares them; a dynamic dim is `?`."""
-    inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
-    outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
-    return inputs, outputs
-
-
 def _tensor_info(tensor: tensorrt.ITensor) -> TensorInfo:
+    """Return a tensor as the network declares it; a dynamic dim is `?`."""
     code = tensor.dtype.name
     dims = tuple("?" if size < 0 else str(size) for size in tensor.shape)
     return TensorInfo(name=tensor.name, dtype=TRT_DTYPES.get(code, code.lower()), dims=dims)

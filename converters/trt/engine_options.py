@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.signature import InputSpec, Signature
@@ -13,25 +14,9 @@ from ...core.signature import InputSpec, Signature
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
 DEFAULT_LEVEL = 3  # TensorRT's own
 SEPARATOR = ";"  # between the values of an option that may be given several times
-_UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d*\.?\d+)([BKMGT]?)", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRUTHS = {"true": True, "false": False}
-KEYS = (
-    "workspace",
-    "optimization_level",
-    "profiles",
-    "timing_cache",
-    "cache_folder",
-    "version_compatible",
-    "hardware_compatible",
-    "refittable",
-    "strip_weights",
-    "weight_streaming",
-    "tf32",
-    "plugins",
-    "trust_engine",
-    "builder",
-    "weights",
-)
 
 
 class HardwareLevel(StrEnum):
@@ -55,16 +40,14 @@ class EngineOptions:
     """Options to build and to open an engine.
 
     `workspace` is in bytes; None leaves TensorRT's limit, all of the device's memory. `profiles`
-    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in
-    `cache_folder` named after GPU and TensorRT version. `weights` is the ONNX with the weights of
-    a stripped engine.
+    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in the
+    job's cache. `weights` is the ONNX with the weights of a stripped engine.
     """
 
     workspace: int | None = None
     optimization_level: int = DEFAULT_LEVEL
     profiles: tuple[Profile, ...] = ()
     timing_cache: str = ""
-    cache_folder: str = ""
     version_compatible: bool = False
     hardware_compatible: HardwareLevel = HardwareLevel.NONE
     refittable: bool = False
@@ -77,6 +60,9 @@ class EngineOptions:
     weights: str = ""
 
 
+OPTION_NAMES = tuple(one.name for one in fields(EngineOptions))
+
+
 def parse_options(settings: Mapping[str, str]) -> EngineOptions:
     """Parse the text options of a job.
 
@@ -84,55 +70,44 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         UsageError: an unknown option or an invalid value.
     """
     for key in settings:
-        if key not in KEYS:
-            raise unknown_name_error("TensorRT option", key, KEYS)
+        if key not in OPTION_NAMES:
+            raise unknown_name_error("TensorRT option", key, OPTION_NAMES)
     options = EngineOptions(
         workspace=_read_size(settings, "workspace"),
         optimization_level=_read_level(settings),
         profiles=read_profiles(_read_list(settings, "profiles")),
         timing_cache=settings.get("timing_cache", ""),
-        cache_folder=settings.get("cache_folder", ""),
         version_compatible=_read_bool(settings, "version_compatible", False),
-        hardware_compatible=HardwareLevel(
-            _read_choice(settings, "hardware_compatible", HardwareLevel)
-        ),
+        hardware_compatible=_read_choice(settings, "hardware_compatible", HardwareLevel),
         refittable=_read_bool(settings, "refittable", False),
         strip_weights=_read_bool(settings, "strip_weights", False),
         weight_streaming=_read_bool(settings, "weight_streaming", False),
         tf32=_read_bool(settings, "tf32", True),
         plugins=_read_list(settings, "plugins"),
         trust_engine=_read_bool(settings, "trust_engine", False),
-        builder=BuilderChoice(_read_choice(settings, "builder", BuilderChoice)),
+        builder=_read_choice(settings, "builder", BuilderChoice),
         weights=settings.get("weights", ""),
     )
-    _check_options(options)
-    return options
-
-
-def _check_options(options: EngineOptions) -> None:
     if options.version_compatible and not options.trust_engine:
         raise UsageError(
-            "a version-compatible engine carries its own runtime: loading it runs that code",
-            hint=Hint(
-                "add ",
-                Option("trust-engine"),
-                ", so that the engine may be loaded here and validated",
-            ),
+            "a version-compatible engine contains its own runtime: loading it runs that code",
+            hint=Hint("to load and validate the engine here, add ", Option("trust-engine")),
             option="trust-engine",
             code=ErrorCode.CONSENT_REQUIRED,
         )
+    return options
 
 
 def _read_size(settings: Mapping[str, str], key: str) -> int | None:
-    """Parse a size such as `4G` to bytes; without a unit it is in bytes."""
+    """Parse a size such as `4G` or `1.5G` to bytes; without a unit it is in bytes."""
     text = settings.get(key, "")
     if not text:
         return None
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "B")
-    size = _positive_number(number)
-    if size is None or unit not in _UNITS:
+    found = _SIZE.fullmatch(text)
+    size = float(found[1]) * _UNITS[found[2].upper()] if found else 0
+    if not size:
         raise _option_error(key, text, "a size such as 512M or 4G")
-    return int(size * _UNITS[unit])
+    return int(size)
 
 
 def _read_level(settings: Mapping[str, str]) -> int:
@@ -151,22 +126,16 @@ def _read_bool(settings: Mapping[str, str], key: str, default: bool) -> bool:
     return _TRUTHS[text]
 
 
-def _read_choice(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
-    """Return a value of `kind`; the first is the default."""
-    values = [str(one) for one in kind]
-    text = settings.get(key, values[0])
-    if text not in values:
-        raise _option_error(key, text, f"one of {', '.join(values)}")
-    return text
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def _positive_number(text: str) -> float | None:
-    """Parse a finite number above 0; None for anything else."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 < number < float("inf") else None
+def _read_choice(settings: Mapping[str, str], key: str, kind: type[Choice]) -> Choice:
+    """Return a member of `kind`; the first is the default."""
+    members = list(kind)
+    text = settings.get(key, members[0])
+    if text not in members:
+        raise _option_error(key, text, f"one of {', '.join(members)}")
+    return kind(text)
 
 
 def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
@@ -175,7 +144,12 @@ def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 def _option_error(key: str, text: str, wanted: str) -> UsageError:
     name = key.replace("_", "-")
-    return UsageError(f"TensorRT: {name} cannot be {text!r}", hint=f"--{name} takes {wanted}")
+    return UsageError(
+        f"--{name} cannot be {text!r}",
+        hint=f"give {wanted}",
+        option=name,
+        code=ErrorCode.INVALID_VALUE,
+    )
 
 
 Shape: TypeAlias = tuple[int, ...]
@@ -310,28 +284,8 @@ def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnboundedDim:
-    """A dynamic dim of input `owner` without bounds, which an optimization profile needs."""
-
-    name: str
-    owner: str
-
-    @property
-    def problem(self) -> str:
-        """The fault, in one line."""
-        return (
-            f"dim {self.name!r} of {self.owner} has no bounds, which an optimization profile needs"
-        )
-
-    @property
-    def fix(self) -> str:
-        """The change that bounds it."""
-        return f"say {self.name}=min..max in --input, or give --profile"
-
-
-def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UnboundedDim, ...]:
-    """Return the dynamic dims without bounds: an engine only runs sizes within a profile.
+def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UsageError, ...]:
+    """Return an error for each dynamic dim without bounds, which a profile needs.
 
     Args:
         signature: gives the sizes of the first profile.
@@ -343,7 +297,15 @@ def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[Unbo
         for dim in spec.dims:
             if not dim.bounded and dim.name is not None and spec.name not in profiled:
                 owners.setdefault(dim.name, spec.name)
-    return tuple(UnboundedDim(name=name, owner=owner) for name, owner in owners.items())
+    return tuple(
+        UsageError(
+            f"dim {name!r} of {owner} has no bounds, which an optimization profile needs",
+            hint=f"give {name}=min..max in --input, or --profile",
+            option="profile",
+            code=ErrorCode.MISSING_DIMS,
+        )
+        for name, owner in owners.items()
+    )
 
 
 def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:

@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
 from ...core.errors import ConversionError, ErrorCode, RunnerError
 from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
-
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,27 +42,7 @@ class BuildResult:
     notes: tuple[str, ...] = ()
 
 
-def write_record(record: object, path: Path) -> None:
-    """Write a record as JSON, atomically."""
-    import msgspec
-
-    atomic_write(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-
-
-def read_record(path: Path, kind: type[Read]) -> Read:
-    """Read a record.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file holds another kind of record.
-    """
-    import msgspec
-
-    return msgspec.json.decode(path.read_bytes(), type=kind)
-
-
 SIDECAR_VERSION = 1
-SIDECAR_SUFFIX = ".json"  # after the engine's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +66,7 @@ class EngineSidecar:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     profiles: tuple[str, ...]
-    layers: tuple[EngineLayer, ...]
+    layers: tuple[EngineLayer, ...] = ()
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
@@ -98,14 +76,15 @@ class EngineSidecar:
 
 def engine_sidecar_path(engine: Path) -> Path:
     """Return `model.fp16.engine.json` for `model.fp16.engine`."""
-    return engine.with_name(engine.name + SIDECAR_SUFFIX)
+    return engine.with_name(f"{engine.name}.json")
 
 
 def write_sidecar(sidecar: EngineSidecar, engine: Path) -> Path:
     """Write the sidecar beside the engine; return its path."""
-    path = engine_sidecar_path(engine)
-    write_record(sidecar, path)
-    return path
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(sidecar), indent=1) + b"\n"
+    return atomic_write(engine_sidecar_path(engine), text)
 
 
 def read_sidecar(engine: Path) -> EngineSidecar:
@@ -114,12 +93,14 @@ def read_sidecar(engine: Path) -> EngineSidecar:
     Raises:
         RunnerError: the sidecar is missing, unreadable or of another engine.
     """
+    import msgspec
+
     path = engine_sidecar_path(engine)
     try:
-        sidecar = read_record(path, EngineSidecar)
+        sidecar = msgspec.json.decode(path.read_bytes(), type=EngineSidecar)
     except FileNotFoundError as error:
         raise RunnerError(
-            f"{engine.name} has no {path.name}: an engine is code, and is not loaded to look at it",
+            f"{engine.name} has no {path.name}, and inspection does not load an engine: it is code",
             hint="keep the two files together, or build the engine again",
             code=ErrorCode.NOT_FOUND,
         ) from error
@@ -131,7 +112,7 @@ def read_sidecar(engine: Path) -> EngineSidecar:
         ) from error
     if sidecar.engine.sha256 != sha256_of(engine):
         raise RunnerError(
-            f"{path.name} is of another engine than {engine.name}",
+            f"{path.name} describes another engine than {engine.name}",
             hint="keep the two files together, or build the engine again",
             code=ErrorCode.FILE_CHANGED,
         )
@@ -191,10 +172,9 @@ class EngineLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLayers:
-    """The inspector's view of an engine; 10.x gives only the names of inputs and outputs."""
+    """The inspector's view of an engine; TensorRT 10 describes no inputs and outputs."""
 
-    layers: tuple[EngineLayer, ...]
-    tensors: tuple[str, ...]
+    layers: tuple[EngineLayer, ...] = ()
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
 
@@ -211,14 +191,13 @@ def read_layers(text: str) -> EngineLayers:
         layers = tuple(_parse_layer(row) for row in rows)
     except (ValueError, KeyError, TypeError) as error:
         raise ConversionError(
-            f"TensorRT's inspector gave what modelc cannot read: {error!r}",
+            f"modelc cannot read the output of TensorRT's engine inspector: {error!r}",
             hint="please report the log with the versions of TensorRT and modelc",
+            code=ErrorCode.CORRUPT_FILE,
         ) from error
     tensors = _as_objects(document.get("I/O Tensors"))
-    names = [str(one.get("Name", "")) for one in tensors] or list(document.get("Bindings") or ())
     return EngineLayers(
         layers=layers,
-        tensors=tuple(map(str, names)),
         inputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "input")),
         outputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "output")),
     )
@@ -226,13 +205,12 @@ def read_layers(text: str) -> EngineLayers:
 
 def parse_layers(text: str) -> tuple[EngineLayers, str]:
     """Return the layers and, if unreadable, the reason: the engine is good without them."""
-    nothing = EngineLayers(layers=(), tensors=())
     if not text:
-        return nothing, "TensorRT told nothing of the engine's layers"
+        return EngineLayers(), "TensorRT's engine inspector returned no layers"
     try:
         return read_layers(text), ""
     except ConversionError as error:
-        return nothing, error.message
+        return EngineLayers(), error.message
 
 
 def engine_coverage(

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.contract import Feed, Outputs
-from ...core.errors import ConversionError, ErrorCode, RunnerError
+from ...core.errors import LOGGED, ConversionError, ErrorCode, RunnerError
 from ...core.records import sha256_of
 from ...core.signature import Signature
 from ...core.torch_tools import to_array
@@ -47,18 +47,25 @@ class EngineRunner(RunnerBase):
         known = [spec.name for spec in signature.inputs if spec.name in inputs]
         self.inputs = (*known, *(name for name in inputs if name not in known))
         self._outputs = tuple(name for name in names if name not in inputs)
-        self._profiles = _engine_profiles(engine, self.inputs)
+        self._profiles: tuple[Profile, ...] = tuple(
+            tuple(_shape_range(engine, name, index) for name in self.inputs)
+            for index in range(engine.num_optimization_profiles)
+        )
         self._context: tensorrt.IExecutionContext | None = self._new_context(engine)
 
     def _new_context(self, engine: tensorrt.ICudaEngine) -> tensorrt.IExecutionContext:
         context: tensorrt.IExecutionContext | None = engine.create_execution_context()
         if context is None:
-            raise self._engine_error("made no execution context")
+            raise self._api_error("create_execution_context")
         return context
 
-    def _engine_error(self, what: str) -> RunnerError:
-        reason = self._loaded.log.reason if self._loaded else "the engine is closed"
-        return RunnerError(f"TensorRT {what}: {reason}", hint="the whole text is in the log")
+    def _api_error(self, call: str, value: str = "", reason: str = "") -> RunnerError:
+        reason = reason or (self._loaded.log.reason if self._loaded else "the engine is closed")
+        return RunnerError(
+            f"TensorRT: {call}({value}) failed: {reason}",
+            hint=LOGGED,
+            code=ErrorCode.RUNTIME_FAILED,
+        )
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed on its own stream and wait for it; outputs are copies."""
@@ -83,10 +90,13 @@ class EngineRunner(RunnerBase):
             ]
             unknown = context.infer_shapes()
             if unknown:
-                raise self._engine_error(f"cannot tell shapes without {', '.join(unknown)}")
+                reason = f"it requires {', '.join(unknown)}"
+                raise self._api_error("infer_shapes", reason=reason)
             outputs = [self._bind_output(context, engine, name) for name in self._outputs]
             if not context.execute_async_v3(handle):
-                raise self._engine_error(_allocation_error(outputs) or "did not run")
+                # TensorRT swallows the exception of an allocator
+                reason = next((f"{one.name}: {one.error}" for one in outputs if one.error), "")
+                raise self._api_error("execute_async_v3", reason=reason)
             if stream is not None:
                 stream.synchronize()
             results = {one.name: to_array(one.tensor()) for one in outputs}
@@ -101,11 +111,12 @@ class EngineRunner(RunnerBase):
             raise RunnerError(
                 f"TensorRT: no optimization profile holds {fed}",
                 hint=f"the engine's are {'; '.join(map(profile_text, self._profiles))}",
+                code=ErrorCode.INPUT_REJECTED,
             )
         if context.active_optimization_profile != index and not (
             context.set_optimization_profile_async(index, handle)
         ):
-            raise self._engine_error(f"did not take optimization profile {index}")
+            raise self._api_error("set_optimization_profile_async", str(index))
 
     def _bind_input(
         self,
@@ -122,13 +133,14 @@ class EngineRunner(RunnerBase):
             raise RunnerError(
                 f"TensorRT: input {name!r} is {found}, the engine takes {wanted}",
                 hint=f"feed it as {wanted}",
+                code=ErrorCode.INPUT_REJECTED,
             )
         here = engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
         moved = addressable(tensor if here else tensor.to(self._device))
         if not context.set_input_shape(name, tuple(tensor.shape)):
-            raise self._engine_error(f"refused {name} with shape {tuple(tensor.shape)}")
+            raise self._api_error("set_input_shape", f"{name}, {tuple(tensor.shape)}")
         if not context.set_tensor_address(name, moved.data_ptr()):
-            raise self._engine_error(f"refused the memory of {name}")
+            raise self._api_error("set_tensor_address", name)
         return moved
 
     def _bind_output(
@@ -141,7 +153,9 @@ class EngineRunner(RunnerBase):
         dtype: torch.dtype | None = getattr(torch, TRT_DTYPES.get(code, ""), None)
         if dtype is None:
             raise RunnerError(
-                f"TensorRT: output {name!r} is {code}, which torch has not", hint="cast it before"
+                f"TensorRT: output {name!r} is {code}, which torch does not have",
+                hint="cast it in the model",
+                code=ErrorCode.UNSUPPORTED,
             )
         here = engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
         device = torch.device("cpu") if here else self._device
@@ -149,9 +163,9 @@ class EngineRunner(RunnerBase):
         memory = make_output_memory(self._trt, name, dtype, device)
         if min(shape, default=0) < 0:
             if not context.set_output_allocator(name, memory.allocator):
-                raise self._engine_error(f"took no allocator for {name}")
+                raise self._api_error("set_output_allocator", name)
         elif not context.set_tensor_address(name, memory.allocate(shape)):
-            raise self._engine_error(f"refused the memory of {name}")
+            raise self._api_error("set_tensor_address", name)
         return memory
 
     def layer_times(self, feed: Feed, runs: int = _PROFILED_RUNS) -> Mapping[str, float]:
@@ -160,9 +174,7 @@ class EngineRunner(RunnerBase):
             raise RuntimeError("the engine is closed")
         engine = self._loaded.engine
         times = make_layer_profiler(self._trt)
-        context: tensorrt.IExecutionContext = self._new_context(
-            engine
-        )  # a profiler stays in its context
+        context = self._new_context(engine)  # a profiler stays in its context
         self._run(context, engine, feed)
         context.profiler = times
         for _ in range(runs):
@@ -175,11 +187,6 @@ class EngineRunner(RunnerBase):
         self._loaded = None
 
 
-def _allocation_error(made: list[OutputMemory]) -> str:
-    """Return the first allocation error of an output; TensorRT swallows the exception."""
-    return next((f"got no memory for {one.name}: {one.error}" for one in made if one.error), "")
-
-
 def _cuda_stream(
     device: torch.device,
 ) -> tuple[torch.cuda.Stream | None, AbstractContextManager[object]]:
@@ -189,13 +196,6 @@ def _cuda_stream(
         return None, nullcontext()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
     return stream, torch.cuda.stream(stream)
-
-
-def _engine_profiles(engine: tensorrt.ICudaEngine, inputs: tuple[str, ...]) -> tuple[Profile, ...]:
-    return tuple(
-        tuple(_shape_range(engine, name, index) for name in inputs)
-        for index in range(engine.num_optimization_profiles)
-    )
 
 
 def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRange:
@@ -226,9 +226,10 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
     engine: tensorrt.ICudaEngine | None = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:
         raise RunnerError(
-            f"TensorRT would not load {path.name}: {log.reason}",
+            f"TensorRT cannot load {path.name}: {log.reason}",
             hint="an engine runs only on the GPU type and TensorRT that it was built with: see "
             f"{engine_sidecar_path(path).name}",
+            code=ErrorCode.RUNTIME_FAILED,
         )
     sidecar = read_sidecar(path) if engine_sidecar_path(path).is_file() else None
     if sidecar is not None and sidecar.stripped:
@@ -243,13 +244,13 @@ def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) ->
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
     if not onnx.is_file():
         raise RunnerError(
-            f"{path.name} holds no weights, and {onnx} is not there to take them from",
+            f"{path.name} is stripped of its weights, and {onnx}, which has them, does not exist",
             hint=f"put {sidecar.onnx.name} beside it",
             code=ErrorCode.NOT_FOUND,
         )
     if sha256_of(onnx) != sidecar.onnx.sha256:
         raise RunnerError(
-            f"{path.name} holds no weights, and {onnx.name} is not what it was built from",
+            f"{path.name} is stripped of its weights, and was not built from {onnx.name}",
             hint="build the engine again",
             code=ErrorCode.FILE_CHANGED,
         )
@@ -263,6 +264,7 @@ def _refit_weights(
     parser: tensorrt.OnnxParserRefitter = trt.OnnxParserRefitter(refitter, log)
     if not parser.refit_from_file(str(onnx)) or not refitter.refit_cuda_engine():
         raise RunnerError(
-            f"TensorRT could not put the weights of {onnx.name} into the engine: {log.reason}",
+            f"TensorRT cannot refit the engine with the weights of {onnx.name}: {log.reason}",
             hint="build the engine again",
+            code=ErrorCode.RUNTIME_FAILED,
         )

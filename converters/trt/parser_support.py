@@ -57,7 +57,7 @@ SUPPORTED: Mapping[str, frozenset[str]] = {
     name: types for types, names in _TYPE_TABLE.items() for name in names.split()
 }
 # Of the table's operators, those that it says are not supported; others it does not know.
-REFUSED = frozenset({
+UNSUPPORTED = frozenset({
     "AffineGrid", "Bernoulli", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
     "BitwiseXor", "CenterCropPad", "Col2Im", "Compress", "ConcatFromSequence", "ConvInteger",
     "DFT", "Det", "DynamicQuantizeLinear", "ImageDecoder", "MatMulInteger", "MaxRoiPool",
@@ -95,12 +95,7 @@ BODIES = frozenset({"If", "Loop", "Scan"})
 DATA_DEPENDENT = frozenset({"NonMaxSuppression", "NonZero"})
 # Domains of NVIDIA's own operators, which the parser knows: TRT_FP8QuantizeLinear and the like.
 OWN_DOMAINS = frozenset({"trt"})
-_STANDARD_PLUGIN = "_TRT"
-
-
-def is_standard_plugin(name: str) -> bool:
-    """Return whether an operator is a plugin that TensorRT ships, as EfficientNMS_TRT."""
-    return name.endswith(_STANDARD_PLUGIN)
+STANDARD_PLUGIN = "_TRT"  # suffix of the plugins that TensorRT ships, such as EfficientNMS_TRT
 
 
 IsViolated: TypeAlias = Callable[[Node], bool]
@@ -253,14 +248,14 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     "EyeLike": (_rule(_is_dynamic_input(0), "its input has dynamic dims"),),
     "GRU": (_CELL,),
     "GridSample": (_rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its input is not 4D"),),
-    "If": (_rule(_has_different_ranks, "its branches make tensors of different ranks"),),
+    "If": (_rule(_has_different_ranks, "its branches return tensors of different ranks"),),
     "LSTM": (
         _CELL,
         _rule(_integer("input_forget", default=0, allowed=(0,)), "its gates are coupled"),
         _rule(_integer("layout", default=0, allowed=(0,)), "its layout is batch first"),
     ),
     "LayerNormalization": (_rule(_is_output_present(1, 2), "its mean or deviation is read"),),
-    "Loop": (_doubt(_is_growing, "it collects outputs for a number of turns that data decides"),),
+    "Loop": (_doubt(_is_growing, "it collects over a data-dependent number of iterations"),),
     "LpNormalization": (_NORM,),
     "LpPool": (*_POOL, _NORM),
     "MaxPool": (*_POOL, _rule(_is_output_present(1), "its indices are read")),

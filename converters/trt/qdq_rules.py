@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..onnx_origins import NodeOrigin
 from .trt_findings import (
@@ -11,7 +10,7 @@ from .trt_findings import (
     QUANTIZE,
     Model,
     Node,
-    QdqProblem,
+    NodeFindings,
     TrtFault,
     TrtFinding,
     TrtSeverity,
@@ -24,7 +23,6 @@ from .trt_findings import (
     is_per_channel,
     is_quantize,
     is_weight,
-    node_place,
     qdq_problems,
     tensor_shape,
 )
@@ -40,27 +38,6 @@ _SHAPE_ONLY = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsque
 _POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into the sum before it
 
 
-@dataclass(frozen=True, kw_only=True)
-class _QdqCheck:
-    """The findings so far."""
-
-    origins: Mapping[str, NodeOrigin]
-    found: list[TrtFinding] = field(default_factory=list)
-
-    def error(self, node: Node, fault: TrtFault, what: str, detail: str = "") -> None:
-        self._add(TrtSeverity.ERROR, node, (fault, what, detail))
-
-    def warn(self, node: Node, fault: TrtFault, what: str, detail: str = "") -> None:
-        self._add(TrtSeverity.WARNING, node, (fault, what, detail))
-
-    def _add(self, severity: TrtSeverity, node: Node, problem: QdqProblem) -> None:
-        fault, what, detail = problem
-        place = node_place(node, self.origins)
-        self.found.append(
-            TrtFinding(fault=fault, severity=severity, what=what, place=place, detail=detail)
-        )
-
-
 def check_qdq(
     model: Model, origins: Mapping[str, NodeOrigin], *, required: bool = True
 ) -> tuple[TrtFinding, ...]:
@@ -71,45 +48,46 @@ def check_qdq(
         origins: modules by node name.
         required: whether a model without quantized layers is an error.
     """
-    check = _QdqCheck(origins=origins)
+    findings = NodeFindings(origins)
     nodes = tuple(model.graph.all_nodes())
     for node in nodes:
-        _check_node(check, node)
+        _check_node(findings, node)
     layers = [node for node in nodes if node.op_type in QDQ_LAYERS and domain_of(node) == ""]
-    quantized = [node for node in layers if _check_layer(check, node)]
+    quantized = [node for node in layers if _check_layer(findings, node)]
     for node in nodes:
         if node.op_type == "Add":
-            _check_sum(check, node)
+            _check_sum(findings, node)
     if required and not quantized:
-        check.found.append(_not_quantized(nodes, layers))
-    return tuple(check.found)
+        findings.found.append(_not_quantized(nodes, layers))
+    return tuple(findings.found)
 
 
-def _check_node(check: _QdqCheck, node: Node) -> None:
+def _check_node(findings: NodeFindings, node: Node) -> None:
     if node.op_type in _INTEGER:
         text = f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}"
-        check.error(node, TrtFault.INTEGER_OPERATOR, text)
+        findings.add(node, TrtFault.INTEGER_OPERATOR, text)
     elif node.op_type in (QUANTIZE, DEQUANTIZE) and domain_of(node) != "":
         text = f"{node.op_type} that is not ONNX's own"
-        check.error(node, TrtFault.FOREIGN_QDQ, text, f"of {node.domain}")
+        findings.add(node, TrtFault.FOREIGN_QDQ, text, f"of {node.domain}")
     elif is_quantize(node) or is_dequantize(node):
         for problem in qdq_problems(node):
-            check.error(node, *problem)
+            findings.add(node, *problem)
 
 
-def _check_layer(check: _QdqCheck, layer: Node) -> bool:
+def _check_layer(findings: NodeFindings, layer: Node) -> bool:
     """Return whether a layer computes in 8 bits: both operands come from a DequantizeLinear."""
     operands = [_find_dequantize(value) for value in layer.inputs[:2]]
     present = [node for node in operands if node is not None]
     weight = operands[1] if len(operands) > 1 else None
     if weight is not None and is_per_channel(weight) and is_weight(weight):
-        _check_axis(check, layer, weight)
+        _check_axis(findings, layer, weight)
     if len(present) == 1 and len(operands) > 1:
         side = "data" if operands[0] is not None else "weight"
-        check.warn(
+        findings.add(
             layer, TrtFault.FLOAT_OPERAND,
             "one operand is quantized and the other is not: it computes in floating point",
             f"its {side} is",
+            sure=False,
         )  # fmt: skip
     return len(present) == len(operands)
 
@@ -123,7 +101,7 @@ def _find_dequantize(value: Value | None) -> Node | None:
     return maker if is_dequantize(maker) else None
 
 
-def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
+def _check_axis(findings: NodeFindings, layer: Node, weight: Node) -> None:
     """Check that per-channel scales lie on the output channel axis of the weight."""
     shape = tensor_shape(weight.inputs[0])
     if shape is None and (source := weight.inputs[0]) is not None:
@@ -137,7 +115,7 @@ def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
         axis = permutation.index(axis)
     wanted = _output_axis(layer, len(shape))
     if axis != wanted:
-        check.error(
+        findings.add(
             layer, TrtFault.CHANNEL_AXIS,
             "scales on another axis of the weight than its output channels",
             f"axis {axis}, not {wanted}",
@@ -171,7 +149,7 @@ def _output_axis(layer: Node, rank: int) -> int:
     return 0 if transposed else rank - 1
 
 
-def _check_sum(check: _QdqCheck, node: Node) -> None:
+def _check_sum(findings: NodeFindings, node: Node) -> None:
     """Check that a requantized residual sum has Q/DQ on its skip input, and only there.
 
     Otherwise TensorRT does not fuse layer, sum and Q, and computes the sum in floating point.
@@ -187,16 +165,18 @@ def _check_sum(check: _QdqCheck, node: Node) -> None:
     if not (layers or behind):
         return  # a sum of something else
     if not paired or len(paired) + len(layers) < len(makers):
-        check.warn(
+        findings.add(
             node,
             TrtFault.FLOAT_SKIP,
             "a residual sum without Q/DQ on its skip input is computed in floating point",
+            sure=False,
         )
     elif not layers:
-        check.warn(
+        findings.add(
             node,
             TrtFault.UNFUSED_SUM,
             "a residual sum with Q/DQ on both inputs is not fused with the layer before it",
+            sure=False,
         )
 
 
@@ -229,11 +209,8 @@ def _is_behind_layer(dequantize: Node | None) -> bool:
 
 def _not_quantized(nodes: Sequence[Node], layers: Sequence[Node]) -> TrtFinding:
     """Make the finding that no layer is quantized."""
-    pairs = sum(1 for node in nodes if is_quantize(node) or is_dequantize(node))
-    if not pairs:
-        what = f"nothing is quantized: there is no {QUANTIZE} and no {DEQUANTIZE}"
+    if not any(is_quantize(node) or is_dequantize(node) for node in nodes):
+        what = f"no layer is quantized: the model has no {QUANTIZE} and no {DEQUANTIZE}"
     else:
-        what = (
-            f"nothing is quantized: none of {len(layers)} layers has Q/DQ on both of its operands"
-        )
-    return TrtFinding(fault=TrtFault.NOT_QUANTIZED, severity=TrtSeverity.ERROR, what=what)
+        what = f"no layer is quantized: none of {len(layers)} has Q/DQ on both operands"
+    return TrtFinding(TrtFault.NOT_QUANTIZED, TrtSeverity.ERROR, what)

@@ -1,7 +1,7 @@
 """Kernel timings between builds: one file for each GPU and TensorRT version.
 
 Several builds may share a file: each reads it, builds, and merges its timings into the file on disk
-under a lock. A file that does not fit is not an error; it only saves no time.
+under a lock. A file of another GPU or version is not an error; it only saves no time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.atomic_write import atomic_write
-from .engine_options import EngineOptions
 from .trt_installation import CudaDevice
 
 if TYPE_CHECKING:
@@ -21,36 +20,34 @@ CACHE_OFF = "off"
 LOCK_SECONDS = 60.0
 
 
-def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
+def cache_file_for(option: str, folder: Path | None, device: CudaDevice, version: str) -> str:
     """Return the file to use; empty for none.
 
     Args:
-        options: `timing_cache` is a file, `off` or empty; `cache_folder` holds the others.
+        option: a file, `off`, or empty for a file of the folder.
+        folder: holds one file for each GPU and TensorRT version; None if there is no cache.
         device: the GPU to build for.
         version: TensorRT's.
     """
-    if options.timing_cache:
-        return "" if options.timing_cache == CACHE_OFF else options.timing_cache
-    if not options.cache_folder or device is None:
-        return ""
+    if option or folder is None:
+        return "" if option == CACHE_OFF else option
     gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
     major, minor = device.capability
     name = f"{gpu}-sm{major}{minor}-tensorrt-{version}.timing"
-    return str(Path(options.cache_folder) / name)
+    return str(folder / name)
 
 
 def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
     """Set the builder's cache from the file, else an empty one; return notes."""
     notes: tuple[str, ...] = ()
-    data = _read_bytes(path)
-    if data:
-        cache = _create_cache(config, data)
+    if path.is_file():
+        cache = _create_cache(config, path.read_bytes())
         if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
             return ()
-        notes = (f"the timing cache {path.name} is of another GPU or version: not used",)
+        notes = (f"the timing cache {path.name} is of another GPU or TensorRT: not used",)
     empty = _create_cache(config, b"")
     if empty is None or not config.set_timing_cache(empty, ignore_mismatch=False):
-        return (*notes, "TensorRT took no timing cache")
+        return (*notes, "TensorRT does not accept an empty timing cache")
     return notes
 
 
@@ -83,20 +80,15 @@ def _merge_timings(
     config: tensorrt.IBuilderConfig, cache: tensorrt.ITimingCache, path: Path
 ) -> tuple[str, ...]:
     notes: tuple[str, ...] = ()
-    data = _read_bytes(path)
-    if data:
-        on_disk = _create_cache(config, data)
+    if path.is_file():
+        on_disk = _create_cache(config, path.read_bytes())
         if on_disk is None or not cache.combine(on_disk, ignore_mismatch=False):
-            notes = (f"the timing cache {path.name} did not fit this GPU and version: replaced",)
+            notes = (f"the timing cache {path.name} was of another GPU or TensorRT: replaced",)
     blob: tensorrt.IHostMemory | None = cache.serialize()
     if blob is None:
-        return (*notes, f"the timing cache {path.name} was not written: TensorRT gave none")
+        return (*notes, f"the timing cache {path.name} was not written: serialize() failed")
     atomic_write(path, bytes(blob))
     return notes
-
-
-def _read_bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
 
 
 def _create_cache(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,7 +76,7 @@ class TrtFault(StrEnum):
     DOUBLE_RANGE = "double-range"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrtFinding:
     """One finding. `what` is the same for its kind; `detail` is about this one."""
 
@@ -88,6 +89,29 @@ class TrtFinding:
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
         return f"{self.place}: {self.what}{detail}" if self.place else f"{self.what}{detail}"
+
+
+@dataclass(frozen=True)
+class NodeFindings:
+    """The findings about nodes so far; `origins` are the nodes' modules by name."""
+
+    origins: Mapping[str, NodeOrigin]
+    found: list[TrtFinding] = field(default_factory=list)
+
+    def add(
+        self, node: Node, fault: TrtFault, what: str, detail: str = "", *, sure: bool = True
+    ) -> None:
+        """Add an error if TensorRT certainly rejects the node or computes something else."""
+        severity = TrtSeverity.ERROR if sure else TrtSeverity.WARNING
+        place = node_place(node, self.origins)
+        self.found.append(TrtFinding(fault, severity, what, place, detail))
+
+
+def log_findings(findings: Iterable[TrtFinding], log: logging.Logger) -> None:
+    """Log every finding, errors as errors."""
+    for finding in findings:
+        level = logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
+        log.log(level, "%s", finding)
 
 
 def describe_findings(findings: Iterable[TrtFinding], severity: TrtSeverity) -> tuple[str, ...]:
@@ -115,26 +139,18 @@ def join_lines(lines: tuple[str, ...]) -> str:
 
 
 def node_place(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
-    """Return `layers.3.fc1 (QuantizeLinear fc1_q)`: the node and its module, or its readers'."""
-    module = nearest_module(node, origins)
-    title = " ".join(part for part in (node.op_type, node.name) if part)
-    return f"{module} ({title})" if module else title
+    """Return `layers.3.fc1 (QuantizeLinear fc1_q)`: the module, and the node.
 
-
-def nearest_module(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
-    """Return the module of a node, or of the first reader with one if a tool inserted it."""
-    near = (node, *walk_readers(node))
-    return next(
-        (m for one in near if (m := origins.get(one.name or "", UNKNOWN_ORIGIN).module)), ""
-    )
-
-
-def walk_readers(node: Node) -> Iterator[Node]:
-    """Yield the readers of a node, and theirs, over the distance of a Q or DQ to its layer."""
-    front = [node]
+    A node that a tool inserted gets the module of its first reader with one.
+    """
+    near = front = [node]
     for _ in range(_MAX_DISTANCE):
         front = [reader for one in front for reader in direct_readers(one)]
-        yield from front
+        near = [*near, *front]
+    modules = (origins.get(one.name or "", UNKNOWN_ORIGIN).module for one in near)
+    module = next(filter(None, modules), "")
+    title = " ".join(part for part in (node.op_type, node.name) if part)
+    return f"{module} ({title})" if module else title
 
 
 def direct_readers(node: Node) -> tuple[Node, ...]:
@@ -199,7 +215,7 @@ def qdq_problems(node: Node) -> Iterator[QdqProblem]:
     if is_dequantize(node) and dtype == "INT32":
         yield (
             TrtFault.INT32_BIAS,
-            "a bias in int32 behind a DequantizeLinear; TensorRT takes biases in floating point",
+            "an int32 bias with a DequantizeLinear; TensorRT requires floating-point biases",
             "",
         )
         return  # its scale and zero point do not matter
@@ -268,7 +284,7 @@ def _zero_problems(node: Node) -> Iterator[QdqProblem]:
     scale = constant_tensor(_node_input(node, _SCALE))
     if scale is not None and scale.size != zero.size:
         counts = f"{zero.size} and {scale.size}"
-        yield TrtFault.ZERO_POINT_COUNT, "as many zero points as scales are needed", counts
+        yield TrtFault.ZERO_POINT_COUNT, "the zero points are not as many as the scales", counts
 
 
 def _channel_problems(node: Node) -> Iterator[QdqProblem]:
@@ -276,7 +292,7 @@ def _channel_problems(node: Node) -> Iterator[QdqProblem]:
     if not is_per_channel(node):
         return
     if not is_weight(node):
-        text = "one scale a channel on an activation; TensorRT takes one for the whole tensor"
+        text = "per-channel scales on an activation; TensorRT requires one scale"
         yield TrtFault.CHANNEL_SCALES, text, ""
     shape, scale = (
         tensor_shape(_node_input(node, _DATA)),
@@ -300,18 +316,18 @@ def _link_problems(node: Node) -> Iterator[QdqProblem]:
     if is_quantize(node):
         others = [reader.op_type for reader in readers if not is_dequantize(reader)]
         if others:
-            text = "a QuantizeLinear that something else than a DequantizeLinear reads"
+            text = "a QuantizeLinear with another reader than a DequantizeLinear"
             yield TrtFault.QUANTIZE_READER, text, others[0]
         elif not readers and not node.outputs[0].is_graph_output():
-            yield TrtFault.UNREAD_QUANTIZE, "a QuantizeLinear that nothing reads", ""
+            yield TrtFault.UNREAD_QUANTIZE, "a QuantizeLinear without a reader", ""
         return
     source = _node_input(node, _DATA)
     if source is None or source.is_graph_input() or constant_tensor(source) is not None:
         return
     maker = source.producer()
     if not is_quantize(maker):
-        made = maker.op_type if maker is not None else "nothing"
-        text = "a DequantizeLinear of what is neither quantized nor a constant"
+        made = maker.op_type if maker is not None else "no producer"
+        text = "a DequantizeLinear whose input is neither quantized nor a constant"
         yield TrtFault.DEQUANTIZE_SOURCE, text, made
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import util
 from types import ModuleType
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ...core.contract import Readiness
 from ...core.errors import ErrorCode, MissingError
@@ -24,35 +24,7 @@ _CAPABILITY_MINOR = 76
 _NAME_BYTES = 256
 
 
-class CudaLibrary(Protocol):
-    """The driver functions that modelc calls; each returns a CUresult, 0 for success."""
-
-    @property
-    def cuInit(self) -> Callable[..., int]: ...  # noqa: N802, D102 - the driver's own names
-
-    @property
-    def cuDriverGetVersion(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuDeviceGetCount(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuDeviceGet(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuDeviceGetName(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuDeviceGetAttribute(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuDeviceTotalMem_v2(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-    @property
-    def cuGetErrorName(self) -> Callable[..., int]: ...  # noqa: N802, D102
-
-
-LoadLibrary: TypeAlias = Callable[[str], CudaLibrary]
+LoadLibrary: TypeAlias = Callable[[str], Any]  # the driver's library, as ctypes opens it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +63,7 @@ class _DriverCallError(Exception):
     """A driver call that did not return CUDA_SUCCESS."""
 
 
-def _load_library(name: str) -> CudaLibrary:
-    library: CudaLibrary = ctypes.CDLL(name)
-    return library
-
-
-def query_driver(load: LoadLibrary = _load_library) -> CudaDriver:
+def query_driver(load: LoadLibrary = ctypes.CDLL) -> CudaDriver:
     """Ask the driver for its version and its devices; a missing driver is an answer, not an error.
 
     Args:
@@ -106,7 +73,7 @@ def query_driver(load: LoadLibrary = _load_library) -> CudaDriver:
         library = load(DRIVER_LIBRARY)
     except OSError:
         return CudaDriver(
-            version=None, devices=(), reason=f"no CUDA driver: {DRIVER_LIBRARY} is not there"
+            version=None, devices=(), reason=f"no CUDA driver: {DRIVER_LIBRARY} not found"
         )
     version: int | None = None
     try:
@@ -116,11 +83,11 @@ def query_driver(load: LoadLibrary = _load_library) -> CudaDriver:
         devices = tuple(_read_device(library, index) for index in range(count))
     except _DriverCallError as error:
         return CudaDriver(version=version, devices=(), reason=str(error))
-    reason = "" if devices else "the CUDA driver sees no device"
+    reason = "" if devices else "the CUDA driver finds no device"
     return CudaDriver(version=version, devices=devices, reason=reason)
 
 
-def _read_device(library: CudaLibrary, index: int) -> CudaDevice:
+def _read_device(library: Any, index: int) -> CudaDevice:
     handle = _read_integer(library, "cuDeviceGet", index)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     _call_driver(library, "cuDeviceGetName", name, _NAME_BYTES, handle)
@@ -136,42 +103,36 @@ def _read_device(library: CudaLibrary, index: int) -> CudaDevice:
     )
 
 
-def _read_integer(library: CudaLibrary, function: str, *arguments: int) -> int:
+def _read_integer(library: Any, function: str, *arguments: int) -> int:
     """Return the int that a call writes to its first parameter."""
     value = ctypes.c_int()
     _call_driver(library, function, ctypes.byref(value), *arguments)
     return value.value
 
 
-def _call_driver(library: CudaLibrary, function: str, *arguments: object) -> None:
+def _call_driver(library: Any, function: str, *arguments: object) -> None:
     try:
         result = getattr(library, function)(*arguments)
     except AttributeError as error:
-        raise _DriverCallError(f"the CUDA driver has no {function}: it is too old") from error
+        raise _DriverCallError(f"the CUDA driver is too old: it has no {function}") from error
     if result != 0:
         raise _DriverCallError(
-            f"the CUDA driver refused {function}: {_error_name(library, result)}"
+            f"CUDA driver call {function} failed: {_error_name(library, result)}"
         )
 
 
-def _error_name(library: CudaLibrary, code: int) -> str:
+def _error_name(library: Any, code: int) -> str:
     """Return the name of a CUresult: `CUDA_ERROR_NO_DEVICE` for 100."""
     text = ctypes.c_char_p()
     known = library.cuGetErrorName(code, ctypes.byref(text)) == 0 and text.value is not None
     return (text.value or b"").decode() if known else f"error {code}"
 
 
-MIN_TENSORRT = (
-    10,
-    13,
-)  # strongly typed networks and the names that are used are the same from here on
+# From here on, strongly typed networks and the names that modelc uses are the same.
+MIN_TENSORRT = (10, 13)
 DISTRIBUTIONS = (
-    "tensorrt",
-    "tensorrt-cu13",
-    "tensorrt-cu12",
-    "tensorrt-cu13-libs",
-    "tensorrt-cu12-libs",
-)
+    "tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu13-libs", "tensorrt-cu12-libs",
+)  # fmt: skip
 TRTEXEC = "trtexec"
 INSTALL_FIX = "pip install 'tensorrt>=10.13'"
 DRIVER_FIX = "run this on a host with an NVIDIA GPU and its driver"
@@ -199,9 +160,7 @@ def find_tensorrt(which: Which = shutil.which) -> TensorrtInstallation:
     """Find the package and the program without importing anything."""
     known = package_versions(*DISTRIBUTIONS)
     importable = util.find_spec("tensorrt") is not None
-    package = (
-        next((known[name] for name in DISTRIBUTIONS if name in known), "") if importable else ""
-    )
+    package = next(iter(known.values()), "") if importable else ""
     return TensorrtInstallation(importable=importable, package=package, program=which(TRTEXEC))
 
 

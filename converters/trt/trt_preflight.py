@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
-from ...core.signature import Dim, Signature
+from ...core.signature import Signature
 from ..onnx_origins import NodeOrigin, read_origins
 from .engine_options import EngineOptions, find_unbounded, parse_options, profiles_for
 from .parser_support import (
@@ -21,14 +19,14 @@ from .parser_support import (
     LAST_OPSET,
     LEAST_OPSET,
     OWN_DOMAINS,
-    REFUSED,
+    STANDARD_PLUGIN,
     SUPPORTED,
     SUPPORTED_TYPES,
     TABLE_OPSET,
     TABLE_SOURCE,
     TABLE_VERSION,
+    UNSUPPORTED,
     find_violations,
-    is_standard_plugin,
 )
 from .qdq_rules import check_qdq
 from .trt_findings import (
@@ -36,6 +34,7 @@ from .trt_findings import (
     QUANTIZE,
     Model,
     Node,
+    NodeFindings,
     TrtFault,
     TrtFinding,
     TrtSeverity,
@@ -43,12 +42,9 @@ from .trt_findings import (
     constant_tensor,
     describe_findings,
     domain_of,
-    node_place,
+    log_findings,
 )
 from .trt_memory import MemoryEstimate, estimate_memory
-
-if TYPE_CHECKING:
-    import onnx_ir
 
 _LOG = logging.getLogger(__name__)
 _VOLUME = 2**31 - 1  # elements of a tensor that kernels index with 32 bits
@@ -63,12 +59,7 @@ def run_preflight(job: Job) -> Preflight:
         ConversionError: the parent cannot be read.
     """
     findings, memory = examine_parent(job)
-    for finding in findings:
-        _LOG.log(
-            logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING,
-            "%s",
-            finding,
-        )
+    log_findings(findings, _LOG)
     _LOG.info("memory, an estimate: %s", memory)
     return Preflight(
         blockers=describe_findings(findings, TrtSeverity.ERROR),
@@ -87,12 +78,12 @@ def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     if job.parent is None:
         raise RuntimeError("the TensorRT preflight needs an ONNX parent")
     options = parse_options(job.settings)
-    model = load_model(job.parent)
+    model = _load_model(job.parent)
     memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
     return (*_all_findings(model, job.parent, job, options), *_volume_findings(memory)), memory
 
 
-def load_model(path: Path) -> Model:
+def _load_model(path: Path) -> Model:
     """Load the model and infer types and shapes; weights are read on use."""
     import onnx_ir
     from onnx_ir.passes.common import ShapeInferencePass
@@ -110,51 +101,34 @@ def _all_findings(
     yield from _find_missing_files(model, path)
     yield from _opset_findings(model)
     yield from _dim_findings(model, job.signature, options)
-    yield from node_findings(model, RuleContext(origins=origins, plugins=bool(options.plugins)))
+    yield from _node_findings(model, origins, plugins=bool(options.plugins))
     yield from check_qdq(model, origins, required=job.precision is Precision.INT8)
-    yield from double_findings(model)
+    yield from _double_findings(model)
 
 
 def _find_missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
     """Report external weight files that do not exist."""
-    for place in dict.fromkeys(
-        _external_file(value) for value in model.graph.initializers.values()
-    ):
-        if place is not None and not place.is_file():
-            yield TrtFinding(
-                fault=TrtFault.MISSING_WEIGHTS,
-                severity=TrtSeverity.ERROR,
-                what=f"the weights of {path.name} are in {place.name}, which does not exist",
-            )
-
-
-def _external_file(value: onnx_ir.Value) -> Path | None:
     import onnx_ir
 
-    tensor = value.const_value
-    return Path(tensor.path) if isinstance(tensor, onnx_ir.ExternalTensor) else None
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    places = (Path(one.path) for one in tensors if isinstance(one, onnx_ir.ExternalTensor))
+    for place in dict.fromkeys(places):
+        if not place.is_file():
+            what = f"the weights of {path.name} are in {place.name}, which does not exist"
+            yield TrtFinding(TrtFault.MISSING_WEIGHTS, TrtSeverity.ERROR, what)
 
 
 def _opset_findings(model: Model) -> Iterator[TrtFinding]:
     opset = model.opset_imports.get("", LEAST_OPSET)
     if opset > LAST_OPSET:
-        yield TrtFinding(
-            fault=TrtFault.OPSET,
-            severity=TrtSeverity.ERROR,
-            what=f"opset {opset} is beyond the parser's, which ends at {LAST_OPSET}: use --opset",
-        )
+        what = f"opset {opset} is newer than {LAST_OPSET}, the parser's last: use --opset"
+        yield TrtFinding(TrtFault.OPSET, TrtSeverity.ERROR, what)
     elif opset > TABLE_OPSET:
-        yield TrtFinding(
-            fault=TrtFault.OPSET,
-            severity=TrtSeverity.WARNING,
-            what=f"opset {opset} is for TensorRT 11; TensorRT 10 ends at {TABLE_OPSET}",
-        )
+        what = f"opset {opset} requires TensorRT 11; TensorRT 10 supports up to {TABLE_OPSET}"
+        yield TrtFinding(TrtFault.OPSET, TrtSeverity.WARNING, what)
     elif opset < LEAST_OPSET:
-        yield TrtFinding(
-            fault=TrtFault.OPSET,
-            severity=TrtSeverity.WARNING,
-            what=f"opset {opset} is older than {LEAST_OPSET}, the first that the parser supports",
-        )
+        what = f"opset {opset} is older than {LEAST_OPSET}, the first that the parser supports"
+        yield TrtFinding(TrtFault.OPSET, TrtSeverity.WARNING, what)
 
 
 def _dim_findings(
@@ -166,68 +140,41 @@ def _dim_findings(
         shape = shapes.get(spec.name)
         for index, dim in enumerate(spec.dims):
             size = shape[index] if shape is not None and index < len(shape) else None
-            if isinstance(size, int) and not _fits_dim(size, dim):
-                yield TrtFinding(
-                    fault=TrtFault.FIXED_DIM,
-                    severity=TrtSeverity.ERROR,
-                    what=f"dim {index} of {spec.name} is {size} in the model, not {dim}",
-                )
+            if isinstance(size, int) and (dim.dynamic or dim.opt != size):
+                what = f"dim {index} of {spec.name} is {size} in the model, not {dim}"
+                yield TrtFinding(TrtFault.FIXED_DIM, TrtSeverity.ERROR, what)
     for unbounded in find_unbounded(signature, options.profiles):
-        yield TrtFinding(
-            fault=TrtFault.UNBOUNDED_DIM,
-            severity=TrtSeverity.ERROR,
-            what=f"{unbounded.problem}: {unbounded.fix}",
-        )
-
-
-def _fits_dim(size: int, dim: Dim) -> bool:
-    """Return whether a fixed dim of the model agrees with the signature."""
-    return dim.opt == size and not dim.dynamic
+        what = f"{unbounded.message}: {unbounded.hint}"
+        yield TrtFinding(TrtFault.UNBOUNDED_DIM, TrtSeverity.ERROR, what)
 
 
 def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
     if memory.largest > _VOLUME:
-        yield TrtFinding(
-            fault=TrtFault.LARGE_TENSOR,
-            severity=TrtSeverity.WARNING,
-            what=f"{memory.largest_name} has {memory.largest:,} elements at the largest sizes; "
-            f"many kernels end at {_VOLUME:,}",
+        what = (
+            f"{memory.largest_name} has {memory.largest:,} elements at the largest sizes; "
+            f"many kernels support at most {_VOLUME:,}"
         )
+        yield TrtFinding(TrtFault.LARGE_TENSOR, TrtSeverity.WARNING, what)
     if memory.unknown:
-        yield TrtFinding(
-            fault=TrtFault.UNKNOWN_SIZES,
-            severity=TrtSeverity.WARNING,
-            what=f"the sizes of {memory.unknown} tensors depend on data; the memory estimate "
-            "leaves them out",
+        what = (
+            f"the sizes of {memory.unknown} tensors depend on data; the memory estimate excludes "
+            "them"
         )
+        yield TrtFinding(TrtFault.UNKNOWN_SIZES, TrtSeverity.WARNING, what)
 
 
 _CASTS = frozenset({"Cast", "CastLike"})
 _PAIR = frozenset({DEQUANTIZE, QUANTIZE})  # `qdq_rules.py` checks their types
-_FLOAT_MAX = 3.4028234663852886e38  # of float32
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleContext:
-    """Input of the rules besides the node; `plugins`: the user names plugin libraries."""
+def _node_findings(
+    model: Model, origins: Mapping[str, NodeOrigin], *, plugins: bool
+) -> list[TrtFinding]:
+    """Find every fault of every node, including those in bodies and model functions.
 
-    origins: Mapping[str, NodeOrigin]
-    plugins: bool = False
-
-    def make_finding(
-        self, node: Node, fault: TrtFault, what: str, *, sure: bool = True
-    ) -> TrtFinding:
-        """Make an error where the parser certainly rejects the node, else a warning."""
-        return TrtFinding(
-            fault=fault,
-            severity=TrtSeverity.ERROR if sure else TrtSeverity.WARNING,
-            what=what,
-            place=node_place(node, self.origins),
-        )
-
-
-def node_findings(model: Model, context: RuleContext) -> Iterator[TrtFinding]:
-    """Find every fault of every node, including those in bodies and model functions."""
+    With `plugins`, the user names plugin libraries.
+    """
+    findings = NodeFindings(origins)
     functions = {(function.domain, function.name) for function in model.functions.values()}
     nodes = [*model.graph.all_nodes()]
     for function in model.functions.values():
@@ -235,90 +182,68 @@ def node_findings(model: Model, context: RuleContext) -> Iterator[TrtFinding]:
     for node in nodes:
         if (node.domain, node.op_type) in functions:
             continue
-        known = domain_of(node) == "" and node.op_type in SUPPORTED
-        yield from _check_operator(node, context) if known else _unknown_operator(node, context)
+        if domain_of(node) == "" and node.op_type in SUPPORTED:
+            _check_operator(node, findings)
+        else:
+            _check_unknown_operator(node, findings, plugins=plugins)
+    return findings.found
 
 
-def _unknown_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
-    """An operator outside the table: TensorRT looks for a plugin of that name."""
+def _check_unknown_operator(node: Node, findings: NodeFindings, *, plugins: bool) -> None:
+    """Check an operator outside the table: TensorRT looks for a plugin of that name."""
     name, domain = node.op_type, domain_of(node)
     if domain in OWN_DOMAINS:
         return
-    if is_standard_plugin(name):
-        yield context.make_finding(
-            node,
-            TrtFault.UNCHECKED_PLUGIN,
-            f"{name} is one of TensorRT's plugins; not checked here",
-            sure=False,
-        )
-    elif context.plugins:
-        yield context.make_finding(
-            node,
-            TrtFault.UNCHECKED_PLUGIN,
-            f"{name} must be in one of the plugin libraries; not checked here",
-            sure=False,
-        )
+    if name.endswith(STANDARD_PLUGIN):
+        what = f"{name} is one of TensorRT's plugins; not checked here"
+        findings.add(node, TrtFault.UNCHECKED_PLUGIN, what, sure=False)
+    elif plugins:
+        what = f"{name} must be in one of the plugin libraries; not checked here"
+        findings.add(node, TrtFault.UNCHECKED_PLUGIN, what, sure=False)
     elif domain:
-        yield context.make_finding(
-            node,
-            TrtFault.MISSING_PLUGIN,
-            f"{name} of {domain} needs a plugin: name its library with --plugins",
-        )
+        what = f"{name} of {domain} requires a plugin: name its library with --plugins"
+        findings.add(node, TrtFault.MISSING_PLUGIN, what)
+    elif name in UNSUPPORTED:
+        findings.add(node, TrtFault.UNSUPPORTED_OPERATOR, f"{name} is not supported")
     else:
-        fault, problem = (
-            (TrtFault.UNSUPPORTED_OPERATOR, "is not supported")
-            if name in REFUSED
-            else (TrtFault.UNLISTED_OPERATOR, f"is not in the table of {TABLE_VERSION}")
-        )
-        yield context.make_finding(node, fault, f"{name} {problem}")
+        what = f"{name} is not in the table of {TABLE_VERSION}"
+        findings.add(node, TrtFault.UNLISTED_OPERATOR, what)
 
 
-def _check_operator(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
+def _check_operator(node: Node, findings: NodeFindings) -> None:
     for restriction in find_violations(node):
-        yield context.make_finding(
-            node, TrtFault.RESTRICTION, f"{node.op_type}: {restriction.text}", sure=restriction.sure
-        )
+        what = f"{node.op_type}: {restriction.text}"
+        findings.add(node, TrtFault.RESTRICTION, what, sure=restriction.sure)
     if node.op_type in DATA_DEPENDENT:
-        yield context.make_finding(
-            node, TrtFault.SIZE_FROM_DATA,
-            f"{node.op_type} makes a tensor whose size depends on the data; an output that is of "
-            "that size needs an output allocator",
-            sure=False,
-        )  # fmt: skip
+        what = (
+            f"{node.op_type} returns a tensor whose size depends on data; an output of that size "
+            "requires an output allocator"
+        )
+        findings.add(node, TrtFault.SIZE_FROM_DATA, what, sure=False)
     if node.op_type not in _PAIR:
-        yield from _check_types(node, context)
+        _check_types(node, findings)
 
 
-def _check_types(node: Node, context: RuleContext) -> Iterator[TrtFinding]:
+def _check_types(node: Node, findings: NodeFindings) -> None:
     """Report types that TensorRT lacks or that the table does not list for the operator."""
-    names = {name for value in (*node.inputs, *node.outputs) if (name := element_type(value))}
+    names = {name for value in (*node.inputs, *node.outputs) if (name := _element_type(value))}
     for name in sorted(names - SUPPORTED_TYPES):
-        yield context.make_finding(
-            node, TrtFault.UNKNOWN_TYPE, f"TensorRT has no type {name.lower()}"
-        )
+        findings.add(node, TrtFault.UNKNOWN_TYPE, f"TensorRT has no type {name.lower()}")
     if "UINT8" in names and node.op_type not in _CASTS:
-        yield context.make_finding(
-            node,
-            TrtFault.INNER_UINT8,
-            "uint8 inside the model: TensorRT has it for inputs, outputs and casts alone",
-        )
+        what = "uint8 inside the model: TensorRT supports it only for inputs, outputs and casts"
+        findings.add(node, TrtFault.INNER_UINT8, what)
         return
     if node.op_type in BODIES:
         return
     indices = DATA_INPUTS.get(node.op_type, tuple(range(len(node.inputs))))
-    data = {element_type(node.inputs[index]) for index in indices if index < len(node.inputs)}
+    data = {_element_type(node.inputs[index]) for index in indices if index < len(node.inputs)}
     data = {"FLOAT" if name == "DOUBLE" else name for name in data if name in SUPPORTED_TYPES}
-    unlisted = data - SUPPORTED[node.op_type]
-    for name in sorted(unlisted):
-        yield context.make_finding(
-            node,
-            TrtFault.UNLISTED_TYPE,
-            f"{node.op_type} of {name.lower()} is not in the table of {TABLE_VERSION}",
-            sure=False,
-        )
+    for name in sorted(data - SUPPORTED[node.op_type]):
+        what = f"{node.op_type} of {name.lower()} is not in the table of {TABLE_VERSION}"
+        findings.add(node, TrtFault.UNLISTED_TYPE, what, sure=False)
 
 
-def element_type(value: Value | None) -> str:
+def _element_type(value: Value | None) -> str:
     """Return the name of a tensor's element type; empty if unknown."""
     if value is None:
         return ""
@@ -328,32 +253,24 @@ def element_type(value: Value | None) -> str:
     return "" if dtype is None or dtype.name == "UNDEFINED" else dtype.name
 
 
-def double_findings(model: Model) -> Iterator[TrtFinding]:
+def _double_findings(model: Model) -> Iterator[TrtFinding]:
     """Report doubles: they become float32, clamped to its range.
 
     INT64 is TensorRT's own type from 9.0 on and is not narrowed, so it needs no rule.
     """
     import numpy as np
 
-    values = [v for v in model.graph.inputs if element_type(v) == "DOUBLE"]
-    weights = [v for v in model.graph.initializers.values() if element_type(v) == "DOUBLE"]
-    computed = [
-        v for n in model.graph.all_nodes() for v in n.outputs if element_type(v) == "DOUBLE"
-    ]
-    found = [*values, *weights, *computed]
+    weights = list(model.graph.initializers.values())
+    computed = [value for node in model.graph.all_nodes() for value in node.outputs]
+    values = (*model.graph.inputs, *weights, *computed)
+    found = [value for value in values if _element_type(value) == "DOUBLE"]
     if found:
-        yield TrtFinding(
-            fault=TrtFault.DOUBLE,
-            severity=TrtSeverity.WARNING,
-            what="tensors of double: TensorRT computes them in float32",
-            detail=f"{len(found)}, as {found[0].name}",
-        )
+        what = "tensors of double: TensorRT computes them in float32"
+        detail = f"{len(found)}, as {found[0].name}"
+        yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what, detail=detail)
+    largest = np.finfo(np.float32).max
     for value in weights:
-        tensor = constant_tensor(value)
-        if tensor is not None and (np.abs(tensor.numpy()) > _FLOAT_MAX).any():
-            yield TrtFinding(
-                fault=TrtFault.DOUBLE_RANGE,
-                severity=TrtSeverity.WARNING,
-                what="a constant of double beyond float32, which TensorRT clamps",
-                place=value.name or "",
-            )
+        tensor = constant_tensor(value) if _element_type(value) == "DOUBLE" else None
+        if tensor is not None and (np.abs(tensor.numpy()) > largest).any():
+            what = "a constant of double beyond float32, which TensorRT clamps"
+            yield TrtFinding(TrtFault.DOUBLE_RANGE, TrtSeverity.WARNING, what, value.name or "")

@@ -57,11 +57,8 @@ def find_anchors(
                 # names outrank scopes: an output keeps its name when the last operation is missing
                 if known is None or not path or _scope_depth(known) <= _scope_depth(anchor):
                     found[tensor] = anchor
-    return _last_per_value(sorted(found.values(), key=lambda one: one.place))
-
-
-def _last_per_value(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
-    """Keep the last tensor of each value: the ones before it are intermediate results."""
+    # the last tensor of each value: the ones before it are intermediate results
+    anchors = sorted(found.values(), key=lambda one: one.place)
     last = {anchor.value.order: anchor for anchor in anchors}
     return tuple(anchor for anchor in anchors if last[anchor.value.order] is anchor)
 
@@ -94,8 +91,9 @@ class _AnchorGraph:
         for node in nodes:
             for name in node.inputs:
                 self._readers[name].append(node.name)
-            for path in _parents_of_module(node.module):
-                self._by_module[path].append(node)
+            parts = node.module.split(".") if node.module else []
+            for end in range(len(parts) + 1):  # the model itself, then `a`, `a.b` for `a.b`
+                self._by_module[".".join(parts[:end])].append(node)
 
     def scopes(self, path: str, calls: int) -> list[list[ProbeNode]]:
         """Split the nodes below a module by call; return no scopes if they do not split evenly."""
@@ -152,14 +150,6 @@ class _AnchorGraph:
 def is_comparable(form: TensorForm, value: TracedTensor) -> bool:
     """Return whether both are floating-point, or both are integers or bools."""
     return (form.is_floating and value.is_floating) or (form.discrete and value.discrete)
-
-
-def _parents_of_module(module: str) -> Iterator[str]:
-    """Yield the model's empty path, then `a`, `a.b` and `a.b.c` for `a.b.c`."""
-    yield ""
-    parts = module.split(".") if module else []
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
 
 
 _NUMBERED_SCOPE = re.compile(r"(.+)_\d+")

@@ -61,9 +61,9 @@ def _first(
     for explain in explanations:
         if not layers.more():
             return ""
-        told = explain(culprit, layers, precision)
-        if told:
-            return told
+        explanation = explain(culprit, layers, precision)
+        if explanation:
+            return explanation
     return ""
 
 
@@ -81,9 +81,9 @@ def _inside(culprit: Culprit, layers: LayerComparer, body: ProbeNode, seen: str)
     ]
     if rest:
         place += f", or beside it ({', '.join(rest[:_NAMED])})"
-    held = ", ".join((body.inside or ())[:_NAMED])
-    of_these = f" (it holds {held})" if held else ""
-    return f"{place}: it runs as one, and debug does not look into it{of_these}"
+    modules = ", ".join((body.inside or ())[:_NAMED])
+    contents = f" ({modules})" if modules else ""
+    return f"{place}, which runs as a unit{contents}"
 
 
 def _explain_overflow(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
@@ -102,11 +102,11 @@ def _explain_overflow(culprit: Culprit, layers: LayerComparer, precision: Precis
         )
         return (
             f"float16 overflow: {lost[0]} is not finite where eager's result stays within "
-            f"{peak:.3g} (float16 ends at {_HALF_MOST:g}; the largest finite value here is "
+            f"{peak:.3g} (float16's maximum is {_HALF_MOST:g}; the largest finite value here is "
             f"{largest:.3g})"
         )
     if peak > _HALF_MOST:
-        return f"float16 overflow: eager reaches {peak:.3g}, float16 ends at {_HALF_MOST:g}"
+        return f"float16 overflow: eager's maximum is {peak:.3g}, float16's is {_HALF_MOST:g}"
     gone = float(np.mean((culprit.made == 0) & (culprit.expected != 0))) if low.size else 0.0
     if low.size and peak < _HALF_LEAST:
         return (
@@ -132,22 +132,22 @@ def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Prec
     """Report a quantizer whose range does not cover eager's values."""
     import numpy as np
 
-    reaches = [(node, layers.probe.reach(node)) for node in culprit.nodes]
-    if all(reach is None for _, reach in reaches):
+    spans = [(node, span) for node in culprit.nodes if (span := layers.probe.reach(node))]
+    if not spans:
         return ""
     inner = {**culprit.given, **_inner_arrays(culprit, layers)}
-    for node, reach in reaches:
-        values = None if reach is None else inner.get(reach.tensor)
-        if reach is None or values is None:
+    for node, span in spans:
+        values = inner.get(span.tensor)
+        if values is None:
             continue
-        beyond = (values < reach.low - reach.scale) | (values > reach.high + reach.scale)
+        beyond = (values < span.low - span.scale) | (values > span.high + span.scale)
         share = float(np.mean(beyond))
         if share > _SATURATED_SHARE:
             return (
-                f"the quantizer {node.name} saturates: {share:.1%} of its input lies beyond "
-                f"{float(np.min(reach.low)):.3g}..{float(np.max(reach.high)):.3g} (scale "
-                f"{float(reach.scale.flat[0]):.3g}); it holds {float(values.min()):.3g}.."
-                f"{float(values.max()):.3g}"
+                f"the quantizer {node.name} saturates: {share:.1%} of its input is outside "
+                f"{float(np.min(span.low)):.3g}..{float(np.max(span.high)):.3g} (scale "
+                f"{float(span.scale.flat[0]):.3g}); the input ranges from {float(values.min()):.3g}"
+                f" to {float(values.max()):.3g}"
             )
     return ""
 
@@ -175,18 +175,18 @@ def _explain_variant(culprit: Culprit, layers: LayerComparer, precision: Precisi
     operation = _find_operation(culprit.value, layers)
     if operation is None or culprit.local is None:
         return ""
-    best, told = culprit.local + _MIN_GAIN_DB, ""
+    best, closest = culprit.local + _MIN_GAIN_DB, ""
     if culprit.value.discrete:
         best = math.inf  # integers are equal or not
-    for way, array in make_variants(operation):
+    for description, array in make_variants(operation):
         if array.shape != culprit.made.shape:
             continue
         near = finite_sqnr(array, culprit.made)
         if near is None:
-            return way
+            return description
         if near > best:
-            best, told = near, way
-    return told
+            best, closest = near, description
+    return closest
 
 
 def _find_operation(value: TracedTensor, layers: LayerComparer) -> TracedCall | None:

@@ -94,11 +94,6 @@ class LayerComparer:
         self.eager_runs += 1
         return record_activations(self.eager, self.feed, arrays=arrays, operations=operations)
 
-    @property
-    def orders(self) -> dict[str, int]:
-        """The order of eager's value for each anchored tensor."""
-        return {tensor: anchor.value.order for tensor, anchor in self.by_tensor.items()}
-
     def drop(self, tensors: Collection[str]) -> None:
         """Remove the anchors of these tensors, which do not correspond to eager's values."""
         self.anchors = tuple(a for a in self.anchors if a.tensor not in tensors)
@@ -115,10 +110,6 @@ class LayerComparer:
     def followers(self, anchor: Anchor) -> tuple[Anchor, ...]:
         """Return the anchors whose parts start at this one."""
         return tuple(one for one in self.anchors if anchor.tensor in self._cuts(one.tensor))
-
-    def segment(self, anchor: Anchor) -> tuple[ProbeNode, ...]:
-        """Return the nodes of the part that ends in this anchor, in execution order."""
-        return self.between(self._cuts(anchor.tensor), anchor.tensor)
 
     def between(self, given: Collection[str], tensor: str) -> tuple[ProbeNode, ...]:
         """Return the nodes that compute `tensor` from `given`, in execution order."""
@@ -168,7 +159,7 @@ class LayerComparer:
         needed = {one.tensor: one for anchor in anchors for one in self.reads(anchor)}
         needed.update({one.tensor: one for one in also})
         arrays = self.arrays({one.value.order for one in needed.values()})
-        given = {name: self._fit(name, arrays[one.value.order]) for name, one in needed.items()}
+        given = {name: self.cast(name, arrays[one.value.order]) for name, one in needed.items()}
         return {**self.feed, **given}
 
     def arrays(self, orders: Collection[int]) -> dict[int, Array]:
@@ -191,14 +182,10 @@ class LayerComparer:
             return self._cached
         return {order: array for order, array in self._cached.items() if order in orders}
 
-    def _fit(self, tensor: str, array: Array) -> Array:
-        """Cast eager's value to the dtype of the artifact's tensor."""
+    def cast(self, tensor: str, array: Array) -> Array:
+        """Cast an array to the dtype of the artifact's tensor."""
         form = self.forms.get(tensor)
         return array if form is None else array.astype(form.dtype, copy=False)
-
-    def fitted(self, tensor: str, array: Array) -> Array:
-        """Cast an array to the dtype of the artifact's tensor."""
-        return self._fit(tensor, array)
 
     def count(self, *groups: Iterable[Array]) -> None:
         """Update the peak memory with arrays that exist at the same time."""
@@ -214,7 +201,8 @@ class LayerComparer:
         ratio = finite_sqnr(expected, made)
         if not value.discrete or ratio is None or expected.shape != made.shape:
             return ratio
-        marks = mark_undecided(made, expected, self._drawn_off(value.order))
+        self.settle([value.order])
+        marks = mark_undecided(made, expected, self._others[value.order])
         return finite_sqnr(expected, np.where(marks, expected, made))
 
     def settle(self, orders: Collection[int]) -> None:
@@ -238,15 +226,7 @@ class LayerComparer:
                     drawn[order].append(array)
         self._others.update(drawn)
 
-    def _drawn_off(self, order: int) -> list[Array]:
-        self.settle([order])
-        return self._others[order]
-
-    def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
-        """Return the SQNR in dB of a part's result when its inputs change by a rounding step."""
-        return finite_sqnr(made, self.moved(anchor, given))
-
-    def moved(self, anchor: Anchor, given: dict[str, Array]) -> Array:
+    def perturbed(self, anchor: Anchor, given: dict[str, Array]) -> Array:
         """Return a part's result when its inputs change by a rounding step."""
         import numpy as np
 

@@ -142,9 +142,9 @@ def exceeds_rounding(
         return True
     if anchor.value.discrete:  # what a rounding step changes is a tie
         expected = given[anchor.tensor]
-        settled = np.where(layers.moved(anchor, given) == made, made, expected)
+        settled = np.where(layers.perturbed(anchor, given) == made, made, expected)
         return layers.gap(anchor.value, expected, settled) is not None
-    floor = layers.floor(anchor, given, made)
+    floor = finite_sqnr(made, layers.perturbed(anchor, given))
     return floor is None or local < floor - layers.scale.margin
 
 
@@ -160,7 +160,7 @@ def _has_consequences(
     for follower in layers.followers(anchor):
         given = layers.inputs_of([follower], also=[follower])
         eager = given[follower.tensor]
-        given[anchor.tensor] = layers.fitted(anchor.tensor, made)
+        given[anchor.tensor] = layers.cast(anchor.tensor, made)
         made_after = layers.probe.part(given, [follower.tensor])[follower.tensor]
         released = layers.gap(follower.value, eager, made_after)
         known = found.local.get(follower.tensor)

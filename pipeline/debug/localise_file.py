@@ -117,8 +117,8 @@ def _note_frozen_branches(found: Localisation, artifact: Artifact) -> Localisati
     if not artifact.frozen:
         return found
     note = (
-        f"its capture froze the branch at {', '.join(artifact.frozen)}: "
-        "on a feed that takes another arm that is what is wrong, not a layer"
+        f"its capture froze the branch at {', '.join(artifact.frozen)}: on a feed that takes "
+        "another branch, this is the fault, not a layer"
     )
     return replace(found, notes=(note, *found.notes))
 
@@ -139,13 +139,14 @@ def _probe_target(path: Path) -> Probed:
     if isinstance(target, Probed):
         return target
     origin = next(iter(target.MADE_FROM.values()))
-    mend = f"debug what it was made from: modelc export --to {origin}"
+    hint = f"debug its parent: modelc export --to {origin}"
     if origin == EAGER:
         able = [one.NAME for one in TARGETS if isinstance(one, Probed)]
-        mend = f"debug the same model in another format: modelc export --to {' or '.join(able)}"
+        hint = f"debug the same model in another format: modelc export --to {' or '.join(able)}"
     raise UsageError(
-        f"the layers of {path.name} cannot be looked into: {target.NAME} keeps no names of them",
-        hint=mend,
+        f"debug cannot read the layers of {path.name}: {target.NAME} does not store their names",
+        hint=hint,
+        code=ErrorCode.UNSUPPORTED,
     )
 
 
@@ -298,8 +299,7 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
         return _UnopenedEager(source=source, checkpoint=checkpoint, judging=asked.judging)
     if record is None:
         raise UsageError(
-            f"no manifest beside {asked.suspect.path} knows it, so there is nothing to compare it"
-            " with",
+            f"no manifest beside {asked.suspect.path} records it, so its eager model is unknown",
             hint=Hint(
                 "name the eager reference: --against CHECKPOINT ",
                 Option("model", "PKG.MOD:FACTORY"),
@@ -335,11 +335,11 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
     """
     drawn: list[str] = []
 
-    def is_it(feed: NamedFeed) -> bool:
+    def is_named(feed: NamedFeed) -> bool:
         drawn.append(feed.name)
         return feed.name == name
 
-    eager = unopened.open(progress, is_it)
+    eager = unopened.open(progress, is_named)
     if name not in drawn:
         held_out = _refer_recorded_samples(unopened, eager, progress)
         eager = replace(eager, references=held_out)
@@ -348,7 +348,12 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
         raise unknown_name_error("feed", name, drawn)
     if not eager.references:
         reason = next((one.skipped for one in eager.feeds.drawn if one.skipped), "it is rejected")
-        raise UsageError(f"feed {name!r} cannot be looked at: {reason}", hint="take another --feed")
+        raise UsageError(
+            f"feed {name!r} cannot be used: {reason}",
+            hint="give another --feed",
+            option="feed",
+            code=ErrorCode.FEED_REJECTED,
+        )
     return eager
 
 

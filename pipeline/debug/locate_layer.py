@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...checkpoints.activation_tape import TracedTensor
-from ...core.contract import Array, Runner
+from ...core.contract import Array
 from ...core.errors import unknown_name_error
 from ...core.findings import Layer, Localisation
 from ...core.kinds import Precision
@@ -33,8 +33,6 @@ from .missing_operation import MissingOperation, describe_whole_fault, find_miss
 from .refine_culprit import Culprit, refine_anchor
 
 DEFAULT_MEMORY = 2 << 30  # bytes of activations in memory, the default of --memory
-_LOCALISE_STEP = "find the layer"
-_SAME_DB = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
     """
     began = time.monotonic()
     log = f"debug-{suspect.name.replace('/', '-')}"
-    with progress.step(_LOCALISE_STEP, log=log, runs_artifact=True) as clock:
+    with progress.step("find the layer", log=log, runs_artifact=True) as clock:
         chosen = _choose_reference(suspect, eager, feed)
         probe = suspect.target.open_probe(suspect.path, eager.signature)
         scale = PRECISION_SCALES[suspect.precision]
@@ -101,13 +99,15 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
         clock.detail = f"{len(layers.anchors)} layers, {probe.runs} runs"
         whole = describe_whole_fault(layers, found, suspect.precision, passed=suspect.passed)
         whole = "" if culprit is not None else whole
-    told = replace(_build_localisation(layers, found, culprit, cause), whole=whole)
-    told = told if missing is None else _with_missing(layers, told, missing)
-    told = replace(told, notes=(*ties, *told.notes))
+    result = _build_localisation(layers, found, culprit, cause)
+    if missing is not None:
+        result = _with_missing(layers, result, missing)
     result = replace(
-        told,
+        result,
         artifact=suspect.name,
         feed=chosen.feed.name,
+        whole=whole,
+        notes=(*ties, *result.notes),
         seconds=time.monotonic() - began,
         passed=suspect.passed,
     )
@@ -142,18 +142,14 @@ def worst_reference(
     """
     counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, eager.signature)
+    scores: list[float] = []
     with opened as runner:
-        scores = [_score_outputs(_reply(one, runner, suspect, eager), one) for one in counting]
+        for one in counting:  # not at once: the outputs of all feeds would fill the memory
+            reply = ArtifactOutputs(outputs=runner.run(one.feed.arrays))
+            (marked,) = mark_undecided_replies([one], [reply], suspect.precision, eager)
+            scores.append(_score_outputs(marked, one))
     worst = scores.index(min(scores))
     return counting[worst], scores[worst]
-
-
-def _reply(
-    reference: ReferenceOutputs, runner: Runner, suspect: SuspectArtifact, eager: EagerReference
-) -> ArtifactOutputs:
-    """Run the artifact on a feed and mark the integers that roundoff decides."""
-    reply = ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
-    return mark_undecided_replies([reference], [reply], suspect.precision, eager)[0]
 
 
 def _score_outputs(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
@@ -182,8 +178,8 @@ def _first_culprit(layers: LayerComparer, found: LayerErrors) -> tuple[Culprit |
             return culprit, ties
         found.guilty.pop(0)
         ties.append(
-            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'} gives"
-            " other integers than eager where roundoff decides (ties): no fault"
+            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'}"
+            " differs from eager only in integers that roundoff decides (ties): not a fault"
         )
     return None, ties
 
@@ -210,10 +206,14 @@ def _build_localisation(
         ]
     if not layers.watched:
         notes.append(
-            "the eager model is a script, which cannot be watched: its outputs alone are compared"
+            "the eager model is a script, which has no hooks: only its outputs are compared"
         )
     if layers.ended:
-        notes.append(f"the time ended before all was looked at: {_progress_text(layers, found)}")
+        measured = sum(anchor.tensor in found.local for anchor in layers.anchors)
+        notes.append(
+            f"the search reached its time limit: {measured} of {len(layers.anchors)} layers were "
+            f"measured, {len(found.judged)} judged"
+        )
     return Localisation(
         artifact="",
         feed="",
@@ -227,11 +227,6 @@ def _build_localisation(
         notes=tuple(notes),
         named_by=layers.named_by,
     )
-
-
-def _progress_text(layers: LayerComparer, found: LayerErrors) -> str:
-    measured = sum(anchor.tensor in found.local for anchor in layers.anchors)
-    return f"{measured} of {len(layers.anchors)} layers were measured, {len(found.judged)} judged"
 
 
 def _find_changed_outputs(layers: LayerComparer, found: LayerErrors) -> list[str]:
@@ -290,16 +285,16 @@ def _guilty_record(
 
 
 def _with_missing(
-    layers: LayerComparer, told: Localisation, missing: MissingOperation
+    layers: LayerComparer, found: Localisation, missing: MissingOperation
 ) -> Localisation:
     """Name the layer without a counterpart in the artifact as the guilty one, at its own line."""
     value, module = missing.value, missing.module
     owner = next((one for one in layers.values if one.module == module), value)
-    first, *others = told.layers
+    first, *others = found.layers
     first = replace(first, module=module, kind=owner.kind)
     if not missing.there and value.file:
         first = replace(first, file=value.file, line=value.line)
-    return replace(told, guilty=module or "(model)", layers=(first, *others))
+    return replace(found, guilty=module or "(model)", layers=(first, *others))
 
 
 def _seen_value(layers: LayerComparer, culprit: Culprit) -> TracedTensor:

@@ -89,7 +89,7 @@ def _find_before(layers: LayerComparer, culprit: Culprit) -> MissingOperation | 
             count = len(_list_operations(layers, order, group.value.order))
             if trials > _MAX_PART_RUNS or count >= fewest or not layers.more():
                 break
-            if not _is_right(layers, culprit, {**before, name: layers.fitted(name, group.array)}):
+            if not _is_right(layers, culprit, {**before, name: layers.cast(name, group.array)}):
                 continue
             there = any(group.holds(anchor.value) for anchor in layers.anchors)
             fewest = count
@@ -192,17 +192,15 @@ def describe_whole_fault(
     plain = _whole_error(layers, found.plain)
     if passed or (passed is None and not is_below(plain, tolerance_for(precision).min_sqnr)):
         return ""
-    told = "every layer alone agrees with eager, the artifact as a whole does not"
+    fault = "each layer alone agrees with eager, but the artifact as a whole does not"
     if plain is not None:
-        told += f" (its outputs have an SQNR of {plain:.1f} dB on this feed)"
+        fault += f" (its outputs have an SQNR of {plain:.1f} dB on this feed)"
     read = _whole_error(layers, found.ends) if found.ends else plain
     if plain is None or (read is not None and read < plain + _MIN_WHOLE_GAIN):
-        return f"{told}: errors of its layers add up, or they show on other feeds"
+        return f"{fault}: errors of its layers add up, or they occur on other feeds"
     fused = _find_fused(layers, plain)
-    where = f" (reading {', '.join(fused)} alone does)" if fused else ""
-    return (
-        f"{told}: the runtime fuses layers wrongly, as reading inner tensors sets it right{where}"
-    )
+    where = f" (reading {', '.join(fused)} alone is enough)" if fused else ""
+    return f"{fault}: the runtime fuses layers wrongly, as reading inner tensors corrects it{where}"
 
 
 def _whole_error(layers: LayerComparer, outputs: Outputs) -> float | None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,13 @@ def refine_anchor(layers: LayerComparer, anchor: Anchor) -> Culprit:
     """
     given = layers.inputs_of([anchor])
     nodes = layers.between(given, anchor.tensor)
-    inner = _inner_tensors(layers, nodes, anchor)
+    outputs = [out for node in nodes for out in node.outputs if out != anchor.tensor]
+    forms = {name: layers.forms[name] for name in outputs if name in layers.forms}
+    inner = [n for n, form in forms.items() if form.is_floating or form.discrete][-_MAX_TENSORS:]
     made = layers.probe.part(given, [*inner, anchor.tensor])
     known = _candidate_values(layers, nodes, anchor)
     arrays = layers.arrays({*known, anchor.value.order})
-    expected = layers.fitted(anchor.tensor, arrays[anchor.value.order])
+    expected = layers.cast(anchor.tensor, arrays[anchor.value.order])
     layers.count(given.values(), made.values(), arrays.values())
     right = {
         name: order
@@ -118,43 +120,22 @@ def refine_anchor(layers: LayerComparer, anchor: Anchor) -> Culprit:
     left = {order: value for order, value in known.items() if order not in right.values()}
     found = search.earliest([n for n in inner if n not in right], left, arrays)
     tensor, value = found or (anchor.tensor, anchor.value)
-    culprit = _make_culprit(
-        layers, start, made[tensor], tensor, value, layers.fitted(tensor, arrays[value.order])
-    )
-    orders = {**dict.fromkeys(layers.probe.inputs, -1), **layers.orders, **right}
-    orders = {name: orders[name] for name in start if name in orders and name != tensor}
-    return replace(culprit, known=start, orders=orders)
-
-
-def _make_culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
-    layers: LayerComparer,
-    start: Mapping[str, Array],
-    made: Array,
-    tensor: str,
-    value: TracedTensor,
-    expected: Array,
-) -> Culprit:
     kept = {name: array for name, array in start.items() if name != tensor}
     nodes = layers.between(kept, tensor)
     read = {name for node in nodes for name in node.inputs}
+    anchored = {name: one.value.order for name, one in layers.by_tensor.items()}
+    orders = {**dict.fromkeys(layers.probe.inputs, -1), **anchored, **right}
     return Culprit(
         nodes=nodes,
         tensor=tensor,
         value=value,
         given={name: array for name, array in kept.items() if name in read},
-        made=made,
-        expected=expected,
+        made=made[tensor],
+        expected=layers.cast(tensor, arrays[value.order]),
+        known=start,
+        orders={name: orders[name] for name in kept if name in orders},
         inner=any(_is_unnamed(layers, value.module, node.module) for node in nodes),
     )
-
-
-def _inner_tensors(
-    layers: LayerComparer, nodes: tuple[ProbeNode, ...], anchor: Anchor
-) -> list[str]:
-    """Return the comparable tensors of a part in order, without its end."""
-    made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
-    forms = {name: layers.forms[name] for name in made if name in layers.forms}
-    return [n for n, form in forms.items() if form.is_floating or form.discrete][-_MAX_TENSORS:]
 
 
 def _candidate_values(
@@ -226,7 +207,9 @@ class _FaultSearch:
     ) -> tuple[str, TracedTensor] | None:
         """Return the first tensor, with eager's value, that corrects the end of the part."""
         trials = 0
-        for name in self._doubtful(tensors):
+        nodes = self.layers.between(self.start, self.anchor.tensor)
+        doubtful = {out for node in nodes for out in node.outputs}
+        for name in (one for one in tensors if one in doubtful):
             form = self.layers.forms[name]
             for order, value in left.items():
                 if value.shape != form.shape or not is_comparable(form, value):
@@ -238,15 +221,9 @@ class _FaultSearch:
                     return name, value
         return None
 
-    def _doubtful(self, tensors: list[str]) -> list[str]:
-        """Keep the tensors between those known to be correct and the end."""
-        nodes = self.layers.between(self.start, self.anchor.tensor)
-        made = {out for node in nodes for out in node.outputs}
-        return [name for name in tensors if name in made]
-
     def _right(self, name: str, array: Array) -> bool:
         end = self.anchor.tensor
-        given = {**self.start, name: self.layers.fitted(name, array)}
+        given = {**self.start, name: self.layers.cast(name, array)}
         made = self.layers.probe.part(given, [end])[end]
         ratio = self.layers.gap(self.anchor.value, self.expected, made)
         limit = NEARLY * self.layers.scale.plain

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ...checkpoints.data_branches import shorten_path
 from ...core.contract import Target
-from ...core.errors import ModelcError, UsageError
-from ...core.findings import Layer, Localisation
+from ...core.errors import ErrorCode, ModelcError, UsageError
+from ...core.findings import Localisation
 from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.target_extensions import Probed
@@ -30,8 +30,8 @@ _RUNS_PER_LOOK = 10  # runs of the whole model that a search without suspects ta
 
 
 @dataclass(frozen=True, kw_only=True)
-class RejectionScene:
-    """The context of a rejection: eager, its held-out samples, the output folder and progress.
+class RejectionContext:
+    """Where an artifact was rejected: eager, its held-out samples, the output folder and progress.
 
     `seconds` limits the search; no run starts after that. `written` maps operators to the user's
     functions that implement them.
@@ -46,7 +46,7 @@ class RejectionScene:
 
 
 def add_guilty_layer(
-    manifest: Manifest, name: str, target: Target, scene: RejectionScene
+    manifest: Manifest, name: str, target: Target, context: RejectionContext
 ) -> Manifest:
     """Locate the guilty layer of the named artifact and return the manifest that records it.
 
@@ -63,12 +63,12 @@ def add_guilty_layer(
     wrong = outputs_wrong_by_value(verdict)
     if not wrong:
         return manifest
-    found = _localise_rejected(artifact, verdict, wrong, target, scene)
+    found = _localise_rejected(artifact, verdict, wrong, target, context)
     if found is None:
         return manifest
     others = tuple(one for one in manifest.localisations if one.artifact != name)
     now = replace(manifest, localisations=(*others, found))
-    write_manifest(now, scene.folder)
+    write_manifest(now, context.folder)
     return now
 
 
@@ -81,11 +81,7 @@ def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
         for one in verdict.outputs
         if not (one.passed or one.loose) and one.form_kind in ("", VALUES)
     ]
-    return tuple(sorted(wrong, key=_output_margin))
-
-
-def _output_margin(output: OutputVerdict) -> float:
-    return -math.inf if output.headroom is None else output.headroom
+    return tuple(sorted(wrong, key=lambda o: -math.inf if o.headroom is None else o.headroom))
 
 
 def _localise_rejected(
@@ -93,41 +89,41 @@ def _localise_rejected(
     verdict: Verdict,
     wrong: Sequence[OutputVerdict],
     target: Probed,
-    scene: RejectionScene,
+    context: RejectionContext,
 ) -> Localisation | None:
     """Run the search within the time limit; return None, after a note, if it is impossible."""
-    path = scene.folder / artifact.files[0].name
+    path = context.folder / artifact.files[0].name
     command = shlex.join(["modelc", "debug", str(path)])
     once = verdict.seconds / max(len(verdict.feeds), 1)
-    if _RUNS_PER_LOOK * once > scene.seconds:
-        scene.progress.note(f"the guilty layer of {artifact.name} is looked for by {command}")
+    if _RUNS_PER_LOOK * once > context.seconds:
+        context.progress.note(f"to find the guilty layer of {artifact.name}, run {command}")
         return None
     suspect = SuspectArtifact(
         name=artifact.name, path=path, target=target, precision=artifact.precision
     )
-    end = time.monotonic() + scene.seconds
+    end = time.monotonic() + context.seconds
     try:
-        eager, feed = _subject_on_worst(verdict, wrong, scene)
+        eager, feed = _open_worst_feed(verdict, wrong, context)
         found = locate_layer(
             suspect,
             eager,
-            scene.progress,
+            context.progress,
             feed=feed,
             more=lambda: time.monotonic() < end,
-            written=scene.written,
+            written=context.written,
         )
     except ModelcError as error:
-        scene.progress.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
+        context.progress.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
         return None
     if not found.guilty:
         whole = f": {found.whole}" if found.whole else ""
-        told = (f"no layer of {found.artifact} is wrong by itself{whole}", *found.notes)
-        scene.progress.note(f"{'; '.join(told)}; more: {command}", warning=True)
+        notes = (f"no layer of {found.artifact} is wrong by itself{whole}", *found.notes)
+        context.progress.note(f"{'; '.join(notes)}; details: {command}", warning=True)
     return found
 
 
-def _subject_on_worst(
-    verdict: Verdict, wrong: Sequence[OutputVerdict], scene: RejectionScene
+def _open_worst_feed(
+    verdict: Verdict, wrong: Sequence[OutputVerdict], context: RejectionContext
 ) -> tuple[EagerReference, str]:
     """Return eager with the worst kept feed as its only reference, and the feed's name.
 
@@ -135,17 +131,18 @@ def _subject_on_worst(
         UsageError: no feed was kept on which the artifact is wrong, or it cannot be read.
     """
     worst = verdict.worst
-    references = {one.feed.name: one for one in (*scene.eager.references, *scene.held_out)}
+    references = {one.feed.name: one for one in (*context.eager.references, *context.held_out)}
     for output in wrong:
         if output.feed in references:
-            one = replace(scene.eager, references=(references[output.feed],))
+            one = replace(context.eager, references=(references[output.feed],))
             return one, output.feed
         if worst is not None and worst.feed == output.feed:
-            feed = read_feed(scene.folder / worst.file)
-            return add_feed(scene.eager, scene.held_out, feed, name=worst.feed)
+            feed = read_feed(context.folder / worst.file)
+            return add_feed(context.eager, context.held_out, feed, name=worst.feed)
     raise UsageError(
-        f"none of the feeds it is wrong on was kept ({', '.join(one.feed for one in wrong)})",
-        hint="look with modelc debug",
+        f"none of the feeds on which it is wrong was kept: {', '.join(one.feed for one in wrong)}",
+        hint="run modelc debug",
+        code=ErrorCode.NOT_FOUND,
     )
 
 
@@ -153,8 +150,5 @@ def describe_guilty(found: Localisation) -> str:
     """Describe the guilty layer with its class, line and cause in one line."""
     layer = found.layers[0]
     cause = found.cause or "the cause was not found"
-    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_layer_place(layer)}: {cause}"
-
-
-def _layer_place(layer: Layer) -> str:
-    return f" at {shorten_path(layer.file)}:{layer.line}" if layer.file else ""
+    place = f" at {shorten_path(layer.file)}:{layer.line}" if layer.file else ""
+    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){place}: {cause}"

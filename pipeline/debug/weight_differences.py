@@ -9,7 +9,6 @@ from ...core.contract import Array
 from ...core.target_extensions import Probe
 from .refine_culprit import Culprit
 
-_HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 _MATRIX = 2  # dims
 _EXACT_TOLERANCE = 2.0**-20  # folding of one constant into another rounds twice or thrice
 _MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it is that weight
@@ -33,12 +32,8 @@ def find_differing_weight(
     Return an empty string if no weight differs by more than rounding.
     """
     rounding = 2.0**-7 if half else _EXACT_TOLERANCE
-    told: list[tuple[float, str]] = []
-    for pair in _pair_weights(culprit, probe, state):
-        size, text = _describe_difference(pair, rounding)
-        if text:
-            told.append((size, text))
-    return max(told, default=(0.0, ""))[1]
+    pairs = _pair_weights(culprit, probe, state)
+    return max((_describe_difference(pair, rounding) for pair in pairs), default=(0.0, ""))[1]
 
 
 def _pair_weights(

@@ -1,4 +1,4 @@
-"""Engine-ready ONNX: typed in half, or with Q/DQ that TensorRT takes; what it would not take."""
+"""Engine-ready ONNX: typed in half, or with Q/DQ that TensorRT supports."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 from modelc.converters import onnx_model, tensorrt_onnx
 from modelc.converters.registry import target_for
 from modelc.core.contract import Job
-from modelc.core.errors import ConversionError
+from modelc.core.errors import ConversionError, ErrorCode
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
+
+from ..reasons import has_code
 
 pytestmark = [
     pytest.mark.needs("onnx"),
@@ -81,7 +83,9 @@ def from_parent(tmp_path: Path) -> JobOf:
     return make
 
 
-def test_a_symmetric_model_is_taken_as_it_is(tmp_path: Path, from_parent: JobOf) -> None:
+def test_a_symmetric_model_is_copied_with_its_own_metadata(
+    tmp_path: Path, from_parent: JobOf
+) -> None:
     parent = quantized(tmp_path)
     job = from_parent(parent, Precision.INT8)
     converted = tensorrt_onnx.convert(job)
@@ -93,42 +97,18 @@ def test_a_symmetric_model_is_taken_as_it_is(tmp_path: Path, from_parent: JobOf)
     assert converted.notes == ()
     before, after = (onnx.load(str(one)).graph.node for one in (parent, path))
     assert [node.op_type for node in after] == [node.op_type for node in before]
-
-
-def test_it_computes_what_its_parent_does(tmp_path: Path, from_parent: JobOf) -> None:
-    parent = quantized(tmp_path)
-    job = from_parent(parent, Precision.INT8)
-    path = job.folder / tensorrt_onnx.convert(job).files[0][0]
     with tensorrt_onnx.open_runner(path, "cpu", job.signature) as mine:
         found = mine.run(job.example)["y"]
     with onnx_model.open_runner(parent, "cpu", job.signature) as theirs:
         assert np.array_equal(found, theirs.run(job.example)["y"])
-
-
-def test_it_is_known_as_engine_ready_and_not_as_any_onnx(
-    tmp_path: Path, from_parent: JobOf
-) -> None:
-    job = from_parent(quantized(tmp_path), Precision.INT8)
-    path = job.folder / tensorrt_onnx.convert(job).files[0][0]
-    assert target_for(path).NAME == tensorrt_onnx.NAME
-    assert tensorrt_onnx.inspect(path).target == tensorrt_onnx.NAME
-
-
-def test_its_record_replaces_its_parents(tmp_path: Path, from_parent: JobOf) -> None:
-    job = from_parent(quantized(tmp_path), Precision.INT8)
-    path = job.folder / tensorrt_onnx.convert(job).files[0][0]
+    assert target_for(path).NAME == tensorrt_onnx.inspect(path).target == tensorrt_onnx.NAME
     assert tensorrt_onnx.inspect(path).metadata == {"modelc.checkpoint": "abc"}
+    coverage = tensorrt_onnx.coverage(path, job.example, "cpu")
+    assert coverage is not None
+    assert coverage.layers == {"int8": 1}
 
 
-def test_what_it_computes_in_is_said(tmp_path: Path, from_parent: JobOf) -> None:
-    job = from_parent(quantized(tmp_path), Precision.INT8)
-    path = job.folder / tensorrt_onnx.convert(job).files[0][0]
-    found = tensorrt_onnx.coverage(path, job.example, "cpu")
-    assert found is not None
-    assert found.layers == {"int8": 1}
-
-
-def test_weights_go_to_a_file_of_their_own_at_will(tmp_path: Path, from_parent: JobOf) -> None:
+def test_weights_may_be_external(tmp_path: Path, from_parent: JobOf) -> None:
     job = from_parent(exported(tmp_path), Precision.FP32, external_data=True)
     files = dict(tensorrt_onnx.convert(job).files)
     assert files["model.fp32.trt.onnx.data"] == "data"
@@ -155,7 +135,7 @@ def exported(folder: Path) -> Path:
     ("precision", "code"),
     [(Precision.FP16, TensorProto.FLOAT16), (Precision.BF16, TensorProto.BFLOAT16)],
 )
-def test_half_weights_are_half_and_the_ends_are_float(
+def test_weights_are_half_and_inputs_and_outputs_float(
     tmp_path: Path, from_parent: JobOf, precision: Precision, code: int
 ) -> None:
     job = from_parent(exported(tmp_path), precision)
@@ -166,40 +146,41 @@ def test_half_weights_are_half_and_the_ends_are_float(
     assert {end.type.tensor_type.elem_type for end in ends} == {TensorProto.FLOAT}
 
 
-def test_fp32_is_taken_as_it_is(tmp_path: Path, from_parent: JobOf) -> None:
+def test_fp32_is_copied(tmp_path: Path, from_parent: JobOf) -> None:
     job = from_parent(exported(tmp_path), Precision.FP32)
     path = job.folder / tensorrt_onnx.convert(job).files[0][0]
     assert [node.op_type for node in onnx.load(str(path)).graph.node] == ["MatMul"]
 
 
 @pytest.mark.parametrize(
-    ("fault", "word"),
+    ("fault", "precision", "value"),
     [
-        ({"zero": 3}, "symmetrically"),
-        ({"dtype": np.uint8}, "not int8"),
-        ({"bias": True}, "int32"),
+        ({"zero": 3}, Precision.INT8, "(3)"),
+        ({"zero": 3}, Precision.FP32, "(3)"),
+        ({"dtype": np.uint8}, Precision.INT8, "uint8"),
+        ({"bias": True}, Precision.INT8, "int32"),
     ],
 )
-def test_what_tensorrt_would_not_take_is_refused_with_its_module(
-    tmp_path: Path, from_parent: JobOf, fault: dict[str, object], word: str
+def test_unsupported_qdq_is_an_error_with_its_module(
+    tmp_path: Path,
+    from_parent: JobOf,
+    fault: dict[str, object],
+    precision: Precision,
+    value: str,
 ) -> None:
-    job = from_parent(quantized(tmp_path, **fault), Precision.INT8)  # type: ignore[arg-type]  # from the table
-    with pytest.raises(ConversionError, match=word) as caught:
+    job = from_parent(quantized(tmp_path, **fault), precision)  # type: ignore[arg-type]  # from the table
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.UNSUPPORTED, naming=value)
+    ) as caught:
         tensorrt_onnx.convert(job)
     assert "stem.conv" in caught.value.message
     assert not list(job.folder.iterdir())
 
 
-def test_int8_that_quantized_nothing_is_refused(tmp_path: Path, from_parent: JobOf) -> None:
-    with pytest.raises(ConversionError, match="DequantizeLinear"):
+def test_int8_without_a_quantized_layer_is_an_error(tmp_path: Path, from_parent: JobOf) -> None:
+    unsupported = has_code(ErrorCode.UNSUPPORTED, naming="DequantizeLinear")
+    with pytest.raises(ConversionError, check=unsupported):
         tensorrt_onnx.convert(from_parent(exported(tmp_path), Precision.INT8))
-
-
-def test_faults_in_the_qdq_of_an_fp32_parent_are_refused_too(
-    tmp_path: Path, from_parent: JobOf
-) -> None:
-    with pytest.raises(ConversionError, match="symmetrically"):
-        tensorrt_onnx.convert(from_parent(quantized(tmp_path, zero=3), Precision.FP32))
 
 
 def test_a_text_file_of_its_suffix_is_not_claimed(tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def test_one_precision_at_a_time() -> None:
 
 
 def test_engine_rows_name_settings_that_the_format_knows() -> None:
-    from modelc.converters.trt.engine_options import KEYS
+    from modelc.converters.trt.engine_options import OPTION_NAMES
 
-    assert {row.field for row in ENGINE_OPTIONS} <= set(KEYS)
+    assert {row.field for row in ENGINE_OPTIONS} <= set(OPTION_NAMES)
     assert all(row.kind is not ValueKind.SOURCE for row in ENGINE_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""What the libraries do besides: patches, telemetry, their errors and ours."""
+"""Side effects of the libraries: patches, telemetry, errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_modelopt_leaves_onnxruntimes_quantizer_as_it_was(digits: Subject, tmp_p
 @ready("nncf")
 def test_nncf_is_imported_without_its_telemetry() -> None:
     code = (
-        "import sys; from modelc.converters.quantizers import nncf_ptq as q; q._nncf();"
+        "import sys; from modelc.converters.quantizers import nncf_ptq as q; q._import_nncf();"
         "from nncf.telemetry.wrapper import telemetry;"
         "print(type(telemetry).__module__)"
     )
@@ -53,28 +53,34 @@ def test_nncf_is_imported_without_its_telemetry() -> None:
     assert done.stdout.strip() == "unittest.mock"
 
 
-class Refusing(Feeds):
-    """Samples that stop with an error of ours."""
+UNREADABLE = UsageError("shard 3 is truncated", hint="copy it")
+
+
+class UnreadableFeeds(Feeds):
+    """Samples that raise an error of modelc's."""
 
     def __iter__(self) -> Iterator[Feed]:
-        raise UsageError("shard 3 is cut off", hint="copy it again")
+        raise UNREADABLE
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
-def test_an_error_of_the_samples_passes_as_it_is(
+def test_an_error_of_the_samples_is_raised_unchanged(
     name: str, digits: Subject, tmp_path: Path
 ) -> None:
-    job = job_in(digits, tmp_path, "openvino", calibration=Refusing(digits.make, 3))
-    with pytest.raises(UsageError, match="shard 3") as caught:
+    job = job_in(digits, tmp_path, "openvino", calibration=UnreadableFeeds(digits.make, 3))
+    with pytest.raises(UsageError) as caught:
         find_quantizer(name).quantize(job)
-    assert caught.value.hint == "copy it again"
+    assert caught.value is UNREADABLE
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
-def test_a_file_that_is_no_model_is_one_error(name: str, digits: Subject, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_a_conversion_error(
+    name: str, digits: Subject, tmp_path: Path
+) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"\x08\x07 nothing of the kind")
     folder = tmp_path / "made"
     folder.mkdir()
     job = job_in(digits, folder, "openvino", parent=tmp_path / "broken.onnx")
-    with pytest.raises(ConversionError, match="rejected the model"):
+    with pytest.raises(ConversionError) as caught:
         find_quantizer(name).quantize(job)
+    assert caught.value.__cause__ is not None  # the library's own

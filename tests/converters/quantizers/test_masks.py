@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pi
 
 @pytest.fixture(scope="module")
 def by_hand(additive: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ONNX Runtime makes of the masked attention when it is left to choose."""
+    """The masked attention, quantized by ONNX Runtime's own selection."""
     from onnxruntime.quantization import quantize_static
 
     folder = tmp_path_factory.mktemp("by-hand")
@@ -41,11 +41,11 @@ def by_hand(additive: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "q.onnx"
 
 
-def test_left_to_choose_the_library_loses_the_scores(by_hand: Path, additive: Subject) -> None:
+def test_the_librarys_own_selection_loses_the_scores(by_hand: Path, additive: Subject) -> None:
     assert sqnr(by_hand, additive) < 16
 
 
-def test_the_guard_names_what_is_lost_and_who_reads_it(
+def test_the_lost_tensor_is_an_error_with_its_readers(
     by_hand: Path, additive: Subject, tmp_path: Path
 ) -> None:
     job = additive.job(tmp_path, "onnx")

@@ -7,6 +7,7 @@ the fault of modelc's own preparation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,7 @@ def job_for(parent: Path, precision: Precision, folder: Path, **settings: str) -
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", LEAST)
-def test_a_parent_is_right_before_any_engine_is_made_of_it(
+def test_the_onnx_parents_agree_with_eager(
     precision: Precision,
     parent_of: Callable[[Precision], Path],
     model: torch.nn.Module,
@@ -160,7 +161,7 @@ gpu = pytest.mark.skipif(not READINESS.ready, reason=READINESS.reason)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", LEAST)
-def test_an_engine_says_what_eager_says_and_computes_as_it_was_asked_to(
+def test_an_engine_agrees_with_eager_and_computes_in_its_precision(
     precision: Precision,
     parent_of: Callable[[Precision], Path],
     model: torch.nn.Module,
@@ -189,7 +190,7 @@ def test_an_engine_says_what_eager_says_and_computes_as_it_was_asked_to(
 @gpu
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_an_engine_without_weights_takes_them_from_its_onnx(
+def test_a_stripped_engine_gets_its_weights_from_the_onnx(
     parent_of: Callable[[Precision], Path],
     model: torch.nn.Module,
     images: NDArray[np.float32],
@@ -211,15 +212,13 @@ def test_an_engine_without_weights_takes_them_from_its_onnx(
 @gpu
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_second_build_finds_the_timings_of_the_first(
+def test_a_second_build_uses_the_timings_of_the_first(
     parent_of: Callable[[Precision], Path], tmp_path: Path
 ) -> None:
     parent = parent_of(Precision.FP32)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        cache = str(tmp_path / "cache")
-        made = tensorrt_engine.convert(
-            job_for(parent, Precision.FP32, tmp_path / name, cache_folder=cache)
-        )
+        job = job_for(parent, Precision.FP32, tmp_path / name)
+        made = tensorrt_engine.convert(replace(job, cache=tmp_path / "cache"))
         assert not made.notes
-    assert len(list((tmp_path / "cache").glob("*.timing"))) == 1
+    assert len(list((tmp_path / "cache").rglob("*.timing"))) == 1

@@ -1,7 +1,9 @@
-"""The timing cache: where it lies, what it takes, how builds share it. On the strict double."""
+"""The timing cache: its path, which files fit, how builds share it. On the strict double."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from filelock import FileLock
 
 from modelc.converters.trt import timing_cache
 from modelc.converters.trt.engine_build import BuildWatch, CancelledBuildError, build_engine
-from modelc.converters.trt.engine_options import EngineOptions
 from modelc.converters.trt.trt_installation import CudaDevice
 
 Stages = Callable[..., Any]
@@ -20,19 +21,17 @@ GPU = CudaDevice(index=0, name="NVIDIA H100 80GB HBM3", capability=(9, 0), memor
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("option", "folder", "file"),
     [
-        (EngineOptions(), ""),
-        (EngineOptions(timing_cache="/my.cache"), "/my.cache"),
-        (EngineOptions(timing_cache="off", cache_folder="/c"), ""),
-        (
-            EngineOptions(cache_folder="/c"),
-            "/c/nvidia-h100-80gb-hbm3-sm90-tensorrt-11.4.0.106.timing",
-        ),
+        ("", None, ""),
+        ("/my.cache", None, "/my.cache"),
+        ("/my.cache", Path("/c"), "/my.cache"),
+        ("off", Path("/c"), ""),
+        ("", Path("/c"), "/c/nvidia-h100-80gb-hbm3-sm90-tensorrt-11.4.0.106.timing"),
     ],
 )
-def test_a_file_is_of_one_gpu_and_version(options: EngineOptions, wanted: str) -> None:
-    assert timing_cache.cache_file_for(options, GPU, "11.4.0.106") == wanted
+def test_a_file_is_of_one_gpu_and_version(option: str, folder: Path | None, file: str) -> None:
+    assert timing_cache.cache_file_for(option, folder, GPU, "11.4.0.106") == file
 
 
 def built(stage: Any, request: Any) -> tuple[bytes, tuple[str, ...]]:
@@ -40,12 +39,12 @@ def built(stage: Any, request: Any) -> tuple[bytes, tuple[str, ...]]:
     return Path(request.timing_cache).read_bytes(), notes
 
 
-def test_a_build_leaves_its_timings(stage_of: Stages, request_of: Requests, tmp_path: Path) -> None:
+def test_a_build_writes_its_timings(stage_of: Stages, request_of: Requests, tmp_path: Path) -> None:
     data, notes = built(stage_of(steps=2), request_of(cache=str(tmp_path / "new" / "c")))
     assert (data.split(), notes) == ([b"kernel0", b"kernel1"], ())
 
 
-def test_a_build_adds_to_what_another_left_meanwhile(
+def test_a_build_merges_the_timings_of_a_concurrent_build(
     stage_of: Stages, request_of: Requests, tmp_path: Path
 ) -> None:
     file = tmp_path / "c"
@@ -60,17 +59,17 @@ def test_a_build_adds_to_what_another_left_meanwhile(
 
 
 @pytest.mark.parametrize("there", [b"other-gpu", b"garbage"])
-def test_a_file_that_does_not_fit_is_a_note_and_is_replaced(
+def test_a_file_of_another_gpu_is_a_note_and_is_replaced(
     stage_of: Stages, request_of: Requests, tmp_path: Path, there: bytes
 ) -> None:
     file = tmp_path / "c"
     file.write_bytes(there)
     data, notes = built(stage_of(steps=1), request_of(cache=str(file)))
     assert data.split() == [b"kernel0"]
-    assert any("replaced" in note for note in notes)
+    assert [file.name in note for note in notes] == [True, True]  # on reading, and on writing
 
 
-def test_a_build_that_was_stopped_keeps_its_timings(
+def test_a_cancelled_build_writes_its_timings(
     stage_of: Stages, request_of: Requests, tmp_path: Path
 ) -> None:
     file = tmp_path / "c"
@@ -79,19 +78,22 @@ def test_a_build_that_was_stopped_keeps_its_timings(
     assert file.read_bytes().split() == [b"kernel0"]
 
 
-def test_a_file_that_is_locked_is_a_note(stage_of: Stages, tmp_path: Path) -> None:
-    file = tmp_path / "c"
-    stage = stage_of()
-    config = stage.double.new("IBuilderConfig", cache=stage.double.new("ITimingCache", data=b"a"))
+@pytest.fixture
+def config(stage_of: Stages) -> Any:
+    """A builder config with timings."""
+    new = stage_of().double.new
+    return new("IBuilderConfig", cache=new("ITimingCache", data=b"a"))
+
+
+def test_a_locked_file_is_a_note(config: Any, tmp_path: Path) -> None:
+    file = tmp_path / "timings"
     with FileLock(f"{file}.lock"):
         (note,) = timing_cache.save_timing_cache(config, file, timeout=0.05)
-    assert "in use" in note
+    assert "timings" in note
     assert not file.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_a_note(stage_of: Stages, tmp_path: Path) -> None:
-    stage = stage_of()
+def test_a_folder_that_cannot_be_made_is_a_note(config: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    config = stage.double.new("IBuilderConfig", cache=stage.double.new("ITimingCache", data=b"a"))
     (note,) = timing_cache.save_timing_cache(config, tmp_path / "file" / "c")
-    assert "File exists" in note
+    assert os.strerror(errno.EEXIST) in note

@@ -1,4 +1,4 @@
-"""A small BERT in ONNX, OpenVINO and TorchScript, and a way to spoil its ONNX and look into it."""
+"""A small BERT in ONNX, OpenVINO and TorchScript, and a way to plant faults in its ONNX."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory, bert_source: Source) -> Path:
     return out
 
 
-class Spoiled:
-    """A copy of the ONNX that is changed and looked into."""
+class FaultyOnnx:
+    """A copy of an ONNX, in which to plant faults and localise them."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.path = folder / "model.onnx"
@@ -50,8 +50,8 @@ class Spoiled:
         given = self.node(node)
         tensors = {tensor.name: tensor for tensor in self.model.graph.initializer}
         changed = change(numpy_helper.to_array(tensors[given.input[place]]).copy())
-        self.model.graph.initializer.append(numpy_helper.from_array(changed, "spoiled"))
-        given.input[place] = "spoiled"
+        self.model.graph.initializer.append(numpy_helper.from_array(changed, "faulty"))
+        given.input[place] = "faulty"
 
     def attribute(self, node: str, name: str, value: object) -> None:
         given = self.node(node)
@@ -59,18 +59,18 @@ class Spoiled:
             given.attribute.remove(one)
         given.attribute.append(onnx.helper.make_attribute(name, value))
 
-    def look(self, *, memory: int = 2 << 30, out: Path | None = None) -> Localisation:
+    def localise(self, *, memory: int = 2 << 30, out: Path | None = None) -> Localisation:
         onnx.save(self.model, self.path)
         looking = DebugOptions(memory=memory, out=out)
         return localise_file(self.path, self._source, looking=looking)
 
 
 @pytest.fixture
-def spoiled(bert: Path, bert_source: Source, tmp_path: Path) -> Spoiled:
-    """A good ONNX, to be spoiled."""
+def faulty(bert: Path, bert_source: Source, tmp_path: Path) -> FaultyOnnx:
+    """A good ONNX, in which to plant a fault."""
     for name in ("model.onnx", "model.debug.json"):
         shutil.copy(bert / name, tmp_path / name)
-    return Spoiled(tmp_path, bert_source)
+    return FaultyOnnx(tmp_path, bert_source)
 
 
 class Conversions:
@@ -103,12 +103,12 @@ class Conversions:
             self._made[name] = out
         return self._made[name]
 
-    def spoiled(self, name: str, folder: Path) -> Spoiled:
-        """A copy of a net's ONNX, to be spoiled."""
+    def faulty(self, name: str, folder: Path) -> FaultyOnnx:
+        """A copy of a net's ONNX, in which to plant a fault."""
         made = self.folder(name)
         for file in ("model.onnx", "model.debug.json"):
             shutil.copy(made / file, folder / file)
-        return Spoiled(folder, self.source(name))
+        return FaultyOnnx(folder, self.source(name))
 
 
 @pytest.fixture(scope="session")

@@ -132,6 +132,19 @@ class Chain(nn.Module):
         return torch.softmax(self.end(self.act(self.norm(h))), -1)
 
 
+class Twins(nn.Module):
+    """Two layers with equal weights, which the exporter merges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.second(torch.tanh(self.first(x)))
+        return found
+
+
 class Listed(nn.Module):
     """Lists, dicts, texts and sizes, as scripts have them."""
 
@@ -169,6 +182,7 @@ class Listed(nn.Module):
 NETS: dict[str, Callable[[], nn.Module]] = {
     "listed": Listed,
     "chain": Chain,
+    "twins": Twins,
     "looped": Looped,
     "stacked": Stacked,
     "label": Label,

@@ -1,4 +1,4 @@
-"""A fault in a layer that an exporter folded the BatchNorm behind it into."""
+"""Faults in layers whose weights the exporter changed: folded a BatchNorm, or merged equal ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from onnx import numpy_helper
 from torch import nn
@@ -16,6 +17,7 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 
 from ...conftest import saved
+from .conftest import Conversions
 
 
 class Folded(nn.Module):
@@ -55,3 +57,16 @@ def test_the_convolution_is_named_and_not_its_batch_norm(tmp_path: Path) -> None
     found = localise_file(path, source)
     assert found.guilty == "first"
     assert found.layers[0].kind.endswith("Conv2d")
+
+
+@pytest.mark.parametrize(("place", "layer"), [(0, "first"), (1, "second")])
+def test_a_layer_that_shares_equal_weights_is_named(
+    place: int, layer: str, conversions: Conversions, tmp_path: Path
+) -> None:
+    faulty = conversions.faulty("twins", tmp_path)
+    products = [node for node in faulty.model.graph.node if node.op_type == "MatMul"]
+    assert products[0].input[1] == products[1].input[1]
+    faulty.weight(products[place].name, lambda array: array * np.float32(1.1))
+    found = faulty.localise()
+    assert found.guilty == layer
+    assert f"{layer}.weight" in found.cause

@@ -1,4 +1,4 @@
-"""No more feeds are run than a look needs, and a refusal says where its log is."""
+"""The feeds on which eager runs, and errors of the runtime."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from modelc.core.events import Event, Finished
 from modelc.pipeline.debug.localise_file import DebugOptions, localise_file
 from modelc.pipeline.order import Source
 
-from .conftest import Spoiled
+from .conftest import FaultyOnnx
 
 BASIC = "3 feeds"  # min, opt and max
 
 
-class Told:
-    """Listens to how many feeds eager ran on, each time."""
+class FeedCounts:
+    """A listener: the numbers of feeds on which eager ran."""
 
     def __init__(self) -> None:
         self.feeds: list[str] = []
@@ -34,53 +34,52 @@ def _doubled(array: Array) -> Array:
     return array * np.float32(2)
 
 
-def _look(spoiled: Spoiled, source: Source, told: Told) -> str:
+def _localise(faulty: FaultyOnnx, source: Source, counts: FeedCounts) -> str:
     import onnx
 
-    onnx.save(spoiled.model, spoiled.path)
-    return localise_file(spoiled.path, source, told).guilty
+    onnx.save(faulty.model, faulty.path)
+    return localise_file(faulty.path, source, counts).guilty
 
 
-def test_an_artifact_that_is_wrong_on_basic_feeds_is_run_on_no_others(
-    spoiled: Spoiled, bert_source: Source
+def test_an_artifact_that_is_wrong_on_basic_feeds_runs_on_no_others(
+    faulty: FaultyOnnx, bert_source: Source
 ) -> None:
-    spoiled.weight("node_MatMul_92", _doubled)
-    told = Told()
-    assert _look(spoiled, bert_source, told) == "layers.1.attention.value"
-    assert told.feeds == [BASIC]
+    faulty.weight("node_MatMul_92", _doubled)
+    counts = FeedCounts()
+    assert _localise(faulty, bert_source, counts) == "layers.1.attention.value"
+    assert counts.feeds == [BASIC]
 
 
-def test_one_that_is_right_on_basic_feeds_is_run_on_all(
-    spoiled: Spoiled, bert_source: Source
+def test_an_artifact_that_is_right_on_basic_feeds_runs_on_all(
+    faulty: FaultyOnnx, bert_source: Source
 ) -> None:
-    told = Told()
-    assert _look(spoiled, bert_source, told) == ""
-    basic, every = told.feeds
+    counts = FeedCounts()
+    assert _localise(faulty, bert_source, counts) == ""
+    basic, every = counts.feeds
     assert basic == BASIC
     assert int(every.split()[0]) > 10
 
 
-def test_a_worst_feed_on_record_is_taken_and_eager_drawn_on_no_other(bert: Path) -> None:
+def test_a_recorded_worst_feed_is_used_and_no_other_drawn(bert: Path) -> None:
     copy = bert.with_name("opened")  # as deep, so that the checkpoint is found
     shutil.copytree(bert, copy)
-    told = Told()
-    localise_file(copy / "model.onnx", tell=told)
-    assert told.feeds == ["0 feeds"]
+    counts = FeedCounts()
+    localise_file(copy / "model.onnx", tell=counts)
+    assert counts.feeds == ["0 feeds"]
 
 
-def test_a_feed_that_is_named_is_the_only_one(spoiled: Spoiled, bert_source: Source) -> None:
-    told = Told()
+def test_a_named_feed_is_the_only_one(faulty: FaultyOnnx, bert_source: Source) -> None:
+    counts = FeedCounts()
     looking = DebugOptions(feed="min")
-    found = localise_file(spoiled.path, bert_source, told, looking=looking)
-    assert (found.feed, told.feeds) == ("min", ["1 feeds"])
+    found = localise_file(faulty.path, bert_source, counts, looking=looking)
+    assert (found.feed, counts.feeds) == ("min", ["1 feeds"])
 
 
-def test_a_runtimes_refusal_says_how_to_see_its_whole_text(
-    spoiled: Spoiled, bert_source: Source
+def test_an_error_of_the_runtime_has_its_traceback_with_debug(
+    faulty: FaultyOnnx, bert_source: Source
 ) -> None:
-    spoiled.weight("node_MatMul_92", lambda array: np.ascontiguousarray(array[:, :-1]))
-    with pytest.raises(RunnerError) as told:
-        _look(spoiled, bert_source, Told())
-    assert "--debug" in told.value.hint
-    text = "".join(told.value.__notes__)
-    assert "RunnerError" in text
+    faulty.weight("node_MatMul_92", lambda array: np.ascontiguousarray(array[:, :-1]))
+    with pytest.raises(RunnerError) as caught:
+        _localise(faulty, bert_source, FeedCounts())
+    assert "--debug" in caught.value.hint
+    assert "RunnerError" in "".join(caught.value.__notes__)

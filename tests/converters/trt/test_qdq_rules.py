@@ -1,4 +1,4 @@
-"""The Q/DQ rules: each fault planted in a small network that is right without it."""
+"""The Q/DQ rules: each fault planted in a small correct network."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def conv(net: Net, data: str, weight: str, output: str = "y", name: str = "conv"
 
 
 def quantized(**pair: Any) -> Net:
-    """One convolution in int8 that TensorRT takes."""
+    """One convolution in int8 that TensorRT supports."""
     net = Net()
     conv(net, net.pair("x", **pair), net.weight("w", (4, 3, 3, 3), axis=0))
     return net
@@ -100,7 +100,7 @@ def test_a_symmetric_int8_convolution_has_no_fault() -> None:
     assert found(quantized()) == ()
 
 
-def test_a_zero_point_that_is_not_zero_is_an_error_with_its_value() -> None:
+def test_a_nonzero_zero_point_is_an_error_with_its_value() -> None:
     first = found(quantized(zero=3))[0]
     assert first.fault is TrtFault.ASYMMETRIC
     assert first.detail == "3"
@@ -112,17 +112,11 @@ def test_another_type_than_int8_is_an_error(dtype: object) -> None:
     assert [one.detail for one in both] == [np.dtype(dtype).name] * 2  # type: ignore[call-overload]  # any dtype
 
 
-def test_a_zero_point_left_out_means_uint8() -> None:
+def test_without_a_zero_point_the_type_is_uint8_unless_output_dtype_is_set() -> None:
     net = quantized()
     for node in net.nodes[:2]:
         del node.input[2]
     assert {one.detail for one in found(net)} == {"uint8"}
-
-
-def test_output_dtype_says_int8_where_the_zero_point_is_left_out() -> None:
-    net = quantized()
-    for node in net.nodes[:2]:
-        del node.input[2]
     net.nodes[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.INT8))
     assert found(net) == ()
 
@@ -165,16 +159,25 @@ def test_an_int32_bias_behind_a_dq_is_an_error() -> None:
     assert only.place == "stem.conv (DequantizeLinear DequantizeLinear_b_dq)"
 
 
-def test_a_q_that_nothing_reads_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("operator", "inputs", "domain", "fault"),
+    [
+        ("QuantizeLinear", ["x", "x_s", "x_z"], "", TrtFault.UNREAD_QUANTIZE),
+        ("QuantizeLinear", ["x", "x_s", "x_z"], "com.microsoft", TrtFault.FOREIGN_QDQ),
+        ("Transpose", ["x_q"], "", TrtFault.QUANTIZE_READER),
+        ("QLinearConv", ["x"], "", TrtFault.INTEGER_OPERATOR),
+        ("MatMulInteger", ["x"], "", TrtFault.INTEGER_OPERATOR),
+        ("DynamicQuantizeLinear", ["x"], "", TrtFault.INTEGER_OPERATOR),
+    ],
+)
+def test_a_node_that_tensorrt_rejects_is_an_error(
+    operator: str, inputs: list[str], domain: str, fault: TrtFault
+) -> None:
     net = quantized()
-    net.node("QuantizeLinear", ["x", "x_s", "x_z"], "unread")
-    assert errors(net) == [TrtFault.UNREAD_QUANTIZE]
-
-
-def test_a_q_that_another_operator_reads_is_an_error() -> None:
-    net = quantized()
-    net.node("Transpose", ["x_q"], "turned")
-    assert errors(net) == [TrtFault.QUANTIZE_READER]
+    net.node(operator, inputs, "z", domain=domain)
+    (only,) = found(net)
+    assert (only.fault, only.severity) == (fault, TrtSeverity.ERROR)
+    assert operator in str(only)
 
 
 def test_a_dq_of_a_computed_tensor_is_an_error() -> None:
@@ -186,26 +189,21 @@ def test_a_dq_of_a_computed_tensor_is_an_error() -> None:
     assert dangling.detail == "Cast"
 
 
-def test_a_model_without_q_and_dq_has_quantized_nothing() -> None:
+def test_a_model_without_q_and_dq_is_not_quantized() -> None:
     net = Net()
     conv(net, "x", net.const("w", np.ones((4, 3, 3, 3))))
     assert errors(net) == [TrtFault.NOT_QUANTIZED]
-
-
-def test_it_need_not_be_quantized_where_that_is_not_required() -> None:
-    net = Net()
-    conv(net, "x", net.const("w", np.ones((4, 3, 3, 3))))
     assert found(net, required=False) == ()
 
 
-def test_a_pair_that_serves_no_layer_has_quantized_nothing() -> None:
+def test_a_pair_before_no_layer_quantizes_nothing() -> None:
     net = Net()
     net.node("Relu", [net.pair("x")], "r")
     conv(net, "r", net.const("w", np.ones((4, 3, 3, 3))))
     assert errors(net) == [TrtFault.NOT_QUANTIZED]
 
 
-def test_a_layer_whose_weight_lost_its_dq_is_told() -> None:
+def test_a_layer_with_a_float_weight_is_found() -> None:
     net = quantized()
     conv(net, net.pair("x"), net.const("w2", np.ones((4, 3, 3, 3))), "z", name="fc")
     net.nodes = net.nodes[:4] + net.nodes[-1:]
@@ -235,7 +233,7 @@ def test_output_channels_lie_on_the_operators_own_axis(operator: str, axis: int)
     assert errors(net(0)) == [TrtFault.CHANNEL_AXIS]
 
 
-def test_a_gemm_with_a_transposed_weight_has_them_on_axis_0() -> None:
+def test_a_gemm_with_a_transposed_weight_has_output_channels_on_axis_0() -> None:
     net = Net()
     net.node("Gemm", [net.pair("x"), net.weight("w", (5, 8), axis=0)], "y", transB=1)
     assert found(net) == ()
@@ -248,21 +246,21 @@ def test_a_transpose_between_weight_and_layer_is_followed() -> None:
     assert found(net) == ()
 
 
-def test_as_many_scales_as_channels_are_needed() -> None:
+def test_each_channel_requires_a_scale() -> None:
     net = Net()
     conv(net, net.pair("x"), net.weight("w", (4, 3, 3, 3), axis=0, scales=5))
     (only,) = [one for one in found(net) if one.fault is TrtFault.SCALE_COUNT]
     assert only.detail == "5 for 4 on axis 0"
 
 
-def test_as_many_zero_points_as_scales_are_needed() -> None:
+def test_each_scale_requires_a_zero_point() -> None:
     net = quantized()
     net.weights["w_z"] = np.zeros(1, np.int8)
     (only,) = found(net)
     assert (only.fault, only.detail) == (TrtFault.ZERO_POINT_COUNT, "1 and 4")
 
 
-def test_scales_by_channel_are_for_weights_alone() -> None:
+def test_scales_by_channel_on_activations_are_an_error() -> None:
     net = Net()
     data = net.pair("x", scale=[0.1] * 3, zero=[0] * 3, axis=1)
     conv(net, data, net.weight("w", (4, 3, 3, 3), axis=0))
@@ -275,21 +273,6 @@ def test_a_float_weight_behind_its_own_q_is_a_weight() -> None:
     weight = net.pair("w", scale=[0.1] * 4, zero=[0] * 4, axis=0)
     conv(net, net.pair("x"), weight)
     assert found(net) == ()
-
-
-@pytest.mark.parametrize("operator", ["QLinearConv", "MatMulInteger", "DynamicQuantizeLinear"])
-def test_operators_with_integers_inside_are_errors(operator: str) -> None:
-    net = quantized()
-    net.node(operator, ["x"], "z")
-    (only,) = found(net)
-    assert only.fault is TrtFault.INTEGER_OPERATOR
-    assert operator in only.what
-
-
-def test_a_q_of_another_domain_is_an_error() -> None:
-    net = quantized()
-    net.node("QuantizeLinear", ["x", "x_s", "x_z"], "z", domain="com.microsoft")
-    assert errors(net) == [TrtFault.FOREIGN_QDQ]
 
 
 def residual(skip: Callable[[Net], str], *, behind: bool = False) -> Net:
@@ -307,32 +290,33 @@ def other(net: Net) -> str:
     return net.node("MaxPool", ["x"], "skip", kernel_shape=[1, 1])
 
 
-def test_a_residual_sum_with_a_quantized_skip_is_right() -> None:
-    assert found(residual(lambda net: net.pair(other(net)))) == ()
+def quantized_skip(net: Net) -> str:
+    return net.pair(other(net))
 
 
-def test_a_residual_sum_with_a_float_skip_is_told() -> None:
-    (only,) = found(residual(other))
-    assert (only.fault, only.severity) == (TrtFault.FLOAT_SKIP, TrtSeverity.WARNING)
+def conv_skip(net: Net) -> str:
+    return conv(net, "x_dq", net.weight("w3", (4, 3, 3, 3), axis=0), "skip", name="shortcut")
 
 
-def test_a_residual_sum_with_pairs_on_both_inputs_is_told() -> None:
-    net = residual(lambda net: net.pair(other(net)), behind=True)
-    assert warnings(net) == [TrtFault.UNFUSED_SUM]
+@pytest.mark.parametrize(
+    ("skip", "behind", "faults"),
+    [
+        (quantized_skip, False, []),
+        (other, False, [TrtFault.FLOAT_SKIP]),
+        (other, True, [TrtFault.FLOAT_SKIP]),
+        (conv_skip, False, [TrtFault.FLOAT_SKIP]),
+        (quantized_skip, True, [TrtFault.UNFUSED_SUM]),
+    ],
+)
+def test_a_residual_sum_has_q_and_dq_on_its_skip_input_alone(
+    skip: Callable[[Net], str], behind: bool, faults: list[TrtFault]
+) -> None:
+    net = residual(skip, behind=behind)
+    assert warnings(net) == faults
+    assert errors(net) == []
 
 
-def test_a_float_skip_is_told_where_the_layer_has_a_pair_of_its_own() -> None:
-    assert warnings(residual(other, behind=True)) == [TrtFault.FLOAT_SKIP]
-
-
-def test_two_layers_of_which_none_has_a_pair_are_told() -> None:
-    def shortcut(net: Net) -> str:
-        return conv(net, "x_dq", net.weight("w3", (4, 3, 3, 3), axis=0), "skip", name="shortcut")
-
-    assert warnings(residual(shortcut)) == [TrtFault.FLOAT_SKIP]
-
-
-def test_a_layer_behind_the_sum_of_its_bias_is_a_layer() -> None:
+def test_a_layer_includes_the_sum_of_its_bias() -> None:
     net = Net()
     product = net.node("MatMul", [net.pair("x"), net.weight("w", (8, 8), axis=1)], "p", name="fc")
     biased = net.node("Add", [product, net.const("b", [0.5] * 8)], "biased")
@@ -341,7 +325,7 @@ def test_a_layer_behind_the_sum_of_its_bias_is_a_layer() -> None:
     assert warnings(net) == [TrtFault.FLOAT_SKIP]
 
 
-def test_a_sum_that_stays_in_floating_point_is_not_judged() -> None:
+def test_a_sum_in_floating_point_is_not_checked() -> None:
     net = quantized()
     net.nodes[-1].output[0] = "c"
     net.node("Add", ["c", other(net)], "y", name="add")

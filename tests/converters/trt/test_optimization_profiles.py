@@ -6,14 +6,13 @@ import pytest
 
 from modelc.converters.trt.engine_options import (
     ShapeRange,
-    UnboundedDim,
     find_unbounded,
     profile_text,
     profiles_for,
     read_profiles,
     select_profile,
 )
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 
@@ -26,25 +25,25 @@ IMAGE = signature("x:float32[batch=1..2..8,3,16,16]")
 TEXT = signature("ids:int64[batch=1..4,seq=2..16]", "mask:int64[batch=1..4,seq=2..16]")
 
 
-def test_the_signature_alone_gives_one_profile() -> None:
+def test_the_signature_has_one_profile() -> None:
     (profile,) = profiles_for(IMAGE, ())
     assert profile_text(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
 
 
-def test_dims_that_follow_from_others_have_their_own_least_best_and_greatest() -> None:
+def test_derived_dims_have_their_own_min_opt_and_max() -> None:
     related = signature("x:float32[batch=1..4,h=32*(k=1..8)]", "m:int64[n=k+1,rows=batch]")
     (profile,) = profiles_for(related, ())
     assert profile_text(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
 
 
-def test_each_extra_profile_comes_after_the_signatures() -> None:
+def test_extra_profiles_follow_the_signatures() -> None:
     extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
     assert [profile_text(one) for one in profiles_for(IMAGE, extra)[1:]] == [
         profile_text(one) for one in extra
     ]
 
 
-def test_what_is_told_can_be_read_again() -> None:
+def test_the_text_of_a_profile_can_be_parsed() -> None:
     (profile,) = profiles_for(TEXT, ())
     assert read_profiles([profile_text(profile)]) == (profile,)
 
@@ -103,8 +102,8 @@ def test_the_first_profile_with_all_inputs_is_selected() -> None:
 
 
 def test_a_dim_without_bounds_is_found_once_unless_a_profile_bounds_it() -> None:
-    (dim,) = find_unbounded(signature("x:float32[rows,6]"), ())
-    assert dim == UnboundedDim(name="rows", owner="x")
-    assert "rows=min..max" in dim.fix
+    (error,) = find_unbounded(signature("x:float32[rows,6]"), ())
+    assert (error.code, error.option) == (ErrorCode.MISSING_DIMS, "profile")
+    assert "rows=min..max" in error.hint
     assert find_unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
     assert find_unbounded(IMAGE, ()) == ()

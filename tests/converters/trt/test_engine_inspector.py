@@ -1,4 +1,4 @@
-"""The engine inspector's JSON, in the form of TensorRT 10 and in that of 11; written by hand."""
+"""The engine inspector's JSON in the forms of TensorRT 10 and 11, written by hand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from modelc.converters.trt.engine_records import (
+    INSPECTOR_SOURCE,
     UNKNOWN,
     EngineLayer,
     engine_coverage,
     parse_layers,
     read_layers,
 )
-from modelc.core.errors import ConversionError
+from modelc.core.errors import ConversionError, ErrorCode
+
+from ...reasons import has_code
 
 REFORMAT = "Reformatting CopyNode for Input Tensor 0 to conv1"
 
@@ -66,11 +69,9 @@ ELEVEN = json.dumps(
 )
 
 
-def test_ten_gives_names_of_tensors_and_eleven_the_tensors() -> None:
-    assert read_layers(TEN).tensors == ("x", "y")
+def test_only_eleven_has_dtypes_and_dims_of_inputs_and_outputs() -> None:
     assert read_layers(TEN).inputs == ()
     eleven = read_layers(ELEVEN)
-    assert eleven.tensors == ("x", "y")
     assert [(t.name, t.dtype, t.dims) for t in (*eleven.inputs, *eleven.outputs)] == [
         ("x", "float32", ("?", "3")),
         ("y", "float16", ("?", "10")),
@@ -84,7 +85,7 @@ def test_only_layers_that_compute_are_counted(text: str, layers: dict[str, int])
     found = engine_coverage(read_layers(text).layers)
     assert found.layers == layers
     assert set(found.share.values()) == {0.5}
-    assert (found.work, found.source) == ("layers", "TensorRT engine inspector")
+    assert (found.work, found.source) == ("layers", INSPECTOR_SOURCE)
 
 
 def test_fused_nodes_are_kept() -> None:
@@ -103,14 +104,14 @@ def test_fused_nodes_are_kept() -> None:
         ("sm90_xmma_gemm_e4m3e4m3_e4m3f32_f32_tn", "fp8"),
     ],
 )
-def test_the_kernels_own_name_says_what_it_multiplies(tactic: str, dtype: str) -> None:
+def test_the_compute_dtype_is_read_from_the_kernel_name(tactic: str, dtype: str) -> None:
     row = layer("c", "gemm", [{"Format/Datatype": "N/A due to dynamic shapes"}], TacticName=tactic)
     (found,) = read_layers(json.dumps({"Layers": [row], "Bindings": []})).layers
     assert found.dtype == dtype
 
 
 @pytest.mark.parametrize(
-    ("told", "dtype"),
+    ("text", "dtype"),
     [
         ("Float", "fp32"),
         ("Half", "fp16"),
@@ -121,13 +122,13 @@ def test_the_kernels_own_name_says_what_it_multiplies(tactic: str, dtype: str) -
         ("N/A due to dynamic shapes", UNKNOWN),
     ],
 )
-def test_types_are_read_however_they_are_told(told: str, dtype: str) -> None:
-    row = layer("c", "gemm", [{"Format/Datatype": told}])
+def test_the_dtype_of_a_tensor_is_read_in_every_spelling(text: str, dtype: str) -> None:
+    row = layer("c", "gemm", [{"Format/Datatype": text}])
     (found,) = read_layers(json.dumps({"Layers": [row]})).layers
     assert found.dtype == dtype
 
 
-def test_an_engine_built_without_details_gives_names_of_unknown_type() -> None:
+def test_an_engine_built_without_details_has_unknown_dtypes() -> None:
     found = engine_coverage(read_layers('{"Layers": ["conv1", "pool"], "Bindings": []}').layers)
     assert found.layers == {UNKNOWN: 1}
 
@@ -150,14 +151,10 @@ def test_an_engine_in_which_nothing_computes_has_no_share() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"Layers": 3}', '{"Layers": [3]}'])
-def test_what_is_of_neither_form_is_an_error(text: str) -> None:
-    with pytest.raises(ConversionError, match="cannot read"):
+def test_another_form_is_an_error_or_no_layers_with_a_reason(text: str) -> None:
+    with pytest.raises(ConversionError, check=has_code(ErrorCode.CORRUPT_FILE)):
         read_layers(text)
-
-
-@pytest.mark.parametrize(("text", "why"), [("", "told nothing"), ("{}", "cannot read")])
-def test_an_engine_whose_layers_are_not_told_is_not_lost(text: str, why: str) -> None:
     found, reason = parse_layers(text)
     assert found.layers == ()
-    assert why in reason
+    assert reason
     assert parse_layers(TEN) == (read_layers(TEN), "")

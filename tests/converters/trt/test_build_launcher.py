@@ -1,4 +1,4 @@
-"""Builds in a process of their own: a double behind the real child, and children that break."""
+"""Builds in a child process: the double in the real child, and children that crash."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ SOON = 20.0  # seconds
 
 
 @pytest.mark.parametrize("version", ["10.16", "11.4"])
-def test_what_the_child_builds_comes_back_with_progress_and_without_noise(
+def test_the_child_returns_its_build_and_progress_and_its_output_goes_to_the_log(
     request_of: Requests,
     tmp_path: Path,
     child: Children,
     version: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     built = build_with_python(
-        request_of(),
-        lambda *at: told.append(at),
-        grace=SOON,
-        build=child(version=version),
+        request_of(), lambda *at: progress.append(at), grace=SOON, build=child(version=version)
     )
     assert built.tensorrt.startswith(version)
     assert (tmp_path / "model.engine").read_bytes() == b"ftrt-engine"
-    assert told == [(250, 1000), (500, 1000), (750, 1000), (1000, 1000)]
-    assert "noise of its C++" in capfd.readouterr().err
+    assert progress == [(250, 1000), (500, 1000), (750, 1000), (1000, 1000)]
+    assert "C++" in capfd.readouterr().err  # its standard output is in the log
     assert [path.name for path in tmp_path.iterdir()] == ["model.engine"]
 
 
-def test_an_error_in_the_child_comes_back_as_it_was(request_of: Requests, child: Children) -> None:
+def test_an_error_in_the_child_is_raised_unchanged(request_of: Requests, child: Children) -> None:
     with pytest.raises(ConversionError, match="everything") as caught:
         build_with_python(
             request_of(),
@@ -83,11 +80,11 @@ def test_an_interrupt_cancels_at_the_next_step(
             grace=SOON,
             build=child(steps=1000, pause=0.01),
         )
-    assert time.monotonic() - began < 8  # by itself: the whole build takes 10 s, patience 20
+    assert time.monotonic() - began < 8  # the whole build takes 10 s, the grace period is 20 s
     assert not list(tmp_path.glob("*.engine"))
 
 
-def test_without_a_device_the_real_child_says_so(request_of: Requests) -> None:
+def test_without_a_device_the_real_child_is_an_error(request_of: Requests) -> None:
     from modelc.converters.trt.trt_installation import query_driver
 
     if query_driver().devices:
@@ -96,7 +93,7 @@ def test_without_a_device_the_real_child_says_so(request_of: Requests) -> None:
         build_with_python(request_of(), lambda *_: None, grace=SOON)
 
 
-def test_a_child_that_ends_without_an_outcome_is_an_error(
+def test_a_child_that_exits_without_a_result_is_an_error(
     request_of: Requests, child: Children
 ) -> None:
     leave = "os.write(2, b'gave up'); os._exit(3)"
@@ -115,6 +112,6 @@ def test_an_unexpected_exception_is_an_error_with_its_traceback_in_the_log(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
-def test_a_python_that_is_not_there_is_named(request_of: Requests) -> None:
+def test_a_missing_interpreter_is_named(request_of: Requests) -> None:
     with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="/no/python")):
         build_with_python(request_of(), lambda *_: None, python=("/no/python",))

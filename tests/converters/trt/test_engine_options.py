@@ -1,11 +1,11 @@
-"""Text options to one frozen record: units, choices, and what is refused."""
+"""Options of an engine, parsed from text: units, choices, invalid values."""
 
 from __future__ import annotations
 
 import pytest
 
 from modelc.converters.trt.engine_options import (
-    KEYS,
+    OPTION_NAMES,
     BuilderChoice,
     EngineOptions,
     HardwareLevel,
@@ -16,7 +16,7 @@ from modelc.core.errors import ErrorCode, UsageError
 from ...reasons import has_code
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_without_settings_the_options_are_the_defaults() -> None:
     assert parse_options({}) == EngineOptions()
     assert EngineOptions().tf32  # TensorRT's own default
 
@@ -28,7 +28,6 @@ def test_every_key_is_read() -> None:
             "optimization_level": "5",
             "profiles": "x=1x3:2x3:4x3; x=8x3:8x3:8x3",
             "timing_cache": "off",
-            "cache_folder": "/cache",
             "version_compatible": "true",
             "hardware_compatible": "ampere-plus",
             "refittable": "true",
@@ -42,7 +41,7 @@ def test_every_key_is_read() -> None:
         }
     )
     plain = EngineOptions()
-    assert not [key for key in KEYS if getattr(options, key) == getattr(plain, key)]
+    assert not [key for key in OPTION_NAMES if getattr(options, key) == getattr(plain, key)]
     assert options.workspace == 4 << 30
     assert (options.plugins, len(options.profiles)) == (("/a.so", "/b.so"), 2)
     assert options.hardware_compatible is HardwareLevel.AMPERE_PLUS
@@ -52,7 +51,7 @@ def test_every_key_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("512M", 512 << 20), ("1.5g", 3 << 29), ("4096", 4096), ("1T", 1 << 40)]
 )
-def test_sizes_have_units(text: str, size: int) -> None:
+def test_a_size_may_have_a_unit(text: str, size: int) -> None:
     assert parse_options({"workspace": text}).workspace == size
 
 
@@ -63,6 +62,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("workspace", "0"),
         ("workspace", "-1G"),
         ("workspace", "infG"),
+        ("workspace", "nan"),
         ("workspace", "4Q"),
         ("optimization_level", "6"),
         ("optimization_level", "high"),
@@ -71,14 +71,16 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("builder", "make"),
     ],
 )
-def test_nonsense_is_refused_with_its_value(key: str, text: str) -> None:
-    with pytest.raises(UsageError, match=text) as caught:
+def test_an_invalid_value_is_an_error(key: str, text: str) -> None:
+    option = key.replace("_", "-")
+    invalid = has_code(ErrorCode.INVALID_VALUE, option=option, naming=repr(text))
+    with pytest.raises(UsageError, check=invalid):
         parse_options({key: text})
-    assert key.replace("_", "-") in caught.value.message
 
 
-def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown TensorRT option 'workspaces'") as caught:
+def test_an_unknown_option_is_an_error_with_the_nearest_name() -> None:
+    unknown = has_code(ErrorCode.UNKNOWN_NAME, naming="'workspaces'")
+    with pytest.raises(UsageError, check=unknown) as caught:
         parse_options({"workspaces": "4G"})
     assert "'workspace'" in caught.value.hint
 

@@ -1,9 +1,10 @@
-"""`convert` as the pipeline calls it, on a host that says it has a GPU; the builder is a double."""
+"""`convert` as the pipeline calls it, on a host with a fake GPU; the builder is a double."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_records import read_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
-from modelc.core.errors import MissingError, UsageError
+from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
+
+from ...reasons import has_code
 
 Children = Callable[..., BuildFunction]
 DRIVER = CudaDriver(
@@ -50,7 +53,7 @@ def host(child: BuildFunction | None = None, program: str | None = None) -> Buil
     return BuildHost(driver=lambda: DRIVER, installed=lambda: found, build=child or build_in_child)
 
 
-def test_the_engine_and_its_sidecar_are_made(tmp_path: Path, child: Children) -> None:
+def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Children) -> None:
     job = job_in(tmp_path, refittable="true", profiles="x=1x3:1x3:1x3")
     made = tensorrt_engine.convert(job, host(child()))
     assert made.files == (("model.fp16.engine", "model"), ("model.fp16.engine.json", "config"))
@@ -84,10 +87,10 @@ def test_an_engine_whose_layers_cannot_be_read_is_kept_with_a_note(
     assert tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cpu") is None
 
 
-def test_timings_go_to_the_cache_folder_by_gpu_and_version(tmp_path: Path, child: Children) -> None:
-    job = job_in(tmp_path, cache_folder=str(tmp_path / "cache"))
+def test_the_timing_cache_is_named_after_gpu_and_version(tmp_path: Path, child: Children) -> None:
+    job = replace(job_in(tmp_path), cache=tmp_path / "cache")
     tensorrt_engine.convert(job, host(child()))
-    (file,) = (tmp_path / "cache").glob("*.timing")
+    (file,) = (tmp_path / "cache" / "tensorrt").glob("*.timing")
     assert file.name == "nvidia-l4-sm89-tensorrt-11.4.0.106.timing"
 
 
@@ -104,18 +107,24 @@ def test_trtexec_builds_where_the_package_is_not_installed(tmp_path: Path) -> No
     assert len(made.notes) == 1
 
 
-@pytest.mark.parametrize("builder", ["python", "trtexec", "auto"])
-def test_a_builder_that_is_not_here_is_missing(tmp_path: Path, builder: str) -> None:
-    with pytest.raises(MissingError, match=builder if builder != "auto" else "tensorrt"):
+@pytest.mark.parametrize(
+    ("builder", "name"), [("python", "python"), ("trtexec", "trtexec"), ("auto", "tensorrt")]
+)
+def test_a_builder_that_is_not_installed_is_missing(
+    tmp_path: Path, builder: str, name: str
+) -> None:
+    missing = has_code(ErrorCode.NOT_INSTALLED, option="builder", naming=name)
+    with pytest.raises(MissingError, check=missing):
         tensorrt_engine.convert(job_in(tmp_path, builder=builder), host())
 
 
-def test_without_a_device_nothing_is_started(tmp_path: Path) -> None:
+def test_a_host_without_a_device_is_an_error_with_the_drivers_reason(tmp_path: Path) -> None:
     bare = BuildHost(driver=lambda: CudaDriver(version=None, devices=(), reason="no CUDA driver"))
-    with pytest.raises(MissingError, match="no CUDA driver"):
+    with pytest.raises(MissingError, check=has_code(ErrorCode.NO_DEVICE, naming="no CUDA driver")):
         tensorrt_engine.convert(job_in(tmp_path), bare)
 
 
-def test_settings_are_read_before_anything_is_started(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="optimization-level"):
+def test_an_invalid_setting_is_an_error(tmp_path: Path) -> None:
+    invalid = has_code(ErrorCode.INVALID_VALUE, option="optimization-level", naming="'9'")
+    with pytest.raises(UsageError, check=invalid):
         tensorrt_engine.convert(job_in(tmp_path, optimization_level="9"), host())

@@ -1,7 +1,8 @@
-"""A node that was removed: the layer without a counterpart is named, not the one after it."""
+"""A removed node: the layer without a counterpart is named, not the one after it."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -84,13 +85,13 @@ def test_the_layer_without_a_counterpart_is_named(
     _remove(model, operator, place)
     found = _look(model, tmp_path, conversions)
     assert (found.guilty, found.named_by) == (guilty, style)
-    assert found.cause.startswith(f"{what} has no counterpart: ")
-    assert "is what eager has before it" in found.cause
+    assert found.cause.startswith(f"{what} ")
+    assert "counterpart" in found.cause
     source = Path(str(conversions.nets.__file__)).read_text().splitlines()
     assert code in source[found.layers[0].line - 1]
 
 
-def test_an_operator_that_only_passes_on_is_told_as_such(
+def test_an_identity_in_place_of_an_operator_has_no_effect(
     foreign: Path, conversions: Conversions, tmp_path: Path
 ) -> None:
     model = onnx.load(foreign)
@@ -98,10 +99,10 @@ def test_an_operator_that_only_passes_on_is_told_as_such(
     node.op_type = "Identity"
     found = _look(model, tmp_path, conversions)
     assert found.guilty == "act"
-    assert found.cause.startswith("relu of act has no effect: ")
+    assert {"relu", "act", "effect"} <= set(re.findall(r"\w+", found.cause))
 
 
-def test_a_wrong_input_is_told_as_such(
+def test_a_node_that_reads_the_wrong_tensor_is_named(
     foreign: Path, conversions: Conversions, tmp_path: Path
 ) -> None:
     model = onnx.load(foreign)
@@ -111,12 +112,12 @@ def test_a_wrong_input_is_told_as_such(
     mix.input[0] = relu.input[0]
     found = _look(model, tmp_path, conversions)
     assert found.guilty == "mix"
-    wrong = f"reads {relu.input[0]} where eager reads the result of relu of act"
-    assert found.cause.endswith(wrong)
+    assert relu.input[0] in found.cause
+    assert found.cause.split()[-1] == "act"
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_no_layer_of_the_whole_chain_is_named(
+def test_no_layer_of_a_good_conversion_is_named(
     style: str, foreign: Path, conversions: Conversions, tmp_path: Path
 ) -> None:
     model = onnx.load(foreign)

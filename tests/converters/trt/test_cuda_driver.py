@@ -1,8 +1,10 @@
-"""What the CUDA driver is asked, on a fake of its library."""
+"""Queries of the CUDA driver, on a fake of its library."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import pytest
 
 from modelc.converters.trt.trt_installation import DRIVER_LIBRARY, CudaDevice, query_driver
 
@@ -55,7 +57,7 @@ def absent(name: str) -> Any:
     raise OSError(f"{name}: cannot open shared object file")
 
 
-def test_each_device_is_told_with_name_capability_and_memory() -> None:
+def test_each_device_has_a_name_capability_and_memory() -> None:
     driver = query_driver(lambda _: FakeCuda(devices=2))
     assert driver.devices == (
         CudaDevice(index=0, name="NVIDIA H100 #40", capability=(9, 0), memory=85 << 30),
@@ -64,39 +66,33 @@ def test_each_device_is_told_with_name_capability_and_memory() -> None:
     assert (driver.version, driver.cuda, driver.reason) == (13010, "13.1", "")
 
 
-def test_a_host_without_a_driver_is_an_answer() -> None:
-    driver = query_driver(absent)
-    assert (driver.version, driver.devices) == (None, ())
-    assert DRIVER_LIBRARY in driver.reason
+class OldCuda(FakeCuda):
+    """A driver before cuDeviceTotalMem_v2."""
+
+    @property
+    def cuDeviceTotalMem_v2(self) -> Any:  # noqa: N802
+        raise AttributeError("undefined symbol")
 
 
-def test_a_driver_that_refuses_is_told_by_its_errors_name() -> None:
-    driver = query_driver(lambda _: FakeCuda(init=NO_DEVICE))
-    assert driver.devices == ()
-    assert driver.reason.endswith("cuInit: CUDA_ERROR_NO_DEVICE")
+@pytest.mark.parametrize(
+    ("load", "version", "values"),
+    [
+        (absent, None, [DRIVER_LIBRARY]),
+        (lambda _: FakeCuda(init=NO_DEVICE), None, ["cuInit", "CUDA_ERROR_NO_DEVICE"]),
+        (lambda _: FakeCuda(init=999), None, ["cuInit", "999"]),
+        (lambda _: FakeCuda(devices=0), 13010, ["device"]),
+        (lambda _: OldCuda(), 13010, ["cuDeviceTotalMem_v2"]),
+    ],
+    ids=["no driver", "named error", "unnamed error", "no device", "old driver"],
+)
+def test_a_host_without_devices_has_a_reason(
+    load: Any, version: int | None, values: list[str]
+) -> None:
+    driver = query_driver(load)
+    assert (driver.version, driver.devices) == (version, ())
+    assert [value for value in values if value not in driver.reason] == []
 
 
-def test_an_error_without_a_name_is_told_by_its_number() -> None:
-    assert query_driver(lambda _: FakeCuda(init=999)).reason.endswith("cuInit: error 999")
-
-
-def test_a_driver_without_devices_keeps_its_version() -> None:
-    driver = query_driver(lambda _: FakeCuda(devices=0))
-    assert driver.version == 13010
-    assert driver.reason
-
-
-def test_a_library_that_lacks_a_function_is_too_old() -> None:
-    class Old(FakeCuda):
-        @property
-        def cuDeviceTotalMem_v2(self) -> Any:  # noqa: N802
-            raise AttributeError("undefined symbol")
-
-    driver = query_driver(lambda _: Old())
-    assert driver.devices == ()
-    assert "cuDeviceTotalMem_v2" in driver.reason
-
-
-def test_the_real_library_is_asked_without_raising() -> None:
+def test_the_real_library_is_queried_without_raising() -> None:
     driver = query_driver()
     assert bool(driver.devices) is not bool(driver.reason)

@@ -26,7 +26,7 @@ def test_memory_of_a_fixed_shape_is_read_in_that_shape() -> None:
     assert made.tensor().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_memory_grows_and_what_was_written_last_is_read() -> None:
+def test_memory_grows_and_the_last_values_are_read() -> None:
     made = memory()
     made.grow(8)
     address = made.grow(64)
@@ -35,7 +35,7 @@ def test_memory_grows_and_what_was_written_last_is_read() -> None:
     assert made.tensor().tolist() == [[1.5] * 4] * 3
 
 
-def test_memory_that_suffices_is_not_taken_anew() -> None:
+def test_sufficient_memory_is_not_reallocated() -> None:
     made = memory()
     assert made.grow(64) == made.grow(8)
 
@@ -48,21 +48,21 @@ def test_an_output_of_no_elements_has_its_shape(shape: tuple[int, ...]) -> None:
     assert tuple(asked.tensor().shape) == tuple(unasked.tensor().shape) == shape
 
 
-def test_memory_that_there_is_not_is_no_address_and_the_reason_is_kept() -> None:
+def test_a_failed_allocation_returns_no_address_and_keeps_the_error() -> None:
     made = memory()
     assert made.grow(1 << 60) == 0
     assert made.error is not None
 
 
-def test_an_empty_input_has_an_address_all_the_same() -> None:
+def test_an_empty_input_has_an_address() -> None:
     assert addressable(torch.empty(0, 3)).data_ptr() != 0
 
 
-def test_a_slice_becomes_one_block() -> None:
+def test_a_transposed_tensor_becomes_contiguous() -> None:
     assert addressable(torch.arange(6).reshape(2, 3).T).is_contiguous()
 
 
-def test_tensorrt_may_ask_in_either_way(double_of: Doubles) -> None:
+def test_both_allocator_callbacks_allocate(double_of: Doubles) -> None:
     trt = double_of({}).module
     made = make_output_memory(trt, "y", torch.float32, CPU)
     assert isinstance(made.allocator, trt.IOutputAllocator)

@@ -1,4 +1,4 @@
-"""Residual nets: no layer of a good conversion is blamed, and a planted fault is found."""
+"""Residual nets: no layer of a good conversion is named, and a planted fault is found."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _source(folder: Path) -> Source:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("name", NETS)
-def test_no_layer_of_a_residual_net_that_passed_is_blamed(
+def test_no_layer_of_a_residual_net_that_passed_is_named(
     name: str, file: str, nets: Callable[[str], Path]
 ) -> None:
     found = localise_file(nets(name) / file)
@@ -71,7 +71,7 @@ def test_no_layer_of_a_residual_net_that_passed_is_blamed(
     assert len(found.curve) >= 17
 
 
-def test_a_recorded_verdict_says_nothing_beside_another_eager(
+def test_a_recorded_verdict_does_not_apply_to_another_eager(
     nets: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = nets("basic")
@@ -88,7 +88,7 @@ def test_a_recorded_verdict_says_nothing_beside_another_eager(
 
 
 @pytest.mark.parametrize("name", ["basic", "zero-gamma"])
-def test_no_layer_of_a_quantized_residual_net_is_blamed(name: str, tmp_path: Path) -> None:
+def test_no_layer_of_a_quantized_residual_net_is_named(name: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     (tmp_path / "images").mkdir()
     for number in range(32):
@@ -192,7 +192,7 @@ def test_a_fault_in_a_script_is_named(
 
 
 @pytest.mark.parametrize("scripted", [False, True])
-def test_a_foreign_model_is_looked_into_by_the_scopes_in_its_names(
+def test_a_foreign_model_is_matched_by_the_scopes_in_its_names(
     scripted: bool, nets: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = nets("basic")
@@ -218,7 +218,7 @@ def test_a_foreign_model_is_looked_into_by_the_scopes_in_its_names(
     assert _found(tmp_path / "foreign.onnx", folder).guilty == "layer2.0"
 
 
-def test_a_foreign_model_without_scopes_is_looked_into_by_its_weights(
+def test_a_foreign_model_without_scopes_is_matched_by_its_weights(
     nets: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = nets("basic")
@@ -233,7 +233,7 @@ def test_a_foreign_model_without_scopes_is_looked_into_by_its_weights(
     assert (found.guilty, found.named_by) == ("layer2.0.conv2", "weights")
 
 
-def test_a_foreign_model_without_names_is_looked_into_by_values(
+def test_a_foreign_model_without_names_is_matched_by_values(
     nets: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = nets("basic")

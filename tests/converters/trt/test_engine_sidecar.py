@@ -1,4 +1,4 @@
-"""The record beside an engine, and what is told from it without loading the engine."""
+"""The sidecar of an engine, and inspection without loading the engine."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def sidecar_for(engine: Path) -> EngineSidecar:
     )
 
 
-def test_what_is_written_is_read(engine: Path) -> None:
+def test_a_written_sidecar_is_read(engine: Path) -> None:
     path = write_sidecar(sidecar_for(engine), engine)
     assert path.name == "model.fp16.engine.json"
     assert read_sidecar(engine) == sidecar_for(engine)
 
 
-def test_an_engine_without_one_is_not_loaded_to_be_looked_at(engine: Path) -> None:
+def test_inspect_without_a_sidecar_is_an_error(engine: Path) -> None:
     with pytest.raises(
         RunnerError, check=has_code(ErrorCode.NOT_FOUND, naming=engine_sidecar_path(engine).name)
     ):
         tensorrt_engine.inspect(engine)
 
 
-def test_the_sidecar_of_another_engine_is_refused(engine: Path) -> None:
+def test_the_sidecar_of_another_engine_is_an_error(engine: Path) -> None:
     write_sidecar(sidecar_for(engine), engine)
     engine.write_bytes(b"ftrt and what else follows")
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_the_sidecar_of_another_engine_is_refused(engine: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"engine": 3}'])
-def test_a_sidecar_that_cannot_be_read_is_refused(engine: Path, text: str) -> None:
+def test_an_unreadable_sidecar_is_an_error(engine: Path, text: str) -> None:
     engine_sidecar_path(engine).write_text(text)
     with pytest.raises(
         RunnerError, check=has_code(ErrorCode.CORRUPT_FILE, naming=engine_sidecar_path(engine).name)
@@ -85,7 +85,7 @@ def test_a_sidecar_that_cannot_be_read_is_refused(engine: Path, text: str) -> No
         read_sidecar(engine)
 
 
-def test_inspect_tells_what_the_engine_is(engine: Path) -> None:
+def test_inspect_returns_the_facts_of_the_engine(engine: Path) -> None:
     write_sidecar(sidecar_for(engine), engine)
     found = tensorrt_engine.inspect(engine)
     assert [info.name for info in (*found.inputs, *found.outputs)] == ["x", "y"]
@@ -96,19 +96,19 @@ def test_inspect_tells_what_the_engine_is(engine: Path) -> None:
     assert found.operators == {"CaskConvolution": 1, "gemm": 1, "Reformat": 1}
 
 
-def test_a_stripped_engine_says_where_its_weights_are(engine: Path) -> None:
+def test_a_stripped_engine_names_the_file_of_its_weights(engine: Path) -> None:
     write_sidecar(replace(sidecar_for(engine), stripped=True), engine)
     facts = tensorrt_engine.inspect(engine).facts
     assert facts["weights"].split()[-1] == "model.fp16.trt.onnx"
 
 
-def test_coverage_is_by_layers_where_the_engine_does_not_run(engine: Path) -> None:
+def test_coverage_counts_layers_where_the_engine_cannot_run(engine: Path) -> None:
     write_sidecar(sidecar_for(engine), engine)
     found = tensorrt_engine.coverage(engine, {}, "cpu")
     assert found is not None
     assert (found.layers, found.work) == ({"fp16": 1, "fp32": 1}, "layers")
 
 
-def test_an_engine_whose_layers_are_not_known_has_no_coverage(engine: Path) -> None:
+def test_an_engine_without_known_layers_has_no_coverage(engine: Path) -> None:
     write_sidecar(replace(sidecar_for(engine), layers=()), engine)
     assert tensorrt_engine.coverage(engine, {}, "cpu") is None

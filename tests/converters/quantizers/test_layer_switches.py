@@ -1,4 +1,4 @@
-"""The float model with switches: off it is the float model, on the quantized one, one at a time."""
+"""The float model with a switch for each quantized layer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_all_off_is_the_float_model_and_all_on_the_quantized_one(
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_every_layer_alone_costs_something_and_less_than_all_together_at_its_worst(
+def test_every_layer_has_a_cost_and_together_they_cost_at_most_thrice_the_sum(
     switched: Switched, way: tuple[str, str, str]
 ) -> None:
     subject, _, board = switched(*way)
@@ -166,7 +166,7 @@ def test_layers_are_named_by_the_module_that_owns_their_weights(
     assert named == ["stem_conv", "body_conv", "head_conv", "hidden", "classify"]
 
 
-def test_what_follows_a_convolution_is_returned_with_it(switched: Switched) -> None:
+def test_the_operators_after_a_convolution_belong_to_its_layer(switched: Switched) -> None:
     _, _, board = switched("digits", "onnx", "onnxruntime")
     body = board.layers[1]
     assert body.nodes[0].startswith("node_Conv")
@@ -179,18 +179,18 @@ def test_a_tensor_between_two_convolutions_belongs_to_both(switched: Switched) -
     assert set(sites.of_layer[0]) & set(sites.of_layer[1])
 
 
-def test_a_node_without_a_twin_is_told_and_left_alone(switched: Switched) -> None:
+def test_a_node_without_a_counterpart_is_unknown(switched: Switched) -> None:
     subject, path, _ = switched("digits", "onnx", "onnxruntime")
     model = onnx.load(str(path))
     conv = next(node for node in model.graph.node if node.op_type == "Conv")
     before = conv.name
-    conv.name = "fused_by_somebody"
+    conv.name = "renamed"
     sites = find_sites(onnx.load(str(subject.parent)).graph, model.graph, {})
-    assert sites.unknown == ("fused_by_somebody",)
+    assert sites.unknown == ("renamed",)
     assert before not in {site.node for site in sites.sites}
 
 
-def test_what_openvino_reads_has_no_switches(tmp_path: Path) -> None:
+def test_only_onnx_has_switches(tmp_path: Path) -> None:
     assert not can_switch(tmp_path / "model.xml")
     assert can_switch(tmp_path / "model.onnx")
     assert "onnx" in onnxruntime_static.METHODS

@@ -13,7 +13,9 @@ from modelc.converters.quantizers.quantizer_registry import (
     find_quantizer,
     quantizers_for,
 )
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
+
+from ...reasons import has_code
 
 if TYPE_CHECKING:
     from .conftest import Subject
@@ -30,8 +32,8 @@ def test_every_consumer_has_a_method(quantizer) -> None:  # type: ignore[no-unty
     assert all(quantizer.METHODS.values())
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
+def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
         find_quantizer("modelop")
     assert "'modelopt'" in caught.value.hint
 
@@ -46,17 +48,18 @@ def test_a_format_without_int8_has_none() -> None:
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
-def test_a_method_it_does_not_have_is_wrong_usage(  # type: ignore[no-untyped-def]  # a module
+def test_an_unknown_method_is_an_error(  # type: ignore[no-untyped-def]  # a module
     quantizer, digits: Subject, tmp_path: Path
 ) -> None:
     consumer = next(iter(quantizer.METHODS))
-    with pytest.raises(UsageError, match="calibration method 'guess'"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'guess'")):
         quantizer.quantize(replace(digits.job(tmp_path, consumer), method="guess"))
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
-def test_a_consumer_it_does_not_suit_is_wrong_usage(  # type: ignore[no-untyped-def]  # a module
+def test_an_unsupported_consumer_is_an_error(  # type: ignore[no-untyped-def]  # a module
     quantizer, digits: Subject, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="torchscript"):
+    unsupported = has_code(ErrorCode.UNSUPPORTED, option="quantizer", naming="torchscript")
+    with pytest.raises(UsageError, check=unsupported):
         quantizer.quantize(digits.job(tmp_path, "torchscript"))
