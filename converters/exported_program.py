@@ -42,8 +42,9 @@ from .archive_records import (
     tensor_infos,
 )
 from .installed_packages import package_versions
-from .planted_faults import fault_record, plant_in_program
+from .planted_faults import fault_record
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
+from .torch_faults import plant_in_program
 
 if TYPE_CHECKING:
     import torch

@@ -39,8 +39,9 @@ from .archive_records import (
     record_specs,
 )
 from .installed_packages import package_versions
-from .planted_faults import draw_size, fault_record, has_open_loop, plant_at_size, plant_in_script
+from .planted_faults import draw_size, fault_record
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
+from .torch_faults import has_open_loop, plant_at_size, plant_in_script
 
 if TYPE_CHECKING:
     import torch
