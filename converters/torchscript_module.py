@@ -30,7 +30,6 @@ from ..core.kinds import Capture, Precision
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault, Probe
 from ..core.untrusted_files import zip_members
-from . import script_probe, torchscript_probe
 from .archive_records import (
     build_call_record,
     parse_call_record,
@@ -42,6 +41,8 @@ from .installed_packages import package_versions
 from .planted_faults import draw_size, fault_record
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
 from .torch_faults import has_open_loop, plant_at_size, plant_in_script
+from .torchscript_graph import has_calls
+from .torchscript_probe import SCOPE, ScriptProbe, TorchScriptProbe, parameters_by_input
 
 if TYPE_CHECKING:
     import torch
@@ -154,13 +155,12 @@ def open_probe(path: Path, signature: Signature) -> Probe:
     module, record = _load_archive(path, "cpu")
     runner = open_runner(path, "cpu", signature)
     flat = record.get("call") == "flat"
-    if flat and not script_probe.has_calls(module):
-        return torchscript_probe.open_probe(module, record["inputs"], record["outputs"], runner)
+    if flat and not has_calls(module):
+        return TorchScriptProbe(module, record["inputs"], record["outputs"], runner)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     parameters = [one.name for one in _forward_schema(module).arguments[1:]]
-    given = script_probe.parameters_by_input(inputs, parameters)
-    scope = torchscript_probe.SCOPE if flat else ""
-    return script_probe.ScriptProbe(module, given, runner, scope=scope)
+    given = parameters_by_input(inputs, parameters)
+    return ScriptProbe(module, given, runner, scope=SCOPE if flat else "")
 
 
 def _load_archive(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
