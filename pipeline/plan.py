@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..capture.refusals import hint_for
 from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
-from ..converters.registry import TARGETS, as_deferred, target_for, target_named
-from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
+from ..converters.registry import TARGETS, target_for, target_named
+from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Target
 from ..core.errors import (
     ErrorCode,
     Hint,
@@ -192,7 +192,7 @@ class _Planner:
         """Return whether to copy the order's parent to the output for a build on another host."""
         parent = self.order.parent
         elsewhere = parent is not None and parent.resolve().parent != self.order.out.resolve()
-        return elsewhere and as_deferred(target) is not None
+        return elsewhere and isinstance(target, Deferred)
 
     def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
         """Return the quantizers for this step; empty unless it is INT8."""
@@ -359,7 +359,7 @@ def why_pending(target: Target) -> Readiness | None:
     readiness = target.readiness()
     if readiness.ready:
         return None
-    if as_deferred(target) is None:
+    if not isinstance(target, Deferred):
         raise MissingError(
             f"{target.NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
         )

@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import onnx_model
-from modelc.converters.plugins import GROUP, PluginTarget, find_plugins
-from modelc.converters.registry import BUILT_IN, package_of, target_for, target_named
+from modelc.converters.registry import (
+    BUILT_IN,
+    GROUP,
+    PluginTarget,
+    find_plugins,
+    package_of,
+    target_for,
+    target_named,
+)
 from modelc.core.errors import ErrorCode, MissingError
 
 from ..reasons import has_code
@@ -143,12 +150,12 @@ def broken() -> PluginTarget:
 
 def test_a_broken_target_that_is_asked_for_is_missing() -> None:
     with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="'mine'")):
-        target_named("mine", (*BUILT_IN, broken()))  # type: ignore[arg-type]  # only to be read
+        target_named("mine", (*BUILT_IN, broken()))
 
 
 def test_a_broken_target_claims_no_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
+    found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))
     assert found is onnx_model
 
 
