@@ -255,6 +255,13 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
     assert diagnose(given).exit_code == 4
 
 
+@pytest.mark.parametrize(("name", "version"), [("torchaudio", "2.9"), ("timm", "1.0")])
+def test_a_package_that_cannot_be_imported_alone_gets_its_own_fix(name: str, version: str) -> None:
+    lost = LibraryReport(said=(ProbeResult(name=name, works=False, told="OSError"),))
+    found = check(around(packages(**{name: version}), answers={name: lost}), name)
+    assert found.mend.startswith(f"pip uninstall -y {name} && pip install {name}")
+
+
 def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
     hangs = {"timm": LibraryReport(failure="no answer within 30 s")}
     found = check(around(packages(timm="1.0"), answers=hangs), "timm")
