@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -306,7 +305,7 @@ def recurrent(
         => (float[a,b,c,d] states, float[a,b,c] last{given}) {{
         short = Cast<to=6>(lengths)
         states, last{more} = {kind}<hidden_size={HIDDEN}, direction="{direction}"{reset}>
-            (x, w, r, b, {lengths})
+            (x, w, r, b{lengths and f", {lengths}"})
     }}"""
     return text, {n: rng.standard_normal(one).astype(np.float32) for n, one in shapes.items()}
 
@@ -324,21 +323,21 @@ def test_a_sequence_ends_at_its_length(onnx_file: OnnxFile, kind: str, direction
     rng = np.random.default_rng(1)
     for steps, lengths in ((8, [8, 3]), (5, [1, 5, 2]), (6, [4, 2])):
         x = 30 * rng.standard_normal((steps, len(lengths), INPUTS)).astype(np.float32)
-        feed = {"x": x, "lengths": np.array(lengths, np.int64)}
-        found = run_openvino(model, *feed.values())
+        feed: dict[str, Array] = {"x": x, "lengths": np.array(lengths, np.int64)}
+        found = run_openvino(model, x, feed["lengths"])
         for output, one, wanted in zip(model.outputs, found, session.run(None, feed), strict=True):
             np.testing.assert_allclose(one, wanted, atol=2e-5, err_msg=output.any_name)
 
 
 @pytest.mark.parametrize(
-    ("steps", "options"), [(8, {"steps": 8}), (-1, {"lengths": '""'})], ids=["static", "whole"]
+    ("steps", "lengths"), [(8, "short"), (-1, "")], ids=["static", "without lengths"]
 )
 def test_static_sizes_and_sequences_without_lengths_stay(
-    onnx_file: OnnxFile, steps: int, options: dict[str, str]
+    onnx_file: OnnxFile, steps: int, lengths: str
 ) -> None:
-    make = partial(recurrent, "GRU", "forward")
-    text, weights = make(**options)  # type: ignore[arg-type]  # a size or a name
-    model = read_openvino(onnx_file(text.replace(', "")', ")"), opset=18, **weights))
+    declared = "steps" if steps < 0 else steps
+    text, weights = recurrent("GRU", "forward", steps=declared, lengths=lengths)
+    model = read_openvino(onnx_file(text, opset=18, **weights))
     model.reshape({"x": [steps, 2, INPUTS], "lengths": [2]})
     before = len(model.get_ops())
     keep_lengths(model)
