@@ -134,14 +134,14 @@ class _OnnxGraph:
             if one.type.tensor_type.elem_type in _FLOATS and one.name in made
         ]  # fmt: skip
 
-    def multiply_output(self, output: onnx.ValueInfoProto, fault: SizeFault) -> str:
+    def multiply_output(self, output: onnx.ValueInfoProto, fault: SizeFault) -> str | None:
         """Multiply an output at one size of an input."""
         import numpy as np
         from onnx import helper, numpy_helper
 
         graph = self._model.graph
         if fault.input not in {value.name for value in graph.input}:
-            return ""
+            return None
         held, shape, found, hit, times = (
             _PREFIX + one for one in ("held", "shape", "found", "hit", "times")
         )

@@ -115,7 +115,7 @@ class _OpenVinoGraph:
             if result.input(0).get_element_type().get_type_name() in _FLOATS
         ]  # fmt: skip
 
-    def multiply_output(self, output: Any, fault: SizeFault) -> str:
+    def multiply_output(self, output: Any, fault: SizeFault) -> str | None:
         """Multiply an output at one size of an input."""
         import numpy as np
         from openvino import opset13 as ops
@@ -123,7 +123,7 @@ class _OpenVinoGraph:
         names = tuple(spec.name for spec in self._signature.inputs)
         ports = [one for one in self._model.inputs if signature_name(one, names) == fault.input]
         if not ports:
-            return ""
+            return None
         source = output.input(0).get_source_output()
         dtype = source.get_element_type().to_dtype()
         found = ops.gather(ops.shape_of(ports[0].get_node()), np.int64(fault.axis), np.int64(0))

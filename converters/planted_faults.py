@@ -1,7 +1,7 @@
 """Plant faults in copies of model files, to measure what a verdict detects.
 
-What is planted and how its place is drawn is the same for all formats; ONNX and OpenVINO supply
-access to their graphs as an `EditableGraph`.
+What is planted and how its place is drawn is the same for all formats; each supplies access to its
+graph as an `EditableGraph`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 
 FACTOR = 1.5  # for a scalar, an attribute, and an output at one size
-FACTOR_TEXT = f"times {FACTOR:g}"
 SMALL_NUMBER = 1e-3  # a constant addend up to this is taken for an epsilon
-EPSILON_FACTOR = 1000.0
-FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
-ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
+_EPSILON_FACTOR = 1000.0
+_FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
+_ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
 _MAX_TRIES = 20  # attempts to draw two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
 _OTHER_WORDS = {  # of attributes of type string
@@ -52,15 +51,7 @@ class SizeFault:
         return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
 
 
-def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -> PlantedFault:
-    """Return the record of a copy with a fault."""
-    place, change = done
-    if size is None:
-        return PlantedFault(path=copy, place=place, change=change)
-    return PlantedFault(path=copy, place=place, change=change, sizes=size.sizes, where=size.where)
-
-
-def draw_size(signature: Signature, random: Random) -> SizeFault | None:
+def _draw_size(signature: Signature, random: Random) -> SizeFault | None:
     """Draw a size of a dynamic dim, alone or with all above it; None if no dim is dynamic."""
     places = [
         (spec.name, axis, dim)
@@ -82,7 +73,7 @@ def draw_size(signature: Signature, random: Random) -> SizeFault | None:
     )
 
 
-def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
+def _alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
     """Copy an array with one element shifted by the array's RMS, or 8-bit integers by 64.
 
     Returns None if that changes nothing: an array without elements, of zeros, or of another dtype.
@@ -106,7 +97,7 @@ def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
     return flat.reshape(array.shape), f"element [{index}] off by {step:.3g}"
 
 
-def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
+def _swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
     """Copy an array with two different entries of the first axis swapped."""
     import numpy as np
 
@@ -130,9 +121,9 @@ class EditableConstant:
     write: Callable[[Array], object]
 
 
-def alter_constant(
-    constants: Sequence[EditableConstant], change: ArrayChange, random: Random
-) -> FaultChange | None:
+def _alter_constant(
+    constants: Sequence[EditableConstant], change: _ArrayChange, random: Random
+) -> _FaultChange | None:
     """Alter one of the constants, each as likely; None if none can be changed."""
     for constant in random.sample(constants, len(constants)):
         found = change(constant.read(), random)
@@ -144,7 +135,7 @@ def alter_constant(
 
 def _scale_constant(
     scalars: Iterable[EditableConstant], random: Random, *, small: bool
-) -> FaultChange | None:
+) -> _FaultChange | None:
     """Scale a scalar other than zero; `small` selects those that may be an epsilon."""
     found = []
     for scalar in scalars:
@@ -154,7 +145,7 @@ def _scale_constant(
     if not found:
         return None
     scalar, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
+    times = _EPSILON_FACTOR if small else FACTOR
     array = scalar.read()
     scalar.write((array * array.dtype.type(times)).astype(array.dtype))
     return scalar.name, f"{value:.4g} -> {value * times:.4g}"
@@ -165,7 +156,7 @@ class EditableAttribute:
     """An attribute of a node of a model in memory; that of paddings has them before and after."""
 
     node: str  # its operator and name
-    name: str
+    name: str  # empty for an argument without one
     value: bool | float | str | tuple[list[int], list[int]]
     write: Callable[[Any], object]
 
@@ -209,8 +200,8 @@ class EditableGraph(Protocol):
         """Return the computed outputs that hold floats."""
         ...
 
-    def multiply_output(self, output: Any, fault: SizeFault) -> str:
-        """Multiply an output at one size of an input; return its name, or "" without that input."""
+    def multiply_output(self, output: Any, fault: SizeFault) -> str | None:
+        """Multiply an output at one size of an input, and name it; None without that input."""
         ...
 
     def save(self, copy: Path) -> None:
@@ -227,18 +218,24 @@ def plant_in_graph(
     """
     if graph.has_open_loop():
         return None
-    size = draw_size(signature, random) if kind is FaultKind.SIZE else None
+    size = _draw_size(signature, random) if kind is FaultKind.SIZE else None
     done = _alter_at_size(graph, size, random) if size else _alter_graph(graph, kind, random)
     if done is None:
         return None
     graph.save(copy)
-    return fault_record(copy, done, size)
+    return PlantedFault(
+        path=copy,
+        place=done[0],
+        change=done[1],
+        sizes=size.sizes if size else {},
+        where=size.where if size else "",
+    )
 
 
-def _alter_graph(graph: EditableGraph, kind: FaultKind, random: Random) -> FaultChange | None:
+def _alter_graph(graph: EditableGraph, kind: FaultKind, random: Random) -> _FaultChange | None:
     match kind:
         case FaultKind.WEIGHT:
-            return alter_constant(graph.constants(scalar=False), alter_element, random)
+            return _alter_constant(graph.constants(scalar=False), _alter_element, random)
         case FaultKind.SWAP:
             return _swap(graph, random)
         case FaultKind.ATTRIBUTE:
@@ -249,17 +246,17 @@ def _alter_graph(graph: EditableGraph, kind: FaultKind, random: Random) -> Fault
             return None
 
 
-def _swap(graph: EditableGraph, random: Random) -> FaultChange | None:
+def _swap(graph: EditableGraph, random: Random) -> _FaultChange | None:
     """Swap two inputs of an operator, or two rows of a weight."""
     pairs = graph.swappable_inputs()
     if pairs and random.random() < 1 / 2:
         pair = random.choice(pairs)
         pair.swap()
         return pair.node, f"inputs {pair.places[0]} and {pair.places[1]} swapped"
-    return alter_constant(graph.constants(scalar=False), swap_rows, random)
+    return _alter_constant(graph.constants(scalar=False), _swap_rows, random)
 
 
-def _alter_number(graph: EditableGraph, random: Random) -> FaultChange | None:
+def _alter_number(graph: EditableGraph, random: Random) -> _FaultChange | None:
     """Alter an attribute, or a scalar that an operator reads."""
     found = graph.attributes()
     scaled = None
@@ -280,7 +277,7 @@ def _alter_attribute(attribute: EditableAttribute) -> str:
         return "padding moved by one"
     if isinstance(value, float):
         attribute.write(value * FACTOR)
-        return f"{name} {value:.4g} -> {value * FACTOR:.4g}"
+        return f"{name} {value:.4g} -> {value * FACTOR:.4g}".lstrip()
     if isinstance(value, str):
         other: int | str = _OTHER_WORDS.get(value, "half_pixel")
     else:
@@ -289,18 +286,19 @@ def _alter_attribute(attribute: EditableAttribute) -> str:
     return f"{name} {value} -> {other}"
 
 
-def _scale_epsilon(graph: EditableGraph, random: Random) -> FaultChange | None:
+def _scale_epsilon(graph: EditableGraph, random: Random) -> _FaultChange | None:
     """Scale the epsilon of a normalization, else a small addend, by 1000."""
     found = graph.epsilons()
     if not found:
         return _scale_constant(graph.constants(scalar=True), random, small=True)
     epsilon = random.choice(found)
     value = float(epsilon.value)  # type: ignore[arg-type]  # an epsilon is a number
-    epsilon.write(value * EPSILON_FACTOR)
-    return epsilon.node, f"{epsilon.name} {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
+    epsilon.write(value * _EPSILON_FACTOR)
+    change = f"{epsilon.name} {value:.3g} -> {value * _EPSILON_FACTOR:.3g}"
+    return epsilon.node, change.lstrip()
 
 
-def _alter_at_size(graph: EditableGraph, size: SizeFault, random: Random) -> FaultChange | None:
+def _alter_at_size(graph: EditableGraph, size: SizeFault, random: Random) -> _FaultChange | None:
     outputs = graph.float_outputs()
-    name = graph.multiply_output(random.choice(outputs), size) if outputs else ""
-    return (f"output {name}", FACTOR_TEXT) if name else None
+    name = graph.multiply_output(random.choice(outputs), size) if outputs else None
+    return None if name is None else (f"output {name}".rstrip(), f"times {FACTOR:g}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from json import dumps
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -38,9 +37,9 @@ from .archive_records import (
     record_specs,
 )
 from .installed_packages import package_versions
-from .planted_faults import draw_size, fault_record
+from .planted_faults import plant_in_graph
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
-from .torch_faults import has_open_loop, plant_at_size, plant_in_script
+from .torch_faults import ScriptGraph
 from .torchscript_graph import has_calls
 from .torchscript_probe import SCOPE, ScriptProbe, TorchScriptProbe, parameters_by_input
 
@@ -191,27 +190,12 @@ def weights(path: Path) -> Iterator[Array]:
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind: in its state, or in the graph of forward.
-
-    Returns None for a script with a `while`, which might not end.
-    """
-    import torch
-
+    """Write a copy with one fault of this kind: in its state, or in the graph of forward."""
     module, record = _load_archive(path, "cpu")
-    if has_open_loop(module):
-        return None
-    size = draw_size(signature, random) if kind is FaultKind.SIZE else None
-    if size is not None:
-        names = record.get("inputs") or [spec.name for spec in signature.inputs]
-        done = plant_at_size(module.graph, names, size)
-    else:
-        done = None if kind is FaultKind.SIZE else plant_in_script(module, kind, random)
-    if done is None:
-        return None
-    copy = folder / path.name
+    names = record.get("inputs") or [spec.name for spec in signature.inputs]
+    graph = ScriptGraph(module=module, record=record, inputs=names)
     _check_space(folder, module)
-    torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
-    return fault_record(copy, done, size)
+    return plant_in_graph(graph, kind, random, signature, folder / path.name)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
