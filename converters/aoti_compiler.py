@@ -1,10 +1,16 @@
-"""Compile an exported program with AOTInductor, in a child process."""
+"""Compile an exported program with AOTInductor, in a child process with a clean environment.
+
+The child imports this module before it sets the environment: nothing here imports torch on loading.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,27 +20,43 @@ from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run
 from ..core.children.messages import Returned, StoppedByError
 from ..core.children.processes import OutputLog, ProcessEnd, capture_output
 from ..core.errors import LOGGED, ConversionError, MissingError
-from .aoti_compiler_child import (
-    CACHE_FOLDER,
-    PACKAGE_FILE,
-    PROGRAM_FILE,
-    CompileRequest,
-    compile_in_child,
-)
 
 if TYPE_CHECKING:
     import torch
 
+_PROGRAM_FILE, _PACKAGE_FILE, _CACHE_FOLDER = "program.pt2", "compiled.pt2", "inductor"
+_SETTINGS = ("AOTINDUCTOR", "AOT_INDUCTOR", "TORCHINDUCTOR", "TORCH_COMPILE", "TRITON", "CXX")
+_OPTIONS: dict[str, object] = {
+    # Nothing that changes results, apart from the order of float32 sums.
+    "use_fast_math": False,
+    "cpp.enable_unsafe_math_opt_flag": False,
+    "cpp.enable_floating_point_contract_flag": "off",
+    # The number of threads of the host that runs it, not of the one that compiled it.
+    "cpp.dynamic_threads": True,
+    "aot_inductor.enable_line_tables": False,  # they name folders
+    "aot_inductor.precompile_headers": False,  # pays from the second model on
+    "compile_threads": 1,
+}
 _COMPILERS = ("g++", "clang++")
 # What the generated code includes of the system's, and the flag for its threads.
 _PROBE_SOURCE = "#include <cstdlib>\n#include <vector>\n#include <omp.h>\n"
 _SHOWN_LINES = 3  # last lines of the compiler that a message shows
 _GRACE = 1.0  # seconds that a cancelled compilation may take to stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest:
+    """A folder with `program.pt2` and the compiler in `bin/`; options of Inductor."""
+
+    folder: Path
+    options: Mapping[str, object]
+
+
 CompileFunction: TypeAlias = Callable[[CompileRequest, ParentConnection], None]
 
 
 def find_compiler() -> str:
-    """The C++ compiler that is here, as a path.
+    """Return the path of the C++ compiler.
 
     Raises:
         MissingError: there is none, or it lacks headers.
@@ -53,7 +75,7 @@ def find_compiler() -> str:
 
 @functools.cache
 def find_header_fault(path: str, needed: str = _PROBE_SOURCE) -> str:
-    """Why the compiler cannot take what AOTInductor includes; empty where it can."""
+    """Return why the compiler cannot compile what AOTInductor includes; empty if it can."""
     command = (path, "-x", "c++", "-std=c++20", "-fopenmp", "-fsyntax-only", "-")
     try:
         end, printed = capture_output(command, text=needed)
@@ -62,14 +84,14 @@ def find_header_fault(path: str, needed: str = _PROBE_SOURCE) -> str:
     if end.overrun is not None:
         return f"does not run: {end.overrun.text}"
     lines = [line for line in printed.splitlines() if "error" in line]
-    return f"lacks headers: {(lines or ['it says nothing'])[0]}" if end.code else ""
+    return f"lacks headers: {(lines or ['no message'])[0]}" if end.code else ""
 
 
 def find_torch_headers() -> Path:
-    """Where torch keeps the headers that the code is compiled with; asked without importing it.
+    """Return the folder of torch's headers, without importing torch.
 
     Raises:
-        MissingError: this torch came without them.
+        MissingError: this torch has none.
     """
     spec = util.find_spec("torch")
     place = Path(spec.origin).parent / "include" if spec and spec.origin else Path("include")
@@ -80,6 +102,33 @@ def find_torch_headers() -> Path:
     return place
 
 
+def compile_in_child(request: CompileRequest, parent: ParentConnection) -> None:  # noqa: ARG001
+    """Compile the folder's program to `compiled.pt2`."""
+    folder = request.folder
+    _set_environment(folder / _CACHE_FOLDER)
+
+    import torch
+    from torch._inductor import aoti_compile_and_package
+
+    compiler = next((folder / "bin").iterdir())
+    program = torch.export.load(folder / _PROGRAM_FILE)
+    options = {**_OPTIONS, **request.options, "cpp.cxx": (str(compiler),)}
+    with torch.no_grad():
+        aoti_compile_and_package(
+            program, package_path=str(folder / _PACKAGE_FILE), inductor_configs=options
+        )
+
+
+def _set_environment(cache: Path) -> None:
+    """Replace the environment that torch reads when it is imported."""
+    cache.mkdir()
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
+        del os.environ[name]
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TMPDIR"] = str(cache)
+    os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
+    tempfile.tempdir = str(cache)
+
+
 def compile_package(
     program: torch.export.ExportedProgram,
     folder: Path,
@@ -87,13 +136,13 @@ def compile_package(
     from_one: bool = True,
     compile_program: CompileFunction = compile_in_child,
 ) -> Path:
-    """Compile the program; all that is written lies in `folder`.
+    """Compile the program; everything is written to `folder`.
 
     Args:
         program: with its example inputs.
-        folder: empty, and the caller's to delete.
-        from_one: whether a dim's range begins at 1. Inductor has 2 for that, which the library's
-            own check of its inputs would hold it to.
+        folder: an empty folder, which the caller deletes.
+        from_one: whether a dim's range begins at 1, where the library's own check of its inputs
+            has 2.
         compile_program: the function to call in the child.
 
     Raises:
@@ -105,7 +154,7 @@ def compile_package(
     folder = folder.resolve()
     _write_wrapper(find_compiler(), folder)
     options = {"aot_inductor.check_lowerbound": not from_one}
-    call_framework("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM_FILE))
+    call_framework("torch.export.save", lambda: torch.export.save(program, folder / _PROGRAM_FILE))
     request = CompileRequest(folder=folder, options=options)
     call = ChildCall(
         function=compile_program,
@@ -115,7 +164,7 @@ def compile_package(
         quiet=True,
     )
     end = run_in_child(call, lambda _: None, log=OutputLog(echo=True))
-    package = folder / PACKAGE_FILE
+    package = folder / _PACKAGE_FILE
     if not isinstance(end, Returned) or not package.is_file():
         raise ConversionError(
             f"AOTInductor did not compile the model: {_failure_reason(end)}",
@@ -125,13 +174,13 @@ def compile_package(
 
 
 def _write_wrapper(path: str, folder: Path) -> None:
-    """A compiler of the same name that leaves the folders of this machine out of its messages.
+    """Write a compiler of the same name that keeps the folders of this machine out of messages.
 
     Generated code quotes `__FILE__` in its errors, and the library ships with them.
     """
     place = folder / "bin" / Path(path).name
     place.parent.mkdir()
-    maps = {folder / CACHE_FOLDER: "aoti", find_torch_headers(): "torch"}
+    maps = {folder / _CACHE_FOLDER: "aoti", find_torch_headers(): "torch"}
     flags = " ".join(f"'-ffile-prefix-map={old}={new}'" for old, new in maps.items())
     place.write_text(f"#!/bin/sh\nexec '{path}' \"$@\" {flags}\n", encoding="utf-8")
     place.chmod(0o700)
@@ -148,4 +197,4 @@ def _failure_reason(end: CallEnd) -> str:
         case _:
             lines = ()
     errors = [line for line in lines if "rror:" in line]
-    return " | ".join((errors or lines)[-_SHOWN_LINES:]) or "it said nothing"
+    return " | ".join((errors or lines)[-_SHOWN_LINES:]) or "no message"

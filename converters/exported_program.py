@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from json import dumps
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -42,8 +41,9 @@ from .archive_records import (
     tensor_infos,
 )
 from .installed_packages import package_versions
-from .planted_faults import fault_record, plant_in_program
+from .planted_faults import plant_in_graph
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
+from .torch_faults import ProgramGraph
 
 if TYPE_CHECKING:
     import torch
@@ -193,22 +193,12 @@ def weights(path: Path) -> Iterator[Array]:
 
 
 def plant_fault(
-    path: Path,
-    kind: FaultKind,
-    random: Random,
-    signature: Signature,  # noqa: ARG001 - contract
-    folder: Path,
+    path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind; none at single sizes, which would need a guard."""
-    import torch
-
+    """Write a copy with one fault of this kind."""
     program, record = _load_program(path)
-    done = None if kind is FaultKind.SIZE else plant_in_program(program, kind, random)
-    if done is None:
-        return None
-    copy = folder / path.name
-    torch.export.save(program, str(copy), extra_files={RECORD: dumps(record)})
-    return fault_record(copy, done)
+    graph = ProgramGraph(program=program, record=record)
+    return plant_in_graph(graph, kind, random, signature, folder / path.name)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -70,13 +70,12 @@ def _cuda_build(package: str, file: str) -> str:
 
 def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
     """Return every clash, or one check without findings."""
-    checks = (
-        *_namesake_clash(found),
-        *_runtime_clashes(found),
-        *_cuda_clashes(found),
-        *_cuda_mixtures(found),
-    )
-    return checks or (Check(name="clashes", state=CheckState.OK, told="none"),)
+    checks = [
+        check
+        for find in (_namesake_clash, _runtime_clashes, _cuda_clashes, _cuda_mixtures)
+        for check in find(found)
+    ]
+    return tuple(checks) or (Check(name="clashes", state=CheckState.OK, told="none"),)
 
 
 def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
@@ -98,7 +97,7 @@ def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="onnxruntime",
             state=CheckState.BROKEN,
-            told=f"{_join_names(present)} are both installed and overwrite one another's files",
+            told=f"{' and '.join(present)} are both installed and overwrite one another's files",
             mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
         )
 
@@ -117,14 +116,16 @@ def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
             yield Check(
                 name=library,
                 state=CheckState.BROKEN,
-                told=f"{_join_names(names)} are both installed and overwrite one another's files",
+                told=f"{' and '.join(names)} are both installed and overwrite one another's files",
                 mend=f"pip uninstall -y {' '.join(names)}, then install torch's",
             )
 
 
 def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
     """Report libraries for two CUDA majors that must work in one process."""
-    torch = _major_version(found.cuda.get("torch", ""))
+    torch, runtime = (
+        found.cuda.get(name, "").partition(".")[0] for name in ("torch", "onnxruntime")
+    )
     if not torch:
         return
     majors = {
@@ -136,11 +137,10 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="tensorrt and torch",
             state=CheckState.BROKEN,
-            told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; "
+            told=f"TensorRT is for CUDA {' and '.join(sorted(majors))}, torch for CUDA {torch}; "
             "a process can load only one",
             mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
         )
-    runtime = _major_version(found.cuda.get("onnxruntime", ""))
     if runtime and runtime != torch:
         yield Check(
             name="onnxruntime and torch",
@@ -150,10 +150,6 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
             mend=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
             "the CPU",
         )
-
-
-def _major_version(version: str) -> str:
-    return version.partition(".")[0]
 
 
 def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Check, ...]:
@@ -172,31 +168,18 @@ def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Ch
         ]
         if broken:
             grave = name == DISTRIBUTION or any(text.startswith(_PINNED) for text in broken)
+            names = [text.partition(" ")[0] for text in broken] if name == DISTRIBUTION else [name]
             checks.append(
                 Check(
                     name=f"requirements of {'modelc' if name == DISTRIBUTION else name}",
                     state=CheckState.BROKEN if grave else CheckState.WARN,
                     told="; ".join(broken),
-                    mend=f"pip install --upgrade {name}"
-                    if name != DISTRIBUTION
-                    else _pip_command(broken),
+                    mend=f"pip install --upgrade {' '.join(names)}",
                 )
             )
-    if not checks:
-        checks.append(
-            Check(name="requirements", state=CheckState.OK, told=_met_summary(found, own))
-        )
-    return tuple(checks)
-
-
-def _met_summary(found: InstalledPackages, own: Sequence[str]) -> str:
-    who = [name for name in found.needs if name != DISTRIBUTION]
-    return f"met: {len(own)} of modelc's own, and those of {len(who)} packages that it works with"
-
-
-def _pip_command(broken: Iterable[str]) -> str:
-    names = [text.partition(" ")[0] for text in broken]
-    return f"pip install --upgrade {' '.join(names)}"
+    others = len(found.needs.keys() - {DISTRIBUTION})
+    told = f"met: {len(own)} of modelc's own, and those of {others} packages that it works with"
+    return tuple(checks) or (Check(name="requirements", state=CheckState.OK, told=told),)
 
 
 def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -> str:
@@ -212,34 +195,23 @@ def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -
     except InvalidRequirement:
         return ""
     version = found.versions.get(_normal_name(requirement.name))
-    extra = requirement.marker is not None and "extra" in str(requirement.marker)
-    if not extra and requirement.marker is not None and not requirement.marker.evaluate():
+    marker = requirement.marker
+    extra = marker is not None and "extra" in str(marker)
+    if marker is not None and not extra and not marker.evaluate():
         return ""
-    if extra and (optional or version is None):
+    if (version is None and (optional or extra)) or (extra and optional):
         return ""
+    required = f"{requirement.specifier or 'any version'} is required"
     if version is None:
-        return (
-            ""
-            if optional
-            else f"{requirement.name} is not installed, {_specifier_text(requirement.specifier)}"
-        )
+        return f"{requirement.name} is not installed, {required}"
     if requirement.specifier.contains(version, prereleases=True):
         return ""
-    return f"{requirement.name} {version} is installed, {_specifier_text(requirement.specifier)}"
-
-
-def _specifier_text(specifier: object) -> str:
-    return f"{specifier} is required" if str(specifier) else "any version is required"
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return " and ".join(names)
+    return f"{requirement.name} {version} is installed, {required}"
 
 
 def package_versions(*packages: str) -> dict[str, str]:
     """Return installed versions by distribution name, without absent ones."""
-    versions = ((package, _package_version(package)) for package in packages)
-    return {package: version for package, version in versions if version is not None}
+    return {name: version for name in packages if (version := _package_version(name)) is not None}
 
 
 @cache

@@ -8,24 +8,18 @@ from typing import TypeAlias
 
 from ..core.installation import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
-from .library_probe import LibraryReport, probe_libraries
+from .library_probe import PACKAGES, LibraryReport, probe_libraries
 from .trt import trt_installation
 from .trt.trt_installation import CudaDevice, CudaDriver, query_driver
 
 ProbeLibraries: TypeAlias = Callable[[Iterable[str]], Mapping[str, LibraryReport]]
-_COMPANIONS = (
-    "torchvision",
-    "torchaudio",
-    "timm",
-    "transformers",
-)  # as `library_probe.py` knows them
 _TORCH_BOUND = ("torchvision", "torchaudio")  # each release is compiled for one torch
 _REPORTED = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryHost:
-    """The distributions, the driver and TensorRT that are here, and how to ask a library."""
+    """The installed distributions, the driver and TensorRT, and how to probe libraries."""
 
     packages: InstalledPackages
     driver: CudaDriver
@@ -34,20 +28,21 @@ class LibraryHost:
 
 
 def inspect_host() -> LibraryHost:
-    """Look, without importing anything."""
+    """Inspect this host without importing a library."""
     return LibraryHost(
         packages=read_packages(), driver=query_driver(), tensorrt=trt_installation.find_tensorrt()
     )
 
 
 def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
-    """Driver and GPUs first, then each library, which is asked in a process of its own."""
+    """Check the driver and GPUs, then each library, which is probed in a child process."""
     trt = ["tensorrt"] if host.tensorrt.importable else []
-    beside = [name for name in _COMPANIONS if name in host.packages.versions]
+    beside = [name for name in PACKAGES if name in host.packages.versions]
     answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
         *check_driver(host.driver, _cuda_majors(host.packages)),
-        *check_tensorrt(host.tensorrt, answers.get("tensorrt")),
+        _check_package(host.tensorrt, answers.get("tensorrt")),
+        _check_trtexec(host.tensorrt),
         *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
         _check_openvino(answers.get("openvino", LibraryReport()), host.packages),
         *(_check_version(name, host.packages) for name in _REPORTED),
@@ -58,11 +53,11 @@ def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
 def _check_imports(
     names: Sequence[str], answers: Mapping[str, LibraryReport], packages: InstalledPackages
 ) -> Iterator[Check]:
-    """Whether the packages beside torch can be imported: one for another torch often cannot.
+    """Check whether packages built on torch can be imported: one for another torch often cannot.
 
-    Of several that cannot, the first is mended first: transformers imports the others.
+    timm and transformers import torchvision and torchaudio: a broken one of these is fixed first.
     """
-    first = ""
+    cause = ""
     for name in names:
         answer = answers.get(name, LibraryReport())
         version = packages.versions[name]
@@ -70,20 +65,19 @@ def _check_imports(
             yield Check(name=name, state=CheckState.OK, told=version)
             continue
         reason = answer.said[0].told if answer.said else answer.failure or "no reason"
-        first = first or _import_fix(name, packages)
         told = f"{name} {version} is installed and cannot be imported: {reason}"
-        yield Check(name=name, state=CheckState.BROKEN, told=told, mend=first)
-
-
-def _import_fix(name: str, packages: InstalledPackages) -> str:
-    """The command that replaces a package by the one that fits the torch that is here."""
-    torch = packages.versions.get("torch", "").partition("+")[0]
-    held = f" torch=={torch}" if name in _TORCH_BOUND and torch else ""
-    return f"pip uninstall -y {name} && pip install {name}{held}"
+        fix = f"pip uninstall -y {name} && pip install {name}"
+        if name in _TORCH_BOUND:
+            torch = packages.versions.get("torch", "").partition("+")[0]
+            fix += f" torch=={torch}" if torch else ""
+            cause = cause or fix
+        else:
+            fix = cause or fix
+        yield Check(name=name, state=CheckState.BROKEN, told=told, mend=fix)
 
 
 def _cuda_majors(packages: InstalledPackages) -> list[int]:
-    """The CUDA majors that torch and TensorRT were installed for."""
+    """Return the CUDA majors that torch and TensorRT were installed for."""
     found = [packages.cuda.get("torch", "").partition(".")[0]]
     found += [
         name.partition("-cu")[2][:2] for name in packages.versions if name.startswith("tensorrt-cu")
@@ -92,24 +86,24 @@ def _cuda_majors(packages: InstalledPackages) -> list[int]:
 
 
 def _check_providers(answer: LibraryReport, host: LibraryHost) -> tuple[Check, ...]:
-    """Which execution providers load; one that needs a GPU is only amiss where there is one."""
+    """Check which execution providers load; without a GPU, one that needs it is only missing."""
+    names = ("onnxruntime-gpu", "onnxruntime")
     if not answer.said:
-        packages = ("onnxruntime-gpu", "onnxruntime")
-        return (_probe_failure("ONNX Runtime", answer.failure, host.packages, packages),)
+        return (_probe_failure("ONNX Runtime", answer.failure, host.packages, names),)
     loaded = [said.name for said in answer.said if said.works]
     found = [
         Check(
             name="ONNX Runtime",
             state=CheckState.OK if loaded else CheckState.BROKEN,
-            told=f"loads {', '.join(loaded) or 'no provider at all'}",
-            mend="" if loaded else "pip install --force-reinstall onnxruntime",
+            told=f"loads {', '.join(loaded) or 'no provider'}",
+            mend="" if loaded else _reinstall_command(host.packages, names),
         )
     ]
     for said in answer.said:
         if not said.works:
             state = CheckState.WARN if host.driver.devices else CheckState.MISSING
             found.append(Check(name=said.name, state=state, told=said.told))
-    if answer.failure:  # after it had said something: the provider that was next ended it
+    if answer.failure:  # the next provider ended the probe
         found.append(Check(name="ONNX Runtime", state=CheckState.BROKEN, told=answer.failure))
     return tuple(found)
 
@@ -127,18 +121,24 @@ def _check_openvino(answer: LibraryReport, packages: InstalledPackages) -> Check
 def _probe_failure(
     name: str, reason: str, packages: InstalledPackages, names: Sequence[str]
 ) -> Check:
-    """A library that said nothing: it is not installed, or it is broken."""
+    """Report a library whose probe returned nothing: it is not installed, or broken."""
     here = next((one for one in names if one in packages.versions), None)
     if here is None:
         mend = f"pip install {names[-1]}"
         return Check(name=name, state=CheckState.MISSING, told="not installed", mend=mend)
-    told = f"{here} {packages.versions[here]} is installed and does not answer: "
-    mend = f"pip install --force-reinstall {here}"
+    told = f"{here} {packages.versions[here]} is installed and its probe failed: "
+    mend = _reinstall_command(packages, names)
     return Check(name=name, state=CheckState.BROKEN, told=told + (reason or "no reason"), mend=mend)
 
 
+def _reinstall_command(packages: InstalledPackages, names: Sequence[str]) -> str:
+    """Return the command that reinstalls the first installed package in its version."""
+    found = [f"{name}=={packages.versions[name]}" for name in names if name in packages.versions]
+    return f"pip install --force-reinstall --no-deps {(found or names[-1:])[0]}"
+
+
 def _check_version(name: str, packages: InstalledPackages) -> Check:
-    """What is installed of what modelc works with."""
+    """Report the version of a package that modelc uses."""
     if name in packages.versions:
         return Check(name=name, state=CheckState.OK, told=packages.versions[name])
     return Check(
@@ -153,10 +153,10 @@ _BRANCHES = {13: (13000, "r580"), 12: (12020, "r535")}
 
 
 def check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...]:
-    """The driver, against what the installed packages need, and every GPU.
+    """Check the driver against what the installed packages require, and every GPU.
 
     Args:
-        driver: what it says of itself.
+        driver: the driver.
         majors: the CUDA majors that TensorRT and torch were installed for.
     """
     if driver.version is None:
@@ -178,20 +178,16 @@ def _check_driver_version(driver: CudaDriver, major: int) -> Check:
         )
     newest = max(_BRANCHES)
     if not major and driver.version is not None and driver.version < _BRANCHES[newest][0]:
-        told += f"; TensorRT 11 for CUDA {newest} needs {_BRANCHES[newest][1]}, take tensorrt-cu12"
+        told += (
+            f"; TensorRT 11 for CUDA {newest} needs {_BRANCHES[newest][1]}; install tensorrt-cu12"
+        )
     return Check(name="CUDA driver", state=CheckState.OK, told=told)
 
 
 def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
     if not driver.devices:
-        return (
-            Check(
-                name="GPU",
-                state=CheckState.MISSING,
-                told=driver.reason,
-                mend=trt_installation.DRIVER_FIX,
-            ),
-        )
+        mend = trt_installation.DRIVER_FIX
+        return (Check(name="GPU", state=CheckState.MISSING, told=driver.reason, mend=mend),)
     return tuple(_check_device(device) for device in driver.devices)
 
 
@@ -205,18 +201,6 @@ def _check_device(device: CudaDevice) -> Check:
         told=f"{told}: older than Turing (7.5), the first that TensorRT supports",
         mend="build on a newer GPU, or use ONNX Runtime's CUDA provider",
     )
-
-
-def check_tensorrt(
-    installed: trt_installation.TensorrtInstallation, answer: LibraryReport | None
-) -> tuple[Check, ...]:
-    """TensorRT's package, imported in another process, and trtexec.
-
-    Args:
-        installed: what there is.
-        answer: what the package said when it was imported; None where it is not installed.
-    """
-    return (_check_package(installed, answer), _check_trtexec(installed))
 
 
 def _check_package(
@@ -236,8 +220,7 @@ def _check_package(
             name="tensorrt",
             state=CheckState.BROKEN,
             told=f"it is installed and cannot be imported: {reason}",
-            mend="pip install --force-reinstall "
-            + trt_installation.INSTALL_FIX.removeprefix("pip install "),
+            mend=trt_installation.INSTALL_FIX.replace("install", "install --force-reinstall", 1),
         )
     if installed.too_old:
         return Check(
@@ -254,6 +237,6 @@ def _check_trtexec(installed: trt_installation.TensorrtInstallation) -> Check:
         return Check(
             name=trt_installation.TRTEXEC,
             state=CheckState.MISSING,
-            told="not on the PATH; it is only needed where the Python package is not",
+            told="not on the PATH; it is only required without the Python package",
         )
     return Check(name=trt_installation.TRTEXEC, state=CheckState.OK, told=installed.program)

@@ -1,4 +1,4 @@
-"""Probe what libraries can do here, each in a child process of its own, which may crash."""
+"""Probe what libraries can do on this host, each in a child process, which may crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBE_TIMEOUT = 30.0  # seconds; a first session of TensorRT's provider takes mo
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a library says of one provider, device or of itself."""
+    """The result for one provider or device of a library, or for the library itself."""
 
     name: str
     works: bool
@@ -33,32 +33,41 @@ class ProbeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryReport:
-    """All that a library said; `failure` is why it said no more, empty where it ended well."""
+    """The results of a library; `failure` is why its probe ended early, empty if it did not."""
 
     said: tuple[ProbeResult, ...] = ()
     failure: str = ""
 
 
+def probe_in_child(library: str, parent: ParentConnection) -> None:
+    """Probe the library and send each result at once, so that a later crash does not lose it.
+
+    What the library prints goes to a file, in which some probes look for the reason of a failure.
+    """
+    with tempfile.TemporaryFile() as printed:
+        for descriptor in (1, 2):
+            os.dup2(printed.fileno(), descriptor)
+        for result in PROBES.get(library, _probe_import)(library, printed.fileno()):
+            parent.send(result)
+
+
 def probe_libraries(
     libraries: Iterable[str],
     *,
-    probe: ProbeFunction | None = None,
+    probe: ProbeFunction = probe_in_child,
     timeout: float = PROBE_TIMEOUT,
 ) -> Mapping[str, LibraryReport]:
     """Probe libraries side by side, each in a child process.
 
     Args:
-        libraries: names in `PROBES`.
+        libraries: names of packages.
         probe: the function to call in the child.
         timeout: seconds for each.
     """
     names = tuple(libraries)
     stopping = Event()
     with ThreadPoolExecutor(max(len(names), 1)) as pool:
-        reports = [
-            pool.submit(_probe_one, name, probe or probe_in_child, timeout, stopping)
-            for name in names
-        ]
+        reports = [pool.submit(_probe_one, name, probe, timeout, stopping) for name in names]
         try:
             return {name: found.result() for name, found in zip(names, reports, strict=True)}
         except BaseException:
@@ -96,45 +105,30 @@ def _failure_of(end: CallEnd) -> str:
     return "it was interrupted"
 
 
-ProbeLine = tuple[str, bool, str]  # of what, whether it works, what was said
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_SOURCE_PREFIX = re.compile(
-    r"^.*?\.(?:cc|h):\d+ .*?\) "
-)  # the source file and function it was said in
+_SOURCE_PREFIX = re.compile(r"^.*?\.(?:cc|h):\d+ .*?\) ")  # the source file and function
 _ERROR_MARKS = (
     "error",
     "fail",
     "cannot",
     "not ",
-)  # of the line in a library's chatter that says why
+)  # of the line of a library's output with the reason
 
 
-def probe_in_child(library: str, parent: ParentConnection) -> None:
-    """Probe the library and send each result at once: a crash later on loses nothing of it.
-
-    What the library prints goes to a file, in which some probes look for the reason of a failure.
-    """
-    with tempfile.TemporaryFile() as chatter:
-        for descriptor in (1, 2):
-            os.dup2(chatter.fileno(), descriptor)
-        for name, works, text in PROBES[library](chatter.fileno()):
-            parent.send(ProbeResult(name=name, works=works, told=text))
-
-
-def _probe_onnxruntime(chatter: int) -> Iterator[ProbeLine]:
-    """Each execution provider that was compiled in, and whether a session really gets it."""
+def _probe_onnxruntime(_: str, printed: int) -> Iterator[ProbeResult]:
+    """Probe each execution provider that was compiled in: whether a session uses it."""
     import onnxruntime
 
     model = _minimal_model()
     for provider in onnxruntime.get_available_providers():
-        start = os.lseek(chatter, 0, os.SEEK_END)
+        start = os.lseek(printed, 0, os.SEEK_END)
         try:
             session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
             works = session.get_providers()[0] == provider
-            told = "" if works else _chatter_reason(chatter, start)
+            told = "" if works else _reason_line(_text_since(printed, start))
         except Exception as error:  # noqa: BLE001 - a library's edge
             works, told = False, _reason_line(str(error))
-        yield provider, works, told
+        yield ProbeResult(name=provider, works=works, told=told)
 
 
 def _minimal_model() -> bytes:
@@ -148,73 +142,64 @@ def _minimal_model() -> bytes:
     return made
 
 
-def _chatter_reason(chatter: int, start: int) -> str:
-    """Why, by what was printed since `start`."""
-    size = os.lseek(chatter, 0, os.SEEK_END) - start
-    os.lseek(chatter, start, os.SEEK_SET)
-    text = os.read(chatter, size).decode("utf-8", "replace") if size else ""
-    os.lseek(chatter, 0, os.SEEK_END)
-    return _reason_line(text)
+def _text_since(file: int, start: int) -> str:
+    """Return what was written to a file since `start`."""
+    size = os.lseek(file, 0, os.SEEK_END) - start
+    return os.pread(file, size, start).decode("utf-8", "replace")
 
 
 def _reason_line(text: str) -> str:
-    """The line that says why, without colours and without where in the library it was said."""
+    """Return the line with the reason, without colours and the place in the library's source."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     grave = [line for line in lines if any(mark in line.lower() for mark in _ERROR_MARKS)]
-    line = _COLOUR.sub("", (grave or lines or ["it does not say why"])[0])
+    line = _COLOUR.sub("", (grave or lines or ["no reason"])[0])
     return _SOURCE_PREFIX.sub("", line.rpartition("with error: ")[2]).strip()
 
 
-def _probe_openvino(_: int) -> Iterator[ProbeLine]:
-    """Each device, with its full name."""
+def _probe_openvino(_: str, __: int) -> Iterator[ProbeResult]:
+    """Probe each device for its full name."""
     import openvino
 
     core = openvino.Core()
     for device in core.available_devices:
-        yield device, True, str(core.get_property(device, "FULL_DEVICE_NAME")).strip()
+        name = str(core.get_property(device, "FULL_DEVICE_NAME")).strip()
+        yield ProbeResult(name=device, works=True, told=name)
 
 
-def _probe_tensorrt(_: int) -> Iterator[ProbeLine]:
-    """Whether the package can be imported at all; no object is made, which needs a driver."""
+def _probe_tensorrt(_: str, __: int) -> Iterator[ProbeResult]:
+    """Probe whether the package can be imported; its objects would require a driver."""
     try:
         import tensorrt
     except ImportError as error:
-        yield "tensorrt", False, str(error)
+        yield ProbeResult(name="tensorrt", works=False, told=str(error))
     else:
-        yield "tensorrt", True, str(tensorrt.__version__)
+        yield ProbeResult(name="tensorrt", works=True, told=str(tensorrt.__version__))
 
 
-def _import_probe(name: str) -> Callable[[int], Iterator[ProbeLine]]:
-    """Whether a package can be imported, and what loads it lazily; its version, or the cause."""
-
-    def probe(_: int) -> Iterator[ProbeLine]:
-        try:
-            module = importlib.import_module(name)
-            for part in _LAZY_NAMES.get(name, ()):
-                getattr(module, part)
-        except BaseException as error:  # noqa: BLE001 - a package's edge; it may call sys.exit
-            yield name, False, _root_cause(error)
-        else:
-            yield name, True, str(getattr(module, "__version__", ""))
-
-    return probe
+def _probe_import(package: str, _: int) -> Iterator[ProbeResult]:
+    """Probe whether a package can be imported, with what it imports lazily."""
+    try:
+        module = importlib.import_module(package)
+        for part in _LAZY_NAMES.get(package, ()):
+            getattr(module, part)
+    except BaseException as error:  # noqa: BLE001 - a package's edge; it may call sys.exit
+        yield ProbeResult(name=package, works=False, told=_root_cause(error))
+    else:
+        yield ProbeResult(name=package, works=True, told=str(getattr(module, "__version__", "")))
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost error of a chain, in a line: what wraps it names the wrong package."""
+    """Return the innermost error of a chain in a line: the outer ones name the wrong package."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
 
 
-# What a package imports on first use alone.
 _LAZY_NAMES = {"transformers": ("PreTrainedModel", "AutoModel")}
-PACKAGES = ("torchvision", "torchaudio", "timm", "transformers")
-
-PROBES: dict[str, Callable[[int], Iterator[ProbeLine]]] = {
+PACKAGES = ("torchvision", "torchaudio", "timm", "transformers")  # built on torch
+PROBES: dict[str, Callable[[str, int], Iterator[ProbeResult]]] = {
     "onnxruntime": _probe_onnxruntime,
     "openvino": _probe_openvino,
     "tensorrt": _probe_tensorrt,
-    **{name: _import_probe(name) for name in PACKAGES},
 }

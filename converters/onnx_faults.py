@@ -1,9 +1,11 @@
-"""Plant faults in copies of ONNX models, to measure what a verdict on the model detects."""
+"""Access to the graph of an ONNX model for planting faults in a copy of it."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
 from math import prod
 from pathlib import Path
 from random import Random
@@ -13,53 +15,39 @@ from ..core.contract import Array
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from .onnx_guard import all_tensors, read_graph
-from .onnx_topology import all_graphs, all_nodes
+from .onnx_topology import all_graphs, all_nodes, constant_values
 from .planted_faults import (
-    EPSILON_FACTOR,
     FACTOR,
-    FACTOR_TEXT,
+    EditableAttribute,
     EditableConstant,
-    FaultChange,
     SizeFault,
-    alter_constant,
-    alter_element,
-    draw_size,
-    fault_record,
-    link_or_copy,
-    scale_constant,
-    swap_rows,
+    SwappableInputs,
+    plant_in_graph,
 )
 
 if TYPE_CHECKING:
     import onnx
 
-# operators whose first two inputs (for Where the last two) do not commute
-_ORDERED_OPS: Mapping[str, tuple[int, int]] = {
+_FLOATS = frozenset({1, 10, 11})  # onnx.TensorProto: FLOAT, FLOAT16, DOUBLE
+_SCALARS = frozenset({1, 10, 16})  # FLOAT, FLOAT16, BFLOAT16
+_BYTES = frozenset({2, 3})  # UINT8, INT8
+_ORDERED = {  # inputs that do not commute
     "Sub": (0, 1), "Div": (0, 1), "Pow": (0, 1), "Mod": (0, 1), "Less": (0, 1), "Greater": (0, 1),
     "LessOrEqual": (0, 1), "GreaterOrEqual": (0, 1), "Where": (1, 2),
 }  # fmt: skip
-_EPSILON = 1e-5  # ONNX's default for every operator with an epsilon
-_SCALABLE: Mapping[str, tuple[str, float]] = {  # numeric attributes with their defaults
+_ATTRIBUTES: dict[str, tuple[str, float | str | None]] = {  # with their defaults
     "LeakyRelu": ("alpha", 0.01), "Elu": ("alpha", 1.0), "Celu": ("alpha", 1.0),
     "HardSigmoid": ("alpha", 0.2), "Selu": ("gamma", 1.0507), "ThresholdedRelu": ("alpha", 1.0),
-    "Gemm": ("alpha", 1.0), "LRN": ("alpha", 1e-4), "Attention": ("scale", 0.0),
-}  # fmt: skip
-_FLIPPABLE: Mapping[str, tuple[str, int]] = {  # attributes of 0 or 1, with their defaults
+    "Gemm": ("alpha", 1.0), "LRN": ("alpha", 1e-4), "Attention": ("scale", None),
     "AveragePool": ("count_include_pad", 0), "CumSum": ("exclusive", 0), "TopK": ("largest", 1),
     "ArgMax": ("select_last_index", 0), "ArgMin": ("select_last_index", 0),
     "GridSample": ("align_corners", 0),
+    "Gelu": ("approximate", "none"), "DepthToSpace": ("mode", "DCR"),
+    "Resize": ("coordinate_transformation_mode", "half_pixel"),
 }  # fmt: skip
-_CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes of type string
-    "Gelu": ("approximate", {"none": "tanh", "tanh": "none"}),
-    "DepthToSpace": ("mode", {"DCR": "CRD", "CRD": "DCR"}),
-    "Resize": (
-        "coordinate_transformation_mode",
-        {"half_pixel": "asymmetric", "pytorch_half_pixel": "asymmetric",
-         "align_corners": "half_pixel", "asymmetric": "half_pixel"},
-    ),
-}  # fmt: skip
-_DEFAULT_TEXTS = {"Gelu": "none", "DepthToSpace": "DCR", "Resize": "half_pixel"}  # their defaults
-_PREFIX = "modelc_fault"
+_PADDED = ("Conv", "MaxPool", "AveragePool")
+_EPSILON = 1e-5  # the default of every operator with an epsilon
+_PREFIX = "modelc_fault_"
 
 
 def plant_fault(
@@ -67,35 +55,126 @@ def plant_fault(
 ) -> PlantedFault | None:
     """Write a copy with one fault of this kind; external weights are linked.
 
-    Returns None for a model with a conditional loop, which a fault might keep from ending.
-
     Raises:
         RunnerError: the file cannot be read.
     """
-    import onnx
-
-    model = read_graph(path)
-    if _has_open_loop(model.graph):
-        return None
-    at_size = draw_size(signature, random) if kind is FaultKind.SIZE else None
-    if at_size is not None:
-        done = _alter_at_size(model, at_size, random)
-    else:
-        done = _FAULTS[kind](model, path.parent, random)
-    if done is None:
-        return None
-    for name in {entry.value for tensor in all_tensors(model) for entry in tensor.external_data
-                 if entry.key == "location"}:  # fmt: skip
-        link_or_copy(path.parent / name, folder)
-    copy = folder / path.name
-    onnx.save(model, str(copy))
-    return fault_record(copy, done, at_size)
+    return plant_in_graph(_OnnxGraph(path), kind, random, signature, folder / path.name)
 
 
-def _has_open_loop(graph: onnx.GraphProto) -> bool:
-    """Return whether a loop's end is computed in its body: a fault might keep it from ending."""
-    bodies = (_attribute_value(one, "body") for one in all_nodes(graph) if one.op_type == "Loop")
-    return any(map(_computes_its_end, bodies))
+class _OnnxGraph:
+    """An ONNX model in memory, with its nodes also those of bodies."""
+
+    def __init__(self, path: Path) -> None:
+        self._model = read_graph(path)
+        self._folder = path.parent
+        self._nodes = list(all_nodes(self._model.graph))
+
+    def has_open_loop(self) -> bool:
+        """Return whether a loop's end is computed in its body."""
+        loops = [node for node in self._nodes if node.op_type == "Loop"]
+        return any(_computes_its_end(_attribute(node, "body")) for node in loops)
+
+    def constants(self, *, scalar: bool) -> list[EditableConstant]:
+        """Return initializers and the values of Constant nodes."""
+        kinds = _SCALARS if scalar else _FLOATS | _SCALARS | _BYTES
+        return [
+            EditableConstant(
+                name=name,
+                read=partial(_read_values, tensor, self._folder),
+                write=partial(_write_values, tensor),
+            )
+            for name, tensor in _constant_tensors(self._model.graph)
+            if tensor.data_type in kinds
+            and (prod(tensor.dims) == 1 if scalar else prod(tensor.dims) > 1)
+        ]
+
+    def swappable_inputs(self) -> list[SwappableInputs]:
+        """Return pairs of inputs that the model declares as floats."""
+        graph = self._model.graph
+        known = [*graph.input, *graph.output, *graph.value_info]
+        floats = {one.name for one in known if one.type.tensor_type.elem_type in _FLOATS}
+        floats |= {n for n, tensor in _constant_tensors(graph) if tensor.data_type in _FLOATS}
+        return [
+            SwappableInputs(node=_label(node), places=places, swap=partial(_swap, node, places))
+            for node in self._nodes
+            if (places := _ORDERED.get(node.op_type))
+            and (pair := {node.input[place] for place in places}) <= floats
+            and len(pair) > 1
+        ]
+
+    def attributes(self) -> list[EditableAttribute]:
+        """Return paddings, and the attributes of the table with their defaults."""
+        found = []
+        for node in self._nodes:
+            pads = list(_attribute(node, "pads") or ()) if node.op_type in _PADDED else []
+            half = len(pads) // 2
+            if any(pads[:1]):
+                value: Any = pads[:half], pads[half:]
+                found.append(_editable(node, "pads", value))
+            elif node.op_type in _ATTRIBUTES:
+                name, default = _ATTRIBUTES[node.op_type]
+                value = _attribute(node, name, default)
+                found += [_editable(node, name, value)] if value is not None else []
+        return found
+
+    def epsilons(self) -> list[EditableAttribute]:
+        """Return the epsilons of normalizations."""
+        return [
+            _editable(node, "epsilon", _attribute(node, "epsilon", _EPSILON))
+            for node in self._nodes
+            if "Normalization" in node.op_type
+        ]
+
+    def float_outputs(self) -> list[onnx.ValueInfoProto]:
+        """Return the computed outputs that hold floats."""
+        graph = self._model.graph
+        made = {name for node in graph.node for name in node.output}
+        return [
+            one for one in graph.output
+            if one.type.tensor_type.elem_type in _FLOATS and one.name in made
+        ]  # fmt: skip
+
+    def multiply_output(self, output: onnx.ValueInfoProto, fault: SizeFault) -> str | None:
+        """Multiply an output at one size of an input."""
+        import numpy as np
+        from onnx import helper, numpy_helper
+
+        graph = self._model.graph
+        if fault.input not in {value.name for value in graph.input}:
+            return None
+        held, shape, found, hit, times = (
+            _PREFIX + one for one in ("held", "shape", "found", "hit", "times")
+        )
+        _rename_value(graph, output.name, held)
+        dtype = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
+        numbers = {"axis": np.int64(fault.axis), "size": np.int64(fault.size)}
+        numbers |= {"factor": dtype.type(FACTOR), "one": dtype.type(1)}
+        for name, value in numbers.items():
+            graph.initializer.append(numpy_helper.from_array(np.asarray(value), _PREFIX + name))
+        axis, size, factor, one = (_PREFIX + name for name in numbers)
+        graph.node.extend(
+            helper.make_node(operator, inputs, [result])
+            for operator, inputs, result in (
+                ("Shape", [fault.input], shape),
+                ("Gather", [shape, axis], found),
+                ("GreaterOrEqual" if fault.onward else "Equal", [found, size], hit),
+                ("Where", [hit, factor, one], times),
+                ("Mul", [held, times], output.name),
+            )
+        )
+        return str(output.name)
+
+    def save(self, copy: Path) -> None:
+        """Write the model; its external weights are linked, or copied if the disk cannot link."""
+        import onnx
+
+        entries = [one for tensor in all_tensors(self._model) for one in tensor.external_data]
+        for name in {entry.value for entry in entries if entry.key == "location"}:
+            try:
+                os.link(self._folder / name, copy.parent / name)
+            except OSError:
+                shutil.copyfile(self._folder / name, copy.parent / name)
+        onnx.save(self._model, str(copy))
 
 
 def _computes_its_end(body: onnx.GraphProto) -> bool:
@@ -106,7 +185,7 @@ def _computes_its_end(body: onnx.GraphProto) -> bool:
         condition = makers[condition].input[0]
     if condition in makers:
         return str(makers[condition].op_type) != "Constant"
-    return condition in {value.name for value in body.input[2:]}  # carried between iterations
+    return condition in {value.name for value in body.input[2:]}  # a state of the iterations
 
 
 def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
@@ -120,33 +199,13 @@ def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.Tensor
                     yield node.output[0], attribute.t
 
 
-def _constants(model: onnx.ModelProto, folder: Path, *, scalar: bool) -> list[EditableConstant]:
-    """Return constants of floats with one element, or of floats and 8-bit integers with several."""
-    from onnx import TensorProto
-
-    kinds = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-    if not scalar:
-        kinds |= {TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8}
-    return [
-        EditableConstant(
-            name=name,
-            read=functools.partial(_read_values, tensor, folder),
-            write=functools.partial(_write_values, tensor),
-        )
-        for name, tensor in _constant_tensors(model.graph)
-        if tensor.data_type in kinds
-        and (prod(tensor.dims) == 1 if scalar else prod(tensor.dims) > 1)
-    ]
-
-
 def _read_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     """Return the values; onnx keeps external data in the message that it reads them for."""
     import onnx
-    from onnx import numpy_helper
 
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
-    return numpy_helper.to_array(copy, base_dir=str(folder))
+    return constant_values(copy, folder)
 
 
 def _write_values(tensor: onnx.TensorProto, array: Array) -> None:
@@ -155,159 +214,33 @@ def _write_values(tensor: onnx.TensorProto, array: Array) -> None:
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-def _swap_inputs(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """Swap two float inputs of an operator, or two rows of a weight.
-
-    Leaves integers alone: they may be indices, which not every runtime checks.
-    """
-    floats = _float_values(model.graph)
-    nodes = [node for node in all_nodes(model.graph) if _can_swap(node, floats)]
-    if nodes and random.random() < 1 / 2:
-        node = random.choice(nodes)
-        one, other = _ORDERED_OPS[node.op_type]
-        node.input[one], node.input[other] = node.input[other], node.input[one]
-        return _node_label(node), f"inputs {one} and {other} swapped"
-    return alter_constant(_constants(model, folder, scalar=False), swap_rows, random)
-
-
-def _float_values(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of values that the model declares as floats."""
-    from onnx import TensorProto
-
-    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-    known = [*graph.input, *graph.output, *graph.value_info]
-    found = {one.name for one in known if one.type.tensor_type.elem_type in kinds}
-    return found | {name for name, tensor in _constant_tensors(graph) if tensor.data_type in kinds}
-
-
-def _can_swap(node: onnx.NodeProto, floats: set[str]) -> bool:
-    places = _ORDERED_OPS.get(node.op_type)
-    if places is None:
-        return False
-    one, other = node.input[places[0]], node.input[places[1]]
-    return one != other and {one, other} <= floats
-
-
-def _change_number(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """Change an attribute, or a scalar that an operator reads."""
-    nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
-    scaled = None
-    if not nodes or random.random() < 1 / 2:
-        scaled = scale_constant(_constants(model, folder, scalar=True), random, small=False)
-    if scaled is None and nodes:
-        node = random.choice(nodes)
-        return _node_label(node), _alter_attribute(node)
-    return scaled
-
-
-def _has_attribute(node: onnx.NodeProto) -> bool:
-    if node.op_type == "Attention":
-        return _attribute_value(node, "scale") is not None
-    return node.op_type in {**_SCALABLE, **_FLIPPABLE, **_CHOICES} or _can_shift_padding(node)
-
-
-def _can_shift_padding(node: onnx.NodeProto) -> bool:
-    """Return whether it is a convolution or pooling whose padding can move to one side."""
-    if node.op_type not in ("Conv", "MaxPool", "AveragePool"):
-        return False
-    return any((_attribute_value(node, "pads") or [0])[:1])
-
-
-def _attribute_value(node: onnx.NodeProto, name: str) -> Any:
-    from onnx import helper
-
-    found = next((one for one in node.attribute if one.name == name), None)
-    return None if found is None else helper.get_attribute_value(found)
-
-
-def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
-    from onnx import helper
-
-    others = [one for one in node.attribute if one.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*others, helper.make_attribute(name, value)])
-
-
-def _alter_attribute(node: onnx.NodeProto) -> str:
-    """Change an attribute of the node; return a description."""
-    if _can_shift_padding(node):
-        pads = list(_attribute_value(node, "pads"))
-        half = len(pads) // 2
-        pads[0], pads[half] = pads[0] - 1, pads[half] + 1
-        _set_attribute(node, "pads", pads)
-        return "padding moved by one"
-    if node.op_type in _SCALABLE:
-        name, usual = _SCALABLE[node.op_type]
-        found = _attribute_value(node, name)
-        value = usual if found is None else found
-        _set_attribute(node, name, value * FACTOR)
-        return f"{name} {value:.4g} -> {value * FACTOR:.4g}"
-    if node.op_type in _FLIPPABLE:
-        name, default = _FLIPPABLE[node.op_type]
-        found = _attribute_value(node, name)
-        flag = default if found is None else found
-        _set_attribute(node, name, 1 - flag)
-        return f"{name} {flag} -> {1 - flag}"
-    name, words = _CHOICES[node.op_type]
-    word = (_attribute_value(node, name) or _DEFAULT_TEXTS[node.op_type].encode()).decode()
-    other = words.get(word, "half_pixel")
-    _set_attribute(node, name, other)
-    return f"{name} {word} -> {other}"
-
-
-def _scale_epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
-    """Scale an epsilon by 1000."""
-    nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
-    if not nodes:
-        return scale_constant(_constants(model, folder, scalar=True), random, small=True)
-    node = random.choice(nodes)
-    found = _attribute_value(node, "epsilon")
-    value = _EPSILON if found is None else found
-    _set_attribute(node, "epsilon", value * EPSILON_FACTOR)
-    return _node_label(node), f"epsilon {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
-
-
-def _node_label(node: onnx.NodeProto) -> str:
+def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
-def _alter_at_size(model: onnx.ModelProto, fault: SizeFault, random: Random) -> FaultChange | None:
-    """Multiply an output at one size of an input; None if no output holds floats."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
+def _swap(node: onnx.NodeProto, places: tuple[int, int]) -> None:
+    one, other = places
+    node.input[one], node.input[other] = node.input[other], node.input[one]
 
-    graph = model.graph
-    made = {one for node in graph.node for one in node.output}
-    types = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-    outputs = [
-        one for one in graph.output
-        if one.type.tensor_type.elem_type in types and one.name in made
-    ]  # fmt: skip
-    if not outputs or fault.input not in {value.name for value in graph.input}:
-        return None
-    output = random.choice(outputs)
-    held, kind = f"{_PREFIX}_held", output.type.tensor_type.elem_type
-    _rename_value(graph, output.name, held)
-    dtype = helper.tensor_dtype_to_np_dtype(kind)
-    constants = {
-        "axis": np.array(fault.axis, np.int64), "size": np.array(fault.size, np.int64),
-        "factor": np.array(FACTOR, dtype), "one": np.array(1, dtype),
-    }  # fmt: skip
-    for key, value in constants.items():
-        graph.initializer.append(numpy_helper.from_array(value, f"{_PREFIX}_{key}"))
-    steps = (
-        ("Shape", [fault.input], "shape"),
-        ("Gather", ["shape", "axis"], "found"),
-        ("GreaterOrEqual" if fault.onward else "Equal", ["found", "size"], "hit"),
-        ("Where", ["hit", "factor", "one"], "times"),
-        ("Mul", [held, "times"], output.name),
-    )
-    own = {*constants, "shape", "found", "hit", "times"}
-    for operator, taken, given in steps:
-        inputs = [f"{_PREFIX}_{one}" if one in own else one for one in taken]
-        result = f"{_PREFIX}_{given}" if given in own else given
-        graph.node.append(helper.make_node(operator, inputs, [result]))
-    return f"output {output.name}", FACTOR_TEXT
+
+def _attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    from onnx import helper
+
+    found = next((one for one in node.attribute if one.name == name), None)
+    value = default if found is None else helper.get_attribute_value(found)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _editable(node: onnx.NodeProto, name: str, value: Any) -> EditableAttribute:
+    from onnx import helper
+
+    def write(new: Any) -> None:
+        others = [one for one in node.attribute if one.name != name]
+        del node.attribute[:]
+        joined = new[0] + new[1] if isinstance(new, tuple) else new
+        node.attribute.extend([*others, helper.make_attribute(name, joined)])
+
+    return EditableAttribute(node=_label(node), name=name, value=value, write=write)
 
 
 def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
@@ -317,14 +250,3 @@ def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
             for place, name in enumerate(names):
                 if name == before:
                     names[place] = after
-
-
-_FAULTS: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], FaultChange | None]] = {
-    FaultKind.WEIGHT: lambda model, folder, random: alter_constant(
-        _constants(model, folder, scalar=False), alter_element, random
-    ),
-    FaultKind.SWAP: _swap_inputs,
-    FaultKind.ATTRIBUTE: _change_number,
-    FaultKind.EPSILON: _scale_epsilon,
-    FaultKind.SIZE: lambda *_: None,
-}

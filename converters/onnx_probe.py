@@ -20,7 +20,7 @@ from .onnx_origins import (
 )
 from .onnx_sessions import open_session, run_session
 from .onnx_topology import all_nodes, constant_values, name_nodes, node_bodies
-from .runner_base import runner_error, text_lines
+from .runner_base import needed_nodes, runner_error, text_lines
 
 if TYPE_CHECKING:
     import onnx
@@ -108,7 +108,7 @@ class OnnxProbe:
         self.inputs = tuple(v.name for v in graph.input if v.name not in self._constants)
         self.outputs = tuple(value.name for value in graph.output)
         self.ends: Mapping[str, str] = {name: name for name in self.outputs}
-        self._protos = {node.name: node for node in graph.node}
+        self._makers = {out: node.name for node in graph.node for out in node.output if out}
         self._reads = {node.name: tuple(_reads(node)) for node in graph.node}
         self.nodes = assign_absorbed_layers(tuple(self._describe_nodes(origins)), origins)
 
@@ -230,14 +230,17 @@ class OnnxProbe:
         """Return the model of the required nodes, and the names of the outputs in it."""
         import onnx
 
-        nodes, read = self._between(given, wanted)
+        needed = needed_nodes(self._makers, self._reads, {*given, *self._constants}, wanted)
+        read = {name for node in needed for name in self._reads[node]}
         renamed = {name: name + _MADE for name in wanted if name in given}
         part = onnx.ModelProto()
         part.ir_version = self._model.ir_version
         part.opset_import.extend(self._model.opset_import)
         part.functions.extend(self._model.functions)
         part.graph.name = "part"
-        for node in nodes:
+        for node in self._model.graph.node:
+            if node.name not in needed:
+                continue
             part.graph.node.add().CopyFrom(node)
             made = [renamed.get(name, name) for name in node.output]
             part.graph.node[-1].output[:] = made
@@ -249,30 +252,6 @@ class OnnxProbe:
         )
         part.graph.output.extend(self._value(name, renamed.get(name, name)) for name in wanted)
         return part, renamed
-
-    def _between(self, given: Feed, wanted: Sequence[str]) -> tuple[list[onnx.NodeProto], set[str]]:
-        """Return the required nodes in order, and the tensors that they read."""
-        makers = {out: node.name for node in self.nodes for out in node.outputs}
-        needed: set[str] = set()
-        read: set[str] = set()
-        waiting = list(wanted)
-        while waiting:
-            tensor = waiting.pop()
-            maker = makers.get(tensor)
-            if maker is None and tensor not in given and tensor not in self._constants:
-                raise RunnerError(
-                    f"a part of the model needs {tensor!r}, which nothing produces",
-                    hint="report it with the model",
-                )
-            if maker is None or maker in needed:
-                continue
-            needed.add(maker)
-            for name in self._reads[maker]:
-                if name not in read:
-                    read.add(name)
-                    if name not in given:
-                        waiting.append(name)
-        return [node for node in self._model.graph.node if node.name in needed], read
 
     def _value(self, name: str, title: str, array: Array | None = None) -> onnx.ValueInfoProto:
         """Return a port of the tensor's type with an open shape."""

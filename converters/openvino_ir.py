@@ -39,7 +39,9 @@ from .openvino_precision import compress_weights
 from .openvino_reader import (
     check_bounds,
     drop_domain_guard,
+    openvino_error,
     partial_shape,
+    read_ir,
     read_ir_metadata,
     read_openvino,
 )
@@ -52,7 +54,7 @@ from .openvino_rewrites import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
-from .runner_base import RunnerBase, order_inputs, runner_error, text_lines
+from .runner_base import RunnerBase, order_inputs
 
 if TYPE_CHECKING:
     import openvino
@@ -70,10 +72,10 @@ DEVICES: tuple[str, ...] = ("cpu",)
 PLANTS_BY_DEFAULT: bool = True
 FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
+read_metadata = read_ir_metadata
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
 _DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # OpenVINO's default precision by its name in modelc
-_PREAMBLE = ("Exception from ", "Check '")  # the location in OpenVINO's sources that raised
 
 
 def readiness() -> Readiness:
@@ -175,7 +177,7 @@ def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledMo
     try:
         return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:
-        raise _openvino_error(error) from error
+        raise openvino_error(error) from error
 
 
 class OpenVinoRunner(RunnerBase):
@@ -201,11 +203,14 @@ class OpenVinoRunner(RunnerBase):
         given = order_inputs(feed, self.inputs)
         for name, dtype in zip(self.inputs, self._dtypes, strict=True):
             if str(feed[name].dtype) != dtype:  # OpenVINO would cast it silently
-                raise _dtype_error(name, str(feed[name].dtype), dtype)
+                raise RunnerError(
+                    f"OpenVINO: input {name!r} is {feed[name].dtype}, the model takes {dtype}",
+                    hint=f"feed it as {dtype}",
+                )
         try:
             results = self._compiled(given)
         except RuntimeError as error:
-            raise _openvino_error(error) from error
+            raise openvino_error(error) from error
         return {
             name: _copy_array(results[i], self._half[i]) for i, name in enumerate(self._outputs)
         }
@@ -225,22 +230,9 @@ def _copy_array(array: Array, bfloat16: bool) -> Array:
     return bits.view(np.float32)
 
 
-def _openvino_error(error: RuntimeError) -> RunnerError:
-    """Drop the source locations that precede OpenVINO's message."""
-    lines = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
-    return runner_error("OpenVINO", error, "\n".join(lines))
-
-
 def _port_dtype(port: Any) -> str:
     """Return numpy's name of the port's element type."""
     return str(port.get_element_type().to_dtype())
-
-
-def _dtype_error(name: str, given: str, expected: str) -> RunnerError:
-    return RunnerError(
-        f"OpenVINO: input {name!r} is {given}, the model takes {expected}",
-        hint=f"feed it as {expected}",
-    )
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
@@ -250,25 +242,14 @@ def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - con
 
 def weights(path: Path) -> Iterator[Array]:
     """Yield the float32 constants of the IR without compiling it."""
-    import openvino
-
-    try:
-        model = openvino.Core().read_model(str(path))
-    except RuntimeError as error:
-        raise _openvino_error(error) from error
-    for node in model.get_ordered_ops():
+    for node in read_ir(path).get_ordered_ops():
         if node.get_type_name() == "Constant" and _port_dtype(node.output(0)) == "float32":
             yield node.data
 
 
 def inspect(path: Path) -> Inspection:
     """Describe the IR without compiling it."""
-    import openvino
-
-    try:
-        model = openvino.Core().read_model(str(path))
-    except RuntimeError as error:
-        raise _openvino_error(error) from error
+    model = read_ir(path)
     weights: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for node in model.get_ops():
@@ -285,13 +266,8 @@ def inspect(path: Path) -> Inspection:
         facts={"layers": str(sum(operators.values()))},
         weights=weights,
         operators=operators,
-        metadata=_model_metadata(model),
+        metadata=read_metadata(path),
     )
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata that the job embedded in the IR."""
-    return read_ir_metadata(path)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
@@ -302,9 +278,3 @@ def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG00
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
     return TensorInfo(name=openvino_precision.any_name(port), dtype=_port_dtype(port), dims=dims)
-
-
-def _model_metadata(model: openvino.Model) -> dict[str, str]:
-    if not model.has_rt_info(["modelc"]):
-        return {}
-    return {str(key): str(value) for key, value in model.get_rt_info(["modelc"]).value.items()}

@@ -1,4 +1,4 @@
-"""Looks into OpenVINO IRs: runs them tapped and in parts, on OpenVINO's CPU device."""
+"""Probe OpenVINO IRs: run them with additional outputs or in parts, on OpenVINO's CPU device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
 from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from .onnx_origins import NodeOrigin, assign_absorbed_layers, read_origins
-from .runner_base import runner_error, text_lines
+from .openvino_reader import openvino_error, read_ir
+from .openvino_rewrites import node_bodies
 
 if TYPE_CHECKING:
     import openvino
@@ -25,11 +26,10 @@ def run(model, given, output):
     )
     return compiled(given)[0].copy()
 """
-_MADE = "::made"
+_PART = "::made"
 _HALVES = ("f16", "bf16")
-_LIMITS = 2  # the ends of the values that come in, before those that go out
 _NO_NODE = ("Constant", "Parameter", "Result")
-_LONGEST = 60  # of an attribute that is kept as text
+_MAX_TEXT = 60  # characters of an attribute that is kept
 
 
 def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
@@ -41,16 +41,16 @@ def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
 
     Raises:
         RunnerError: it cannot be read.
-        UsageError: its sidecar is none.
+        UsageError: its sidecar is invalid.
     """
     return OpenVinoProbe(path, settings, _origins(path))
 
 
 def _origins(path: Path) -> Mapping[str, NodeOrigin]:
-    """`model.fp16.xml` has its own sidecar, or that of `model.onnx`."""
+    """Read the sidecar of `model.fp16.xml`, or that of `model.onnx`."""
     bare = path.with_name(path.name.partition(".")[0] + path.suffix)
     for place in (path, bare):
-        for folder in (path.parent, path.parent.parent):  # a rejected one's may stand above
+        for folder in (path.parent, path.parent.parent):  # of a rejected artifact, one above
             found = read_origins(folder / place.name)
             if found:
                 return found
@@ -68,10 +68,10 @@ class OpenVinoProbe:
         self.runs = 0
         self._path = path
         self._settings = dict(settings)
-        model = self._read()
-        self.inputs = tuple(_title(op, 0) for op in model.get_parameters())
+        model = read_ir(self._path)
+        self.inputs = tuple(_tensor_name(op, 0) for op in model.get_parameters())
         self._ports = {
-            _title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
+            _tensor_name(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
         }
         self.outputs = tuple(_source(result) for result in model.get_results())
         self.ends: Mapping[str, str] = {
@@ -86,18 +86,18 @@ class OpenVinoProbe:
         self, model: openvino.Model, origins: Mapping[str, NodeOrigin]
     ) -> Iterator[ProbeNode]:
         known = _inherit_origins(model, origins)
-        owners: dict[str, str] = {}  # modules by what is computed of their weights alone
+        owners: dict[str, str] = {}  # modules by tensors computed from their weights alone
         for op in model.get_ordered_ops():
             kind = op.get_type_name()
             reads = [_source(op, i) for i in range(op.get_input_size())]
-            made = [_title(op, i) for i in range(op.get_output_size())]
+            made = [_tensor_name(op, i) for i in range(op.get_output_size())]
             if kind == "Constant" or (reads and self._fixed.issuperset(reads)):
                 self._fixed.update(made)
                 owners.update(dict.fromkeys(made, _owner(op, reads, owners)))
             if kind in _NO_NODE or self._fixed.issuperset(made):
                 continue
             name = str(op.get_friendly_name())
-            origin = known.get(name) or _foreign(name, [owners.get(one, "") for one in reads])
+            origin = known.get(name) or _named_origin(name, [owners.get(one, "") for one in reads])
             yield ProbeNode(
                 name=op.get_friendly_name(),
                 operator=kind,
@@ -114,16 +114,16 @@ class OpenVinoProbe:
             )
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
-        """By OpenVINO's own inference from the feed's shapes, without a run."""
-        model = self._read()
+        """Return the forms that OpenVINO infers from the feed's shapes, without a run."""
+        model = read_ir(self._path)
         shapes = {
-            parameter.output(0): list(self._bind_feed(feed, _title(parameter, 0)).shape)
+            parameter.output(0): list(self._bind_feed(feed, _tensor_name(parameter, 0)).shape)
             for parameter in model.get_parameters()
         }
         try:
             model.reshape(shapes)
         except RuntimeError as error:
-            raise _openvino_error(error) from error
+            raise openvino_error(error) from error
         found: dict[str, TensorForm] = {}
         for op in model.get_ordered_ops():
             for index in range(op.get_output_size()):
@@ -131,34 +131,36 @@ class OpenVinoProbe:
                 if port.get_partial_shape().is_dynamic:
                     continue
                 dtype = str(port.get_element_type().to_dtype())
-                found[_title(op, index)] = TensorForm(shape=tuple(port.get_shape()), dtype=dtype)
+                found[_tensor_name(op, index)] = TensorForm(
+                    shape=tuple(port.get_shape()), dtype=dtype
+                )
         return found
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
-        """The whole model with more results."""
-        model = self._read()
+        """Run the whole model with additional results."""
+        model = read_ir(self._path)
         ports = _ports(model)
         names = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
         for name in names:
             model.add_outputs(ports[name])
-        arrays = [self._bind_feed(feed, _title(one, 0)) for one in model.get_parameters()]
+        arrays = [self._bind_feed(feed, _tensor_name(one, 0)) for one in model.get_parameters()]
         results = self._run(model, arrays)
         found = dict(zip((*self.outputs, *names), results, strict=True))
         return {name: found[name] for name in (*self.outputs, *names)}
 
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
-        """What lies between, as a model of its own."""
+        """Run the nodes between as a model of their own."""
         names = tuple(wanted)
         model, arrays = self._cut(given, names)
         return dict(zip(names, self._run(model, arrays), strict=True))
 
     def constant(self, name: str) -> Array:
-        """The values of a constant, or of what is computed of constants alone."""
+        """Return a constant, or what is computed from constants alone."""
         return self.part({}, [name])[name]
 
     def reach(self, node: ProbeNode) -> QuantizedRange | None:
-        """Of a FakeQuantize."""
-        if node.operator != "FakeQuantize" or not node.inputs or len(node.constants) < _LIMITS:
+        """Return the range of a FakeQuantize."""
+        if node.operator != "FakeQuantize" or not node.inputs or not node.constants[1:]:
             return None
         low, high = (self.constant(name) for name in node.constants[:2])
         steps = int(node.attributes.get("levels", "256")) - 1
@@ -174,11 +176,11 @@ class OpenVinoProbe:
         return "model.xml"
 
     def _cut(self, given: Feed, wanted: tuple[str, ...]) -> tuple[openvino.Model, list[Array]]:
-        """The part as a model, and its inputs in order."""
+        """Return the part as a model, and its inputs in order."""
         import openvino
         from openvino import opset8
 
-        model = self._read()
+        model = read_ir(self._path)
         ports = _ports(model)
         fed = {name: self._bind_feed(given, name) for name in self.inputs if self._has(given, name)}
         cuts = {**{n: a for n, a in given.items() if n in ports}, **fed}
@@ -188,7 +190,7 @@ class OpenVinoProbe:
         for name, array in cuts.items():
             port = ports[name]
             parameter = opset8.parameter(
-                list(array.shape), dtype=port.get_element_type(), name=f"{name}{_MADE}"
+                list(array.shape), dtype=port.get_element_type(), name=f"{name}{_PART}"
             )
             parameter.output(0).get_tensor().set_names({name})
             for reader in port.get_target_inputs():
@@ -199,29 +201,21 @@ class OpenVinoProbe:
         try:
             part = openvino.Model(results, parameters, "part")
         except RuntimeError as error:
-            raise _openvino_error(error) from error
+            raise openvino_error(error) from error
         return part, arrays
 
     def _has(self, given: Feed, name: str) -> bool:
         return any(one in given for one in (name, *self._ports[name]))
 
     def _bind_feed(self, feed: Feed, name: str) -> Array:
-        """The feed's array for one of the model's inputs, which has several names."""
+        """Return the feed's array for an input of the model, which has several names."""
         for one in (name, *self._ports[name]):
             if one in feed:
                 return feed[one]
         raise RunnerError(
-            f"the model takes {name!r}, which no input of the signature gives",
+            f"the model takes {name!r}, which the signature lacks",
             hint="debug it with the manifest that it was exported with",
         )
-
-    def _read(self) -> openvino.Model:
-        import openvino
-
-        try:
-            return openvino.Core().read_model(str(self._path))
-        except RuntimeError as error:
-            raise _openvino_error(error) from error
 
     def _run(self, model: openvino.Model, arrays: Sequence[Array]) -> list[Array]:
         import openvino
@@ -232,35 +226,35 @@ class OpenVinoProbe:
             found = compiled(list(arrays))
             return [found[i].copy() for i in range(len(compiled.outputs))]
         except RuntimeError as error:
-            raise _openvino_error(error) from error
+            raise openvino_error(error) from error
 
 
 def _ports(model: openvino.Model) -> dict[str, Any]:
     return {
-        _title(op, index): op.output(index)
+        _tensor_name(op, index): op.output(index)
         for op in model.get_ordered_ops()
         for index in range(op.get_output_size())
         if op.get_type_name() != "Result"
     }
 
 
-def _title(op: Any, index: int) -> str:
-    """A tensor by the layer that makes it, whose name is the ONNX node's."""
+def _tensor_name(op: Any, index: int) -> str:
+    """Name a tensor after its layer, whose name is the ONNX node's."""
     name = str(op.get_friendly_name())
     return name if op.get_output_size() == 1 else f"{name}.{index}"
 
 
 def _source(op: Any, index: int = 0) -> str:
     port = op.input_value(index)
-    return _title(port.get_node(), port.get_index())
+    return _tensor_name(port.get_node(), port.get_index())
 
 
 def _inherit_origins(
     model: openvino.Model, origins: Mapping[str, NodeOrigin]
 ) -> dict[str, NodeOrigin]:
-    """Origins by layer. The ONNX node's name stays with the last of the layers that it became.
+    """Return origins by layer; the name of an ONNX node stays with the last of its layers.
 
-    The others belong to the first that reads them, as a LayerNormalization's MVN to its addition.
+    The others belong to their first reader, as the MVN of a LayerNormalization to its addition.
     """
     found: dict[str, NodeOrigin] = {}
     for op in reversed(model.get_ordered_ops()):
@@ -278,34 +272,27 @@ def _inherit_origins(
 
 
 def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
-    """The module that a weight, or what is computed of it, is named after."""
+    """Return the module that a weight, or what is computed from it, is named after."""
     if op.get_type_name() == "Constant":
         return str(op.get_friendly_name()).rpartition(".")[0]
     return next((owners[one] for one in reads if owners.get(one)), "")
 
 
-def _foreign(name: str, owners: Sequence[str]) -> NodeOrigin:
-    """What the names in an IR say: that of the layer, where it is a scope, and of its weights."""
+def _named_origin(name: str, owners: Sequence[str]) -> NodeOrigin:
+    """Return the origin that the names in an IR give: of a layer's scope, and of its weights."""
     scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
     return NodeOrigin(module=".".join(scope), weights=next(filter(None, owners), ""))
 
 
 def _inside(op: Any, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
-    """The modules of the layers in a layer's bodies; None where it has no body."""
-    bodies = _bodies(op)
+    """Return the modules of the layers in a layer's bodies; None if it has no body."""
+    bodies = node_bodies(op)
     if not bodies:
         return None
     names = [str(one.get_friendly_name()) for body in bodies for one in body.get_ordered_ops()]
     found = [origins.get(name) or origins.get(name.partition("/")[0]) for name in names]
     modules = dict.fromkeys(origin.module for origin in found if origin is not None)
     return tuple(module for module in modules if module)
-
-
-def _bodies(op: Any) -> list[openvino.Model]:
-    kind = op.get_type_name()
-    if kind == "If":
-        return [op.get_then_body(), op.get_else_body()]
-    return [op.get_function()] if kind in ("Loop", "TensorIterator") else []
 
 
 def _element(op: Any) -> str:
@@ -316,10 +303,5 @@ def _attributes(op: Any) -> dict[str, str]:
     return {
         str(key): str(value)
         for key, value in op.get_attributes().items()
-        if len(str(value)) <= _LONGEST
+        if len(str(value)) <= _MAX_TEXT
     }
-
-
-def _openvino_error(error: RuntimeError) -> RunnerError:
-    lines = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
-    return runner_error("OpenVINO", error, "\n".join(lines))

@@ -13,6 +13,7 @@ from ..capture.refusals import RefusedError
 from ..core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option, RunnerError
 from .onnx_domain_guard import GUARD_PREFIX
 from .openvino_rewrites import floor_remainder, int64_constant, keep_order_of_equals
+from .runner_base import runner_error, text_lines
 
 if TYPE_CHECKING:
     import openvino
@@ -39,10 +40,13 @@ def read_openvino(path: Path) -> openvino.Model:
 
 def _read_file(path: Path) -> openvino.Model:
     import openvino
+    from openvino.frontend.onnx import ConversionExtension
 
     try:
         core = openvino.Core()
-        core.add_extension([_stft_extension(), _dft_extension()])
+        core.add_extension(
+            [ConversionExtension("STFT", _convert_stft), ConversionExtension("DFT", _convert_dft)]
+        )
         return core.read_model(str(path))
     except RuntimeError as error:
         reason = root_refusal(str(error))
@@ -55,42 +59,48 @@ def _read_file(path: Path) -> openvino.Model:
         ) from error
 
 
-def _stft_extension() -> Any:
+def read_ir(path: Path) -> openvino.Model:
+    """Read an IR as it is.
+
+    Raises:
+        RunnerError: OpenVINO cannot read it.
+    """
+    import openvino
+
+    try:
+        return openvino.Core().read_model(str(path))
+    except RuntimeError as error:
+        raise openvino_error(error) from error
+
+
+def openvino_error(error: RuntimeError) -> RunnerError:
+    """Drop the source locations that precede OpenVINO's message."""
+    lines = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
+    return runner_error("OpenVINO", error, "\n".join(lines))
+
+
+def _convert_stft(node: Any) -> list[Any]:
     """Translate STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
-    from openvino.frontend.onnx import ConversionExtension
+    import numpy as np
+    from openvino import opset15 as op
 
-    def convert_stft(node: Any) -> list[Any]:
-        import numpy as np
-        from openvino import opset15
-
-        def numbers(*values: int) -> Any:
-            return opset15.constant(np.array(values, np.int64))
-
-        signal, step, window, *rest = map(node.get_input, range(node.get_input_size()))
-        if not _has_input(window):
-            window = opset15.broadcast(np.float32(1), opset15.unsqueeze(rest[0], numbers(0)))
-        length = opset15.squeeze(opset15.shape_of(window), numbers(0))
-        samples = opset15.squeeze(signal, numbers(2))
-        found = opset15.stft(samples, window, length, step, transpose_frames=False)
-        if not node.get_attribute("onesided", 1):  # the other half is the conjugate in reverse
-            half = opset15.gather(opset15.shape_of(found), numbers(2), numbers(0))
-            first = opset15.subtract(opset15.unsqueeze(length, numbers(0)), half)
-            other = opset15.slice(found, first, numbers(0), numbers(-1), numbers(2))
-            conjugate = opset15.multiply(other, np.array([1, -1], np.float32))
-            found = opset15.concat([found, conjugate], 2)
-        return [found.output(0)]
-
-    return ConversionExtension("STFT", convert_stft)
-
-
-def _dft_extension() -> Any:
-    """Translate DFT, except from half a spectrum to a signal, which ONNX has since opset 27."""
-    from openvino.frontend.onnx import ConversionExtension
-
-    return ConversionExtension("DFT", _convert_dft)
+    signal, step, window, *rest = map(node.get_input, range(node.get_input_size()))
+    if not _has_input(window):
+        window = op.broadcast(np.float32(1), op.unsqueeze(rest[0], int64_constant(0)))
+    length = op.squeeze(op.shape_of(window), int64_constant(0))
+    samples = op.squeeze(signal, int64_constant(2))
+    found = op.stft(samples, window, length, step, transpose_frames=False)
+    if not node.get_attribute("onesided", 1):  # the other half is the conjugate in reverse
+        half = op.gather(op.shape_of(found), int64_constant(2), int64_constant(0))
+        first = op.subtract(op.unsqueeze(length, int64_constant(0)), half)
+        other = op.slice(found, first, int64_constant(0), int64_constant(-1), int64_constant(2))
+        conjugate = op.multiply(other, np.array([1, -1], np.float32))
+        found = op.concat([found, conjugate], 2)
+    return [found.output(0)]
 
 
 def _convert_dft(node: Any) -> list[Any]:
+    """Translate DFT, except from half a spectrum to a signal, which ONNX has since opset 27."""
     import numpy as np
     from openvino import opset15
 

@@ -263,11 +263,16 @@ def model_nodes(model: openvino.Model) -> Iterator[Any]:
     """Yield all nodes, including those in bodies of If and Loop."""
     for node in model.get_ordered_ops():
         yield node
-        for name in ("get_then_body", "get_else_body"):
-            if hasattr(node, name):
-                yield from model_nodes(getattr(node, name)())
-        if node.get_type_name() in ("Loop", "TensorIterator"):
-            yield from model_nodes(node.get_function())
+        for body in node_bodies(node):
+            yield from model_nodes(body)
+
+
+def node_bodies(node: Any) -> list[openvino.Model]:
+    """Return the models inside a node: the branches of an If, the body of a loop."""
+    kind = node.get_type_name()
+    if kind == "If":
+        return [node.get_then_body(), node.get_else_body()]
+    return [node.get_function()] if kind in ("Loop", "TensorIterator") else []
 
 
 _LSTM = "LSTMSequence"

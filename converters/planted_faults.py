@@ -1,30 +1,34 @@
-"""Planted faults: what all formats share, and the faults in torch's formats."""
+"""Plant faults in copies of model files, to measure what a verdict detects.
+
+What is planted and how its place is drawn is the same for all formats; each supplies access to its
+graph as an `EditableGraph`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ..core.contract import Array
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 
-if TYPE_CHECKING:
-    import torch
-
 FACTOR = 1.5  # for a scalar, an attribute, and an output at one size
-FACTOR_TEXT = f"times {FACTOR:g}"
 SMALL_NUMBER = 1e-3  # a constant addend up to this is taken for an epsilon
-EPSILON_FACTOR = 1000.0
-FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
-ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
-_MAX_TRIES = 20  # attempts to draw an element or two rows
+_EPSILON_FACTOR = 1000.0
+_FaultChange: TypeAlias = tuple[str, str]  # the place, and the change made there
+_ArrayChange: TypeAlias = Callable[[Array, Random], tuple[Array, str] | None]
+_MAX_TRIES = 20  # attempts to draw two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
+_OTHER_WORDS = {  # of attributes of type string
+    "none": "tanh", "tanh": "none", "ERF": "TANH", "TANH": "ERF",
+    "DCR": "CRD", "CRD": "DCR", "blocks_first": "depth_first", "depth_first": "blocks_first",
+    "half_pixel": "asymmetric", "pytorch_half_pixel": "asymmetric",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +51,7 @@ class SizeFault:
         return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
 
 
-def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -> PlantedFault:
-    """Return the record of a copy with a fault."""
-    place, change = done
-    if size is None:
-        return PlantedFault(path=copy, place=place, change=change)
-    return PlantedFault(path=copy, place=place, change=change, sizes=size.sizes, where=size.where)
-
-
-def draw_size(signature: Signature, random: Random) -> SizeFault | None:
+def _draw_size(signature: Signature, random: Random) -> SizeFault | None:
     """Draw a size of a dynamic dim, alone or with all above it; None if no dim is dynamic."""
     places = [
         (spec.name, axis, dim)
@@ -77,7 +73,7 @@ def draw_size(signature: Signature, random: Random) -> SizeFault | None:
     )
 
 
-def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
+def _alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
     """Copy an array with one element shifted by the array's RMS, or 8-bit integers by 64.
 
     Returns None if that changes nothing: an array without elements, of zeros, or of another dtype.
@@ -101,7 +97,7 @@ def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
     return flat.reshape(array.shape), f"element [{index}] off by {step:.3g}"
 
 
-def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
+def _swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
     """Copy an array with two different entries of the first axis swapped."""
     import numpy as np
 
@@ -125,9 +121,9 @@ class EditableConstant:
     write: Callable[[Array], object]
 
 
-def alter_constant(
-    constants: Sequence[EditableConstant], change: ArrayChange, random: Random
-) -> FaultChange | None:
+def _alter_constant(
+    constants: Sequence[EditableConstant], change: _ArrayChange, random: Random
+) -> _FaultChange | None:
     """Alter one of the constants, each as likely; None if none can be changed."""
     for constant in random.sample(constants, len(constants)):
         found = change(constant.read(), random)
@@ -137,9 +133,9 @@ def alter_constant(
     return None
 
 
-def scale_constant(
+def _scale_constant(
     scalars: Iterable[EditableConstant], random: Random, *, small: bool
-) -> FaultChange | None:
+) -> _FaultChange | None:
     """Scale a scalar other than zero; `small` selects those that may be an epsilon."""
     found = []
     for scalar in scalars:
@@ -149,252 +145,160 @@ def scale_constant(
     if not found:
         return None
     scalar, value = random.choice(found)
-    times = EPSILON_FACTOR if small else FACTOR
+    times = _EPSILON_FACTOR if small else FACTOR
     array = scalar.read()
     scalar.write((array * array.dtype.type(times)).astype(array.dtype))
     return scalar.name, f"{value:.4g} -> {value * times:.4g}"
 
 
-def link_or_copy(source: Path, folder: Path) -> None:
-    """Link a file in another folder; copy it if the disk cannot link."""
-    import os
-    import shutil
+@dataclass(frozen=True, kw_only=True)
+class EditableAttribute:
+    """An attribute of a node of a model in memory; that of paddings has them before and after."""
 
-    try:
-        os.link(source, folder / source.name)
-    except OSError:
-        shutil.copyfile(source, folder / source.name)
-
-
-# operators whose first two tensors (for `where` the last two) do not commute
-_ORDERED = {
-    "aten::sub": (0, 1), "aten::div": (0, 1), "aten::pow": (0, 1), "aten::lt": (0, 1),
-    "aten::gt": (0, 1), "aten::le": (0, 1), "aten::ge": (0, 1), "aten::where": (1, 2),
-    "aten::atan2": (0, 1),
-}  # fmt: skip
+    node: str  # its operator and name
+    name: str  # empty for an argument without one
+    value: bool | float | str | tuple[list[int], list[int]]
+    write: Callable[[Any], object]
 
 
-_ENDLESS = 1 << 31  # iterations of a loop: a `while` has the maximum of int64
+@dataclass(frozen=True, kw_only=True)
+class SwappableInputs:
+    """Two inputs of a node that do not commute.
 
-
-def has_open_loop(module: torch.jit.ScriptModule) -> bool:
-    """Return whether a script has a `while`, which a fault might keep from ending."""
-    graph = module.inlined_graph  # made anew at each call; its nodes end with it
-    loops = [node for node in _block_nodes(graph) if node.kind() == "prim::Loop"]
-    counts = [next(loop.inputs()) for loop in loops]
-    constant = [one for one in counts if one.node().kind() == "prim::Constant"]
-    return any((one.toIValue() or 0) >= _ENDLESS for one in constant)
-
-
-def plant_in_state(
-    state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
-) -> FaultChange | None:
-    """Alter an element of a float tensor, or swap two of its rows, in place."""
-    import torch
-
-    def write(tensor: torch.Tensor, array: Array) -> None:
-        tensor.copy_(torch.from_numpy(array))
-
-    tensors = {name: one.detach() for name, one in state.items()}
-    constants = [
-        EditableConstant(
-            name=name, read=partial(torch.Tensor.numpy, one.cpu()), write=partial(write, one)
-        )
-        for name, one in tensors.items()
-        if one.is_floating_point() and one.numel() > 1
-    ]
-    change = alter_element if kind is FaultKind.WEIGHT else swap_rows
-    return alter_constant(constants, change, random)
-
-
-def plant_in_script(
-    module: torch.jit.ScriptModule, kind: FaultKind, random: Random
-) -> FaultChange | None:
-    """Change a loaded TorchScript module in place, before it runs."""
-    if kind is FaultKind.WEIGHT:
-        return plant_in_state(module.state_dict(), kind, random)
-    places = list(_script_nodes(module, kind))
-    if kind is FaultKind.SWAP and (not places or random.random() < 1 / 2):
-        return plant_in_state(module.state_dict(), kind, random)
-    if not places:
-        return None
-    path, graph, node = random.choice(places)
-    change = _alter_node(graph, node, kind)
-    return f"{path}: {node.kind()}" if path else str(node.kind()), change
-
-
-def _script_nodes(
-    module: torch.jit.ScriptModule, kind: FaultKind
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield nodes of forward and of the modules that it calls, with the modules' paths."""
-    for path, part in module.named_modules():
-        if not hasattr(part, "graph"):
-            continue  # a module without calls has no forward
-        graph = part.graph
-        for node in _block_nodes(graph):
-            if _can_alter_node(node, kind):
-                yield path, graph, node
-
-
-def _block_nodes(block: Any) -> Iterator[Any]:
-    for node in block.nodes():
-        yield node
-        for inner in node.blocks():
-            yield from _block_nodes(inner)
-
-
-def _can_alter_node(node: Any, kind: FaultKind) -> bool:
-    inputs = list(node.inputs())
-    if kind is FaultKind.SWAP:
-        one, other = _ORDERED.get(node.kind(), (0, 0))
-        if one == other or len(inputs) <= other or inputs[one] == inputs[other]:
-            return False
-        return all(str(inputs[place].type()) == "Tensor" for place in (one, other))
-    found = any(_float_constant(one, kind) is not None for one in inputs)
-    return found and _has_number(node.kind(), kind)
-
-
-def _has_number(operator: str, kind: FaultKind) -> bool:
-    """Return whether floats of an operator are what `kind` changes.
-
-    Epsilons belong to normalizations or additions. Other numbers of normalizations, and those of
-    dropouts, matter in training only.
+    They hold floats: integers may be indices, which not every runtime checks.
     """
-    normalises = "norm" in operator
-    if kind is FaultKind.EPSILON:
-        return normalises or operator == "aten::add"
-    return operator.startswith("aten::") and not normalises and "dropout" not in operator
+
+    node: str
+    places: tuple[int, int]
+    swap: Callable[[], object]
 
 
-def _float_constant(value: Any, kind: FaultKind) -> float | None:
-    """Return the float constant that a value is, if `kind` changes it."""
-    if value.node().kind() != "prim::Constant" or str(value.type()) != "float":
+class EditableGraph(Protocol):
+    """A model in memory in which one fault is planted; lists are in the same order for one file."""
+
+    def has_open_loop(self) -> bool:
+        """Return whether a loop's end is computed in its body, so that a fault may prevent it."""
+        ...
+
+    def constants(self, *, scalar: bool) -> list[EditableConstant]:
+        """Return float constants of one element, or constants of floats and bytes with more."""
+        ...
+
+    def swappable_inputs(self) -> list[SwappableInputs]:
+        """Return the pairs of inputs, one of each node that has one."""
+        ...
+
+    def attributes(self) -> list[EditableAttribute]:
+        """Return the attributes that change what is computed, one of each node that has one."""
+        ...
+
+    def epsilons(self) -> list[EditableAttribute]:
+        """Return the epsilons of normalizations."""
+        ...
+
+    def float_outputs(self) -> Sequence[Any]:
+        """Return the computed outputs that hold floats."""
+        ...
+
+    def multiply_output(self, output: Any, fault: SizeFault) -> str | None:
+        """Multiply an output at one size of an input, and name it; None without that input."""
+        ...
+
+    def save(self, copy: Path) -> None:
+        """Write the model."""
+        ...
+
+
+def plant_in_graph(
+    graph: EditableGraph, kind: FaultKind, random: Random, signature: Signature, copy: Path
+) -> PlantedFault | None:
+    """Plant a fault of this kind and save the copy; None if the graph has no place for it.
+
+    None, too, for a model with a conditional loop, which a fault might keep from ending.
+    """
+    if graph.has_open_loop():
         return None
-    number = float(value.toIValue())
-    small = 0 < abs(number) <= SMALL_NUMBER
-    return number if number and small == (kind is FaultKind.EPSILON) else None
-
-
-def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
-    inputs = list(node.inputs())
-    if kind is FaultKind.SWAP:
-        one, other = _ORDERED[node.kind()]
-        node.replaceInput(one, inputs[other])
-        node.replaceInput(other, inputs[one])
-        return f"inputs {one} and {other} swapped"
-    times = EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR
-    found = [(place, _float_constant(one, kind)) for place, one in enumerate(inputs)]
-    place, number = next((place, one) for place, one in found if one is not None)
-    graph.setInsertPoint(node)
-    node.replaceInput(place, graph.insertConstant(number * times))
-    return f"{number:.4g} -> {number * times:.4g}"
-
-
-def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultChange | None:
-    """Multiply the first float output of a script's graph at one size of an input."""
-    import torch
-
-    given = list(graph.inputs())[1:]
-    place = inputs.index(fault.input) if fault.input in inputs else None
-    found = _first_output(graph)
-    if place is None or place >= len(given) or found is None:
+    size = _draw_size(signature, random) if kind is FaultKind.SIZE else None
+    done = _alter_at_size(graph, size, random) if size else _alter_graph(graph, kind, random)
+    if done is None:
         return None
-    reader, at, output = found
-    graph.setInsertPoint(reader)
-
-    def step(kind: str, values: list[Any], attributes: Any) -> Any:
-        node = graph.create(kind, values)
-        node.output().setType(attributes)
-        graph.insertNode(node)
-        return node.output()
-
-    constant = graph.insertConstant
-    kinds: Any = torch._C
-    whole, real, truth = kinds.IntType.get(), kinds.FloatType.get(), kinds.BoolType.get()
-    size = step("aten::size", [given[place], constant(fault.axis)], whole)
-    compare = "aten::ge" if fault.onward else "aten::eq"
-    hit = step("aten::Float", [step(compare, [size, constant(fault.size)], truth)], real)
-    more = step("aten::mul", [hit, constant(FACTOR - 1)], real)
-    times = step("aten::add", [more, constant(1)], real)
-    reader.replaceInput(at, step("aten::mul", [output, times], output.type()))
-    return "output", FACTOR_TEXT
+    graph.save(copy)
+    return PlantedFault(
+        path=copy,
+        place=done[0],
+        change=done[1],
+        sizes=size.sizes if size else {},
+        where=size.where if size else "",
+    )
 
 
-def _first_output(graph: Any) -> tuple[Any, int, Any] | None:
-    """Return the first returned tensor, alone or in a tuple: its reader and position."""
-    end = graph.return_node()
-    for at, value in enumerate(list(end.inputs())):
-        if str(value.type()) == "Tensor":
-            return end, at, value
-        if value.node().kind() == "prim::TupleConstruct":
-            for inner, one in enumerate(list(value.node().inputs())):
-                if str(one.type()) == "Tensor":
-                    return value.node(), inner, one
-    return None
+def _alter_graph(graph: EditableGraph, kind: FaultKind, random: Random) -> _FaultChange | None:
+    match kind:
+        case FaultKind.WEIGHT:
+            return _alter_constant(graph.constants(scalar=False), _alter_element, random)
+        case FaultKind.SWAP:
+            return _swap(graph, random)
+        case FaultKind.ATTRIBUTE:
+            return _alter_number(graph, random)
+        case FaultKind.EPSILON:
+            return _scale_epsilon(graph, random)
+        case FaultKind.SIZE:
+            return None
 
 
-def plant_in_program(
-    program: torch.export.ExportedProgram, kind: FaultKind, random: Random
-) -> FaultChange | None:
-    """Change an exported program in place; None for one with a `while`, which might not end."""
-    graphs = [one.graph for one in program.graph_module.modules() if hasattr(one, "graph")]
-    if any("while_loop" in str(node.target) for graph in graphs for node in graph.nodes):
-        return None
-    if kind is FaultKind.WEIGHT:
-        return plant_in_state(program.state_dict, kind, random)
-    nodes = [node for node in program.graph.nodes if _can_alter_call(node, kind)]
-    if kind is FaultKind.SWAP and (not nodes or random.random() < 1 / 2):
-        return plant_in_state(program.state_dict, kind, random)
-    if not nodes:
-        return None
-    node = random.choice(nodes)
-    return str(node.name), _alter_call(node, kind)
+def _swap(graph: EditableGraph, random: Random) -> _FaultChange | None:
+    """Swap two inputs of an operator, or two rows of a weight."""
+    pairs = graph.swappable_inputs()
+    if pairs and random.random() < 1 / 2:
+        pair = random.choice(pairs)
+        pair.swap()
+        return pair.node, f"inputs {pair.places[0]} and {pair.places[1]} swapped"
+    return _alter_constant(graph.constants(scalar=False), _swap_rows, random)
 
 
-def _can_alter_call(node: Any, kind: FaultKind) -> bool:
-    if node.op != "call_function":
-        return False
-    if kind is FaultKind.SWAP:
-        one, other = _ORDERED.get(_operator_name(node), (0, 0))
-        pair = [node.args[place] for place in (one, other)] if other < len(node.args) else []
-        return one != other and len(pair) > 1 and pair[0] is not pair[1] and _is_same_type(pair)
-    return _number_args(node, kind) != []
+def _alter_number(graph: EditableGraph, random: Random) -> _FaultChange | None:
+    """Alter an attribute, or a scalar that an operator reads."""
+    found = graph.attributes()
+    scaled = None
+    if not found or random.random() < 1 / 2:
+        scaled = _scale_constant(graph.constants(scalar=True), random, small=False)
+    if scaled is None and found:
+        attribute = random.choice(found)
+        return attribute.node, _alter_attribute(attribute)
+    return scaled
 
 
-def _is_same_type(pair: Sequence[Any]) -> bool:
-    """Return whether both are float tensors of one shape, so that the rest of the graph fits."""
-    values = [getattr(one, "meta", {}).get("val") for one in pair]
-    shapes = [getattr(value, "shape", None) for value in values]
-    floats = [bool(getattr(value, "is_floating_point", bool)()) for value in values]
-    return all(floats) and shapes[0] == shapes[1]
+def _alter_attribute(attribute: EditableAttribute) -> str:
+    """Move the padding to one side, scale a number, flip a flag, or take another word."""
+    name, value = attribute.name, attribute.value
+    if isinstance(value, tuple):
+        begin, end = value
+        attribute.write(([begin[0] - 1, *begin[1:]], [end[0] + 1, *end[1:]]))
+        return "padding moved by one"
+    if isinstance(value, float):
+        attribute.write(value * FACTOR)
+        return f"{name} {value:.4g} -> {value * FACTOR:.4g}".lstrip()
+    if isinstance(value, str):
+        other: int | str = _OTHER_WORDS.get(value, "half_pixel")
+    else:
+        other = type(value)(not value)
+    attribute.write(other)
+    return f"{name} {value} -> {other}"
 
 
-def _operator_name(node: Any) -> str:
-    """Return `aten::sub` for a call of `aten.sub.Tensor`."""
-    return str(getattr(node.target, "name", str)()).partition(".")[0]
+def _scale_epsilon(graph: EditableGraph, random: Random) -> _FaultChange | None:
+    """Scale the epsilon of a normalization, else a small addend, by 1000."""
+    found = graph.epsilons()
+    if not found:
+        return _scale_constant(graph.constants(scalar=True), random, small=True)
+    epsilon = random.choice(found)
+    value = float(epsilon.value)  # type: ignore[arg-type]  # an epsilon is a number
+    epsilon.write(value * _EPSILON_FACTOR)
+    change = f"{epsilon.name} {value:.3g} -> {value * _EPSILON_FACTOR:.3g}"
+    return epsilon.node, change.lstrip()
 
 
-def _number_args(node: Any, kind: FaultKind) -> list[int]:
-    """Return the positions of the call's float arguments that `kind` changes."""
-    if not _has_number(_operator_name(node), kind):
-        return []
-    epsilon = kind is FaultKind.EPSILON
-    return [
-        place
-        for place, value in enumerate(node.args)
-        if isinstance(value, float) and value and (0 < abs(value) <= SMALL_NUMBER) == epsilon
-    ]
-
-
-def _alter_call(node: Any, kind: FaultKind) -> str:
-    if kind is FaultKind.SWAP:
-        one, other = _ORDERED[_operator_name(node)]
-        pair = node.args[one], node.args[other]
-        node.update_arg(one, pair[1])
-        node.update_arg(other, pair[0])
-        return f"inputs {one} and {other} swapped"
-    place = _number_args(node, kind)[0]
-    number = node.args[place]
-    altered = number * (EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR)
-    node.update_arg(place, altered)
-    return f"{number:.4g} -> {altered:.4g}"
+def _alter_at_size(graph: EditableGraph, size: SizeFault, random: Random) -> _FaultChange | None:
+    outputs = graph.float_outputs()
+    name = graph.multiply_output(random.choice(outputs), size) if outputs else None
+    return None if name is None else (f"output {name}".rstrip(), f"times {FACTOR:g}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,6 +52,41 @@ def order_inputs(feed: Feed, names: Sequence[str]) -> list[Array]:
                 hint=f"name the inputs as the model does: {', '.join(names)}",
             )
     return [feed[name] for name in names]
+
+
+def needed_nodes(
+    makers: Mapping[str, str],
+    reads: Mapping[str, Sequence[str]],
+    known: Collection[str],
+    wanted: Iterable[str],
+) -> set[str]:
+    """Return the names of the nodes that compute the wanted tensors from the known ones.
+
+    A wanted tensor is computed even if it is known.
+
+    Args:
+        makers: the node by each tensor that it computes.
+        reads: the tensors that each node reads.
+        known: tensors that are given or constant.
+        wanted: tensors.
+
+    Raises:
+        RunnerError: a tensor is neither known nor computed.
+    """
+    needed: set[str] = set()
+    waiting = list(wanted)
+    while waiting:
+        tensor = waiting.pop()
+        maker = makers.get(tensor)
+        if maker is None and tensor not in known:
+            raise RunnerError(
+                f"the model requires {tensor!r}, which is neither given nor computed",
+                hint="name the inputs as the model does",
+            )
+        if maker is not None and maker not in needed:
+            needed.add(maker)
+            waiting += [name for name in reads[maker] if name not in known]
+    return needed
 
 
 def runner_error(runtime: str, error: BaseException, detail: str = "") -> RunnerError:

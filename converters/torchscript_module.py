@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from json import dumps
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ from ..core.kinds import Capture, Precision
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault, Probe
 from ..core.untrusted_files import zip_members
-from . import script_probe, torchscript_probe
 from .archive_records import (
     build_call_record,
     parse_call_record,
@@ -39,8 +37,11 @@ from .archive_records import (
     record_specs,
 )
 from .installed_packages import package_versions
-from .planted_faults import draw_size, fault_record, has_open_loop, plant_at_size, plant_in_script
+from .planted_faults import plant_in_graph
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
+from .torch_faults import ScriptGraph
+from .torchscript_graph import has_calls
+from .torchscript_probe import SCOPE, ScriptProbe, TorchScriptProbe, parameters_by_input
 
 if TYPE_CHECKING:
     import torch
@@ -153,13 +154,12 @@ def open_probe(path: Path, signature: Signature) -> Probe:
     module, record = _load_archive(path, "cpu")
     runner = open_runner(path, "cpu", signature)
     flat = record.get("call") == "flat"
-    if flat and not script_probe.has_calls(module):
-        return torchscript_probe.open_probe(module, record["inputs"], record["outputs"], runner)
+    if flat and not has_calls(module):
+        return TorchScriptProbe(module, record["inputs"], record["outputs"], runner)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     parameters = [one.name for one in _forward_schema(module).arguments[1:]]
-    given = script_probe.parameters_by_input(inputs, parameters)
-    scope = torchscript_probe.SCOPE if flat else ""
-    return script_probe.ScriptProbe(module, given, runner, scope=scope)
+    given = parameters_by_input(inputs, parameters)
+    return ScriptProbe(module, given, runner, scope=SCOPE if flat else "")
 
 
 def _load_archive(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
@@ -190,27 +190,12 @@ def weights(path: Path) -> Iterator[Array]:
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind: in its state, or in the graph of forward.
-
-    Returns None for a script with a `while`, which might not end.
-    """
-    import torch
-
+    """Write a copy with one fault of this kind: in its state, or in the graph of forward."""
     module, record = _load_archive(path, "cpu")
-    if has_open_loop(module):
-        return None
-    size = draw_size(signature, random) if kind is FaultKind.SIZE else None
-    if size is not None:
-        names = record.get("inputs") or [spec.name for spec in signature.inputs]
-        done = plant_at_size(module.graph, names, size)
-    else:
-        done = None if kind is FaultKind.SIZE else plant_in_script(module, kind, random)
-    if done is None:
-        return None
-    copy = folder / path.name
+    names = record.get("inputs") or [spec.name for spec in signature.inputs]
+    graph = ScriptGraph(module=module, record=record, inputs=names)
     _check_space(folder, module)
-    torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
-    return fault_record(copy, done, size)
+    return plant_in_graph(graph, kind, random, signature, folder / path.name)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -1,9 +1,12 @@
-"""Looks into TorchScript archives: graphs laid flat, and run operator by operator by torch."""
+"""Probe TorchScript archives: run their flat graphs operator by operator with torch.
+
+A script has an order of execution for each feed: `forms` unrolls it on one feed, and the other
+calls probe that flat graph.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,8 +14,9 @@ from ..core.contract import Array, Feed, Outputs, Runner
 from ..core.errors import UsageError
 from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from ..core.torch_tools import to_array
-from .probing_operators import WITH_RESULT, compute, is_changing
-from .runner_base import order_inputs
+from .runner_base import needed_nodes
+from .torchscript_graph import DEBUG_ONNX, FlatGraph, TorchScriptStep, UnrolledGraph
+from .torchscript_operators import compute
 
 if TYPE_CHECKING:
     import torch
@@ -28,143 +32,7 @@ def run(model, given, output):
 """
 _Keep: TypeAlias = Callable[[Mapping[str, object]], None]
 SCOPE = "model"  # where the flat module of a trace holds the user's
-_MOVED = "aten::to"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchScriptStep:
-    """One operator of the flat graph; names are unique in it."""
-
-    name: str
-    kind: str
-    module: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    named: Mapping[int, str]  # arguments that torch takes by name alone, by place
-    node: Any = None  # of the graph, where the graph is kept
-
-
-@dataclass(kw_only=True)
-class FlatGraph:
-    """A module's graph with all that it calls laid out in one."""
-
-    root: Any
-    steps: list[TorchScriptStep] = field(default_factory=list)
-    fixed: dict[str, Any] = field(default_factory=dict)  # constants, parameters and submodules
-    paths: dict[str, str] = field(default_factory=dict)  # of submodules and parameters
-    kinds: dict[str, str] = field(default_factory=dict)  # classes by module path
-    count: int = 0
-    graphs: list[Any] = field(default_factory=list)  # kept for the nodes of the steps
-
-    def lay(self, module: Any, method: str, given: Sequence[str], path: str) -> list[str]:
-        """Lay out one method; returns what it gives.
-
-        Raises:
-            UsageError: it branches or loops.
-        """
-        graph = getattr(module, method).graph
-        self.graphs.append(graph)
-        self.kinds[path] = str(getattr(module, "original_name", ""))
-        names: dict[str, str] = {}
-        own, *rest = list(graph.inputs())
-        self._fix(names, own.debugName(), module, path)
-        names.update(zip((value.debugName() for value in rest), given, strict=True))
-        for node in graph.nodes():
-            self._node(node, names, path)
-        return [names[value.debugName()] for value in graph.outputs()]
-
-    def _node(self, node: Any, names: dict[str, str], path: str) -> None:
-        kind = node.kind()
-        reads = [names[value.debugName()] for value in node.inputs()]
-        made = [value.debugName() for value in node.outputs()]
-        if next(node.blocks(), None) is not None:
-            raise UsageError(
-                f"the TorchScript of {path or 'the model'} branches or loops ({kind})",
-                hint="debug the ONNX of the same model, or a traced archive",
-            )
-        if kind == "prim::Constant":
-            self._fix(names, made[0], node.output().toIValue(), "")
-        elif kind == "prim::GetAttr":
-            owner, name = self.paths[reads[0]], node.s("name")
-            inner = f"{owner}.{name}" if owner else name
-            self._fix(names, made[0], getattr(self.fixed[reads[0]], name), inner)
-        elif kind == "prim::CallMethod":
-            owner = self.fixed[reads[0]]
-            found = self.lay(owner, node.s("name"), reads[1:], self.paths[reads[0]])
-            names.update(zip(made, found, strict=True))
-        else:
-            self._step(node, names, (reads, made), path)
-
-    def _fix(self, names: dict[str, str], value: str, thing: object, path: str) -> None:
-        self.count += 1
-        names[value] = path or f"constant_{self.count}"
-        if names[value] in self.fixed and self.fixed[names[value]] is not thing:
-            names[value] = f"{names[value]}#{self.count}"
-        self.fixed[names[value]], self.paths[names[value]] = thing, path
-
-    def _step(
-        self, node: Any, names: dict[str, str], ends: tuple[list[str], list[str]], path: str
-    ) -> None:
-        self.count += 1
-        kind = str(node.kind())
-        title = f"{path}/{kind.partition('::')[2]}_{self.count}".lstrip("/")
-        reads, made = ends
-        outputs = tuple(
-            title if len(made) == 1 else f"{title}.{index}" for index in range(len(made))
-        )
-        outputs = self._renamed(node, names, (reads, made), outputs)
-        self.steps.append(
-            TorchScriptStep(
-                name=title,
-                kind=kind,
-                module=path,
-                inputs=tuple(reads),
-                outputs=outputs,
-                named=_by_name(node),
-                node=node,
-            )
-        )
-
-    def _renamed(
-        self,
-        node: Any,
-        names: dict[str, str],
-        ends: tuple[list[str], list[str]],
-        outputs: tuple[str, ...],
-    ) -> tuple[str, ...]:
-        """Note what the outputs are called, and of a changed argument what it is called now.
-
-        Who reads a list that was changed reads the changed one: by the name of the result.
-        """
-        reads, made = ends
-        if not is_changing(node):
-            names.update(zip(made, outputs, strict=True))
-            return outputs
-        own = node.kind() in WITH_RESULT or not outputs
-        changed = f"{reads[0]}.changed_{self.count}" if own else outputs[0]
-        for value in [value for value, name in names.items() if name == reads[0]]:
-            names[value] = changed
-        names.update(zip(made, outputs, strict=True))
-        return (changed, *outputs) if own else outputs
-
-
-def open_probe(
-    module: torch.jit.ScriptModule, inputs: Sequence[str], outputs: Sequence[str], runner: Runner
-) -> TorchScriptProbe:
-    """Lay the module's graph flat.
-
-    Args:
-        module: takes the inputs in their order, and gives a tensor or a tuple of them.
-        inputs: their names.
-        outputs: the names of what it gives.
-        runner: runs the module as it is.
-
-    Raises:
-        UsageError: its code branches or loops: there is no one order of execution to look into.
-    """
-    flat = FlatGraph(root=module)
-    ends = flat.lay(module, "forward", list(inputs), "")
-    return TorchScriptProbe(flat, tuple(inputs), (tuple(outputs), tuple(ends)), runner)
+_HALVES = (5, 15)  # torch's codes of float16 and bfloat16
 
 
 class TorchScriptProbe:
@@ -175,23 +43,33 @@ class TorchScriptProbe:
 
     def __init__(
         self,
-        flat: FlatGraph,
-        inputs: tuple[str, ...],
-        ends: tuple[tuple[str, ...], tuple[str, ...]],
+        module: torch.jit.ScriptModule,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
         runner: Runner,
     ) -> None:
+        """Flatten a traced module, which takes the inputs in order and returns the outputs.
+
+        Raises:
+            UsageError: its code branches or loops.
+        """
         self.runs = 0
-        self.inputs = inputs
-        self._flat = flat
+        self.inputs = tuple(inputs)
         self._runner = runner
-        self._steps = {out: step for step in flat.steps for out in step.outputs}
-        given = list(ends[1])
-        if len(given) == 1 and len(ends[0]) >= 1:  # a tuple of all outputs
-            maker = self._steps.get(given[0])
+        flat = FlatGraph(root=module)
+        self._set_graph(flat, outputs, flat.flatten(module, "forward", list(inputs), ""))
+
+    def _set_graph(self, flat: FlatGraph, names: Sequence[str], ends: list[str]) -> None:
+        """Probe this graph, whose results `ends` the runner returns as `names`."""
+        self._flat = flat
+        self._steps = {step.name: step for step in flat.steps}
+        self._makers = {out: step.name for step in flat.steps for out in step.outputs}
+        if len(ends) == 1 and names:  # a tuple of all outputs
+            maker = self._steps.get(self._makers.get(ends[0], ""))
             if maker is not None and maker.kind == "prim::TupleConstruct":
-                given = list(maker.inputs)
-        self.ends: Mapping[str, str] = dict(zip(ends[0], given, strict=False))
-        self.outputs = tuple(given)
+                ends = list(maker.inputs)
+        self.ends: Mapping[str, str] = dict(zip(names, ends, strict=False))
+        self.outputs = tuple(ends)
         self.nodes = tuple(self._describe_nodes())
 
     def _describe_nodes(self) -> Iterator[ProbeNode]:
@@ -203,7 +81,7 @@ class TorchScriptProbe:
                 inputs=tuple(name for name in step.inputs if name not in fixed),
                 outputs=step.outputs,
                 constants=tuple(name for name in step.inputs if hasattr(fixed.get(name), "dtype")),
-                module=self._in_users(step.module),
+                module=self._user_module(step.module),
                 kind=self._flat.kinds.get(step.module, ""),
                 owner=self._owner(step),
                 attributes={
@@ -211,11 +89,12 @@ class TorchScriptProbe:
                     for place, name in enumerate(step.inputs)
                     if name in fixed and isinstance(fixed[name], (int, float, str, bool))
                 },
-                half=step.kind == _MOVED and _to_half([fixed.get(name) for name in step.inputs]),
+                half=step.kind == "aten::to"
+                and any(type(fixed.get(n)) is int and fixed[n] in _HALVES for n in step.inputs),
             )
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
-        """Of every tensor, by a run that keeps nothing else."""
+        """Return the form of every tensor, from a run that keeps nothing else."""
         import torch
 
         found: dict[str, TensorForm] = {}
@@ -230,7 +109,7 @@ class TorchScriptProbe:
         return found
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
-        """The archive itself, and beside it the tensors inside."""
+        """Run the archive itself, and compute the tensors inside beside it."""
         names = tuple(tensors)
         found = self._arrays(self._evaluate(self._bind_feed(feed), names), names)
         self.runs += 1
@@ -239,16 +118,16 @@ class TorchScriptProbe:
         return {**found, **own}
 
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
-        """The operators between."""
+        """Run the operators between."""
         names = tuple(wanted)
         return self._arrays(self._evaluate(self._bind_feed(given), names), names)
 
     def constant(self, name: str) -> Array:
-        """A parameter, a buffer or a constant of the code."""
+        """Return a parameter, a buffer or a constant of the code."""
         return to_array(self._flat.fixed[name])
 
     def reach(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
-        """No TorchScript of ours has quantizers."""
+        """Return None: no TorchScript of modelc has quantizers."""
         return None
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
@@ -279,69 +158,86 @@ class TorchScriptProbe:
     def _evaluate(
         self, given: Mapping[str, Any], wanted: Sequence[str], keep: _Keep = lambda _: None
     ) -> dict[str, Any]:
-        """What is wanted, computed from what is given; the rest is dropped once it was read."""
+        """Compute what is wanted from what is given; the rest is dropped after its last reader."""
         import torch
 
         self.runs += 1
-        steps = self._between(given, wanted)
-        last = {name: place for place, step in enumerate(steps) for name in step.inputs}
+        fixed = self._flat.fixed
+        reads = {step.name: step.inputs for step in self._flat.steps}
+        needed = needed_nodes(self._makers, reads, {*given, *fixed}, wanted)
+        steps = [step for step in self._flat.steps if step.name in needed]
+        last = {name: step.name for step in steps for name in step.inputs}
         values: dict[str, Any] = dict(given)
         found: dict[str, Any] = {name: given[name] for name in wanted if name in given}
         with torch.no_grad():
-            for place, step in enumerate(steps):
-                made = dict(zip(step.outputs, self._results(step, values), strict=True))
+            for step in steps:
+                args = [values[name] if name in values else fixed[name] for name in step.inputs]
+                made = dict(zip(step.outputs, compute(step, args), strict=True))
+                # copies, as `aten::add_` and `aten::relu_` write into tensors
                 found.update(
-                    (name, _keep_copy(value)) for name, value in made.items() if name in wanted
+                    (name, value.clone() if hasattr(value, "clone") else value)
+                    for name, value in made.items()
+                    if name in wanted
                 )
                 values.update((name, v) for name, v in made.items() if name not in given)
                 keep(made)
-                for name in [name for name in step.inputs if last[name] == place]:
+                for name in [name for name in step.inputs if last[name] == step.name]:
                     values.pop(name, None)
         return found
 
-    def _between(self, given: Mapping[str, Any], wanted: Sequence[str]) -> list[TorchScriptStep]:
-        needed: set[str] = set()
-        waiting = list(wanted)
-        while waiting:
-            name = waiting.pop()
-            step = self._steps.get(name)
-            if step is None and name not in given and name not in self._flat.fixed:
-                order_inputs(given, [name])  # says which input is missing
-            if step is None or step.name in needed:
-                continue
-            needed.add(step.name)
-            waiting += [one for one in step.inputs if one not in given]
-        return [step for step in self._flat.steps if step.name in needed]
-
-    def _results(self, step: TorchScriptStep, values: Mapping[str, Any]) -> Sequence[Any]:
-        fixed = self._flat.fixed
-        return compute(step, [values[n] if n in values else fixed[n] for n in step.inputs])
-
     def _owner(self, step: TorchScriptStep) -> str:
-        """The module of the first weight among an operator's inputs."""
+        """Return the module of the first weight among an operator's inputs."""
         paths = [self._flat.paths.get(name, "") for name in step.inputs]
-        return self._in_users(next((p.rpartition(".")[0] for p in paths if "." in p), ""))
+        return self._user_module(next((p.rpartition(".")[0] for p in paths if "." in p), ""))
 
-    def _in_users(self, module: str) -> str:
-        """The path of a module in the user's own."""
+    def _user_module(self, module: str) -> str:
+        """Return the path of a module in the user's model."""
         if not self.scope:
             return module
         return "" if module == self.scope else module.removeprefix(f"{self.scope}.")
 
 
-def _keep_copy(value: Any) -> Any:
-    """What later operators do not write into: `aten::add_` and `aten::relu_` do."""
-    return value.clone() if hasattr(value, "clone") else value
+class ScriptProbe(TorchScriptProbe):
+    """A script; it has nodes once `forms` has unrolled it on a feed."""
+
+    def __init__(
+        self,
+        module: torch.jit.ScriptModule,
+        inputs: Mapping[str, str],
+        runner: Runner,
+        *,
+        scope: str = "",
+    ) -> None:
+        """Probe a module whose forward has a parameter for each of `inputs`."""
+        self.runs = 0
+        self.inputs = tuple(inputs)
+        self.scope = scope
+        self._runner = runner
+        self._module = module
+        self._inputs = {parameter: name for name, parameter in inputs.items()}
+        self._set_graph(FlatGraph(root=module), (), [])
+
+    def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
+        """Return the form of every tensor that the script computes on this feed."""
+        flat = UnrolledGraph(root=self._module)
+        ends = flat.run(self._bind_feed(feed), self._inputs)
+        flat.values.clear()
+        self._set_graph(flat, tuple(self._runner.run(feed)), ends)
+        self.runs += 2
+        return super().forms(feed)
 
 
-def _by_name(node: Any) -> dict[int, str]:
-    import torch
+def parameters_by_input(inputs: Sequence[str], parameters: Sequence[str]) -> dict[str, str]:
+    """Return forward's parameter by input: of the same name, else in the order of both.
 
-    if node.schema() == "(no schema)":
-        return {}
-    arguments = torch._C.parse_schema(node.schema()).arguments
-    return {place: one.name for place, one in enumerate(arguments) if one.kwarg_only}
-
-
-def _to_half(constants: Sequence[object]) -> bool:
-    return any(value in (5, 15) for value in constants if type(value) is int)  # torch's own codes
+    Raises:
+        UsageError: there are more inputs than parameters.
+    """
+    if set(inputs) <= set(parameters):
+        return {name: name for name in inputs}
+    if len(inputs) <= len(parameters):
+        return dict(zip(inputs, parameters, strict=False))
+    raise UsageError(
+        f"the script's forward takes {', '.join(parameters)}, not {', '.join(inputs)}",
+        hint=DEBUG_ONNX,
+    )

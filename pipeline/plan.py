@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..capture.refusals import hint_for
 from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
-from ..converters.registry import TARGETS, as_deferred, target_for, target_named
-from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
+from ..converters.registry import TARGETS, target_for, target_named
+from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Target
 from ..core.errors import (
     ErrorCode,
     Hint,
@@ -186,7 +186,7 @@ class _Planner:
             self.order.parent is not None
             and self.order.parent.resolve().parent != self.order.out.resolve()
         )
-        if needed.name == self.given and not (outside and as_deferred(target) is not None):
+        if needed.name == self.given and not (outside and isinstance(target, Deferred)):
             return None  # else the order's parent is copied for the build on another host
         if needed.name not in self.steps:
             self.add(needed)
@@ -346,7 +346,7 @@ def why_pending(target: Target) -> Readiness | None:
     readiness = target.readiness()
     if readiness.ready:
         return None
-    if as_deferred(target) is None:
+    if not isinstance(target, Deferred):
         raise MissingError(
             f"{target.NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
         )

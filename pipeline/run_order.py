@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.registry import TARGETS, as_deferred
-from ..core.contract import EAGER, Readiness, Target
+from ..converters.registry import TARGETS
+from ..core.contract import EAGER, Deferred, Readiness, Target
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
@@ -270,8 +270,8 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     If the pre-flight finds blockers, the step fails: another host could not finish it.
     """
     step, parent, context = work.step, work.parent, work.run
-    target = as_deferred(step.target)
-    if target is None or parent.path is None:
+    target = step.target
+    if not isinstance(target, Deferred) or parent.path is None:
         raise RuntimeError(f"{step.name} cannot be prepared")
     try:
         with context.workspace.progress.step(f"pre-flight {step.name}", log=step.name) as clock:

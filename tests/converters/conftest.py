@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import pytest
 
 from modelc.converters.registry import TARGETS, target_named
-from modelc.core.contract import EAGER, Converted, Job, Target
+from modelc.core.contract import EAGER, Array, Converted, Job, Target
 from modelc.core.kinds import Capture, Precision
 from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
@@ -16,6 +19,10 @@ from modelc.pipeline.run_progress import Progress
 
 from ..conftest import COMPILED
 
+if TYPE_CHECKING:
+    import openvino
+
+OnnxFile = Callable[..., Path]
 Way: TypeAlias = tuple[Target, Capture | None, Precision]
 
 
@@ -101,3 +108,47 @@ def converted(target: Target, job: Job) -> Converted:
 @pytest.fixture(scope="session")
 def model_file(job: Job, converted: Converted) -> Path:
     return job.folder / converted.files[0][0]
+
+
+def run_openvino(model: openvino.Model, *arrays: Array, **settings: str) -> list[Array]:
+    """The outputs of a model that computes in float32 on the CPU."""
+    import openvino
+
+    config = {"INFERENCE_PRECISION_HINT": "f32", **settings}
+    compiled = openvino.Core().compile_model(model, "CPU", config)
+    return [array.copy() for array in compiled(list(arrays)).values()]
+
+
+def operators(model: openvino.Model) -> list[str]:
+    return [node.get_type_name() for node in model.get_ordered_ops()]
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> OnnxFile:
+    """`onnx_file("g (float[N,4] x) => (...) {...}", modules={"mul": "layers.0"}, w=array)`."""
+
+    def write(
+        graph: str,
+        *,
+        modules: Mapping[str, str] | None = None,
+        opset: int = 20,
+        external: bool = False,
+        **weights: Array,
+    ) -> Path:
+        import onnx
+        from onnx import numpy_helper, parser
+
+        model = parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
+        for name, values in weights.items():
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        path = tmp_path / "model.onnx"
+        onnx.save(
+            model, path, save_as_external_data=external, size_threshold=0, location="model.data"
+        )
+        if modules is not None:
+            nodes = {name: {"module": module} for name, module in modules.items()}
+            document = {"schema_version": 1, "nodes": nodes}
+            path.with_suffix(".debug.json").write_text(json.dumps(document), "utf-8")
+        return path
+
+    return write

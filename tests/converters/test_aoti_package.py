@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from modelc.converters import aoti_compiler, aoti_package, exported_program
 from modelc.converters.registry import target_for
-from modelc.core.contract import Job, Native, Runner
+from modelc.core.contract import Array, Feed, Job, Native, Runner
 from modelc.core.errors import CheckpointError, ConversionError, ErrorCode, RunnerError
 from modelc.core.torch_file import refuse_archive_code
 
@@ -30,7 +29,7 @@ TRUSTED = {"trust_engine": "true"}
 
 
 class Sums(nn.Module):
-    """Two inputs that share a dim, and sums that a fast-math compiler would take otherwise."""
+    """Two inputs that share a dim, and sums that a fast-math compiler would reorder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class Sums(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = torch.nn.functional.gelu(self.layer(x)).softmax(-1)
-        kept = (h + 1e8) - 1e8  # zero but for what rounding leaves; reassociated it would be h
+        kept = (h + 1e8) - 1e8  # zero apart from rounding; reassociated it would be h
         return torch.where(torch.isnan(y), h, kept + h * y)
 
 
@@ -79,7 +78,7 @@ def runner(job: Job, path: Path) -> Runner:
     return aoti_package.open_runner(path, "cpu", job.signature)
 
 
-def feed(batch: int, other: int | None = None) -> dict[str, np.ndarray]:
+def feed(batch: int, other: int | None = None) -> dict[str, Array]:
     generator = np.random.default_rng(batch)
     return {
         "x": generator.standard_normal((batch, 3)).astype(np.float32),
@@ -88,7 +87,7 @@ def feed(batch: int, other: int | None = None) -> dict[str, np.ndarray]:
 
 
 class TestPackage:
-    """What needs a compiled package; compiling takes half a minute."""
+    """Tests of one compiled package; compiling takes half a minute."""
 
     pytestmark = needs_it
 
@@ -106,21 +105,21 @@ class TestPackage:
         assert np.abs(found - eager).max() < 1e-6
 
     @pytest.mark.parametrize(
-        ("wrong", "said"),
+        ("wrong", "named"),
         [
-            (feed(5), "outside 1..4"),
-            (feed(2, 3), "dim batch is 2, and 3 in y"),
-            ({**feed(2), "x": np.zeros((2, 3), np.float64)}, "x is float64"),
-            ({**feed(2), "x": np.zeros((2, 5), np.float32)}, "dim 1 of x is 5, not 3"),
+            (feed(5), r"1\.\.4"),
+            (feed(2, 3), "batch is 2"),
+            ({**feed(2), "x": np.zeros((2, 3), np.float64)}, "float64"),
+            ({**feed(2), "x": np.zeros((2, 5), np.float32)}, "x is 5"),
         ],
     )
-    def test_what_is_outside_the_signature_is_refused(
-        self, runner: Runner, wrong: dict[str, object], said: str
+    def test_a_feed_outside_the_signature_is_an_error(
+        self, runner: Runner, wrong: Feed, named: str
     ) -> None:
-        with pytest.raises(RunnerError, match=said):
-            runner.run(wrong)  # type: ignore[arg-type]
+        with pytest.raises(RunnerError, match=named):
+            runner.run(wrong)
 
-    def test_the_library_itself_refuses_where_it_is_told_to_check(self, path: Path) -> None:
+    def test_the_own_check_of_the_library_has_the_signatures_bounds(self, path: Path) -> None:
         code = (
             "import sys, torch; p = torch._inductor.aoti_load_package(sys.argv[1])\n"
             "p(torch.ones(1, 3), torch.ones(1, 4)); p(torch.ones(4, 3), torch.ones(4, 4))\n"
@@ -137,42 +136,40 @@ class TestPackage:
         assert "too large" in done.stderr
         assert "too small" not in done.stderr
 
-    def test_a_strangers_package_is_not_opened(self, job: Job, path: Path, tmp_path: Path) -> None:
-        strange = tmp_path / "strange.aoti.pt2"
-        with zipfile.ZipFile(path) as ours, zipfile.ZipFile(strange, "w") as theirs:
+    def test_a_foreign_package_is_not_opened(self, job: Job, path: Path, tmp_path: Path) -> None:
+        foreign = tmp_path / "foreign.aoti.pt2"
+        with zipfile.ZipFile(path) as ours, zipfile.ZipFile(foreign, "w") as theirs:
             for name in ours.namelist():
                 theirs.writestr(name, ours.read(name))
             theirs.writestr("model.aoti/extra/more", "another digest")
         with pytest.raises(
-            RunnerError, check=has_code(ErrorCode.CONSENT_REQUIRED, naming=strange.name)
+            RunnerError, check=has_code(ErrorCode.CONSENT_REQUIRED, naming=foreign.name)
         ):
-            aoti_package.open_runner(strange, "cpu", job.signature)
-        assert aoti_package.inspect(strange).metadata["checkpoint"] == "abc"
-        with aoti_package.open_runner(strange, "cpu", job.signature, TRUSTED) as runner:
+            aoti_package.open_runner(foreign, "cpu", job.signature)
+        assert aoti_package.inspect(foreign).metadata["checkpoint"] == "abc"
+        with aoti_package.open_runner(foreign, "cpu", job.signature, TRUSTED) as runner:
             assert runner.run(feed(2))["output"].shape == (2, 4)
 
-    def test_it_is_a_checkpoint_only_for_who_allows_code(self, path: Path) -> None:
+    def test_it_is_a_checkpoint_only_with_consent(self, path: Path) -> None:
         with pytest.raises(
             CheckpointError,
             check=has_code(ErrorCode.CONSENT_REQUIRED, option="allow-pickle", naming=path.name),
         ):
             refuse_archive_code(path)
 
-    def test_its_content_tells_it_from_a_program(self, path: Path, tmp_path: Path) -> None:
+    def test_it_is_recognised_by_its_content(self, path: Path, tmp_path: Path) -> None:
         renamed = tmp_path / "model.pt2"
         renamed.write_bytes(path.read_bytes())
         assert target_for(renamed) is aoti_package
         assert not exported_program.claims(renamed)
 
-    def test_it_ships_neither_the_users_data_nor_sources(self, path: Path) -> None:
+    def test_it_contains_neither_the_users_data_nor_sources(self, path: Path) -> None:
+        assert list(path.parent.iterdir()) == [path]
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             members = [archive.read(name) for name in names]
         assert not any(name.endswith((".cpp", ".h", ".o")) for name in names)
         assert not any(MARK.tobytes() in member for member in members)
-
-    def test_nothing_stays_behind_in_the_folder(self, job: Job) -> None:
-        assert [path.name for path in job.folder.iterdir()] == ["model.aoti.pt2"]
 
     def test_inspect_shows_the_users_dims(self, path: Path) -> None:
         found = aoti_package.inspect(path)
@@ -181,22 +178,17 @@ class TestPackage:
         assert found.facts["ranges"] == "batch=1..4"
 
 
-def test_it_says_that_it_is_native_code() -> None:
+def test_it_is_declared_as_native_code() -> None:
     assert isinstance(aoti_package, Native)
     assert not isinstance(exported_program, Native)
 
 
-def test_a_compiler_without_headers_is_named(tmp_path: Path) -> None:
+def test_the_missing_header_of_a_compiler_is_named(tmp_path: Path) -> None:
     fake = tmp_path / "g++"
     fake.write_text("#!/bin/sh\necho 'fatal error: omp.h: No such file or directory' >&2\nexit 1\n")
     fake.chmod(0o700)
     assert "omp.h" in aoti_compiler.find_header_fault(str(fake))
-    assert "does not run" in aoti_compiler.find_header_fault(str(tmp_path / "absent"))
-
-
-@pytest.mark.needs("aoti")
-def test_headers_that_are_here_are_found() -> None:
-    assert aoti_compiler.find_header_fault(aoti_compiler.find_compiler()) == ""
+    assert "absent" in aoti_compiler.find_header_fault(str(tmp_path / "absent"))
 
 
 FAULTY = """
@@ -220,7 +212,7 @@ def skip(request, parent):
         ("fail", r"x\.cpp:1: error: no"),
         ("refuse", "no such operator"),
         ("crash", "SIGSEGV"),
-        ("skip", "did not compile"),
+        ("skip", "no message"),
     ],
 )
 def test_a_compiling_process_that_fails_is_a_conversion_error(
@@ -236,8 +228,8 @@ def test_a_compiling_process_that_fails_is_a_conversion_error(
         aoti_compiler.compile_package(program, place, compile_program=compiling)
 
 
-def test_a_program_is_no_package(job_of: JobOf) -> None:
-    job = replace(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]"))
+def test_an_exported_program_is_not_claimed(job_of: JobOf) -> None:
+    job = job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]")
     exported_program.convert(job)
     assert not aoti_package.claims(job.folder / "model.pt2")
     assert exported_program.claims(job.folder / "model.pt2")
@@ -253,7 +245,7 @@ def test_a_record_that_cannot_be_read_is_a_runner_error(tmp_path: Path) -> None:
         aoti_package.inspect(path)
 
 
-def test_a_package_of_others_is_inspected_as_far_as_it_tells(tmp_path: Path) -> None:
+def test_a_package_without_a_record_is_inspected(tmp_path: Path) -> None:
     path = tmp_path / "model.aoti.pt2"
     platform = {"AOTI_PLATFORM": "linux", "AOTI_MACHINE": "aarch64"}
     with zipfile.ZipFile(path, "w") as archive:

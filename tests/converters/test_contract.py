@@ -1,4 +1,4 @@
-"""What every target must do, over the table of targets and nothing else."""
+"""The contract of targets, for every target in the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_target = pytest.mark.parametrize("each", TARGETS, ids=lambda target: target
 
 
 class TestContract(TargetContract):
-    """The contract that packages with a target of theirs are offered, over our own table."""
+    """The contract that plugins are tested with, for the targets of modelc."""
 
     @pytest.fixture(params=TARGETS, ids=lambda target: target.NAME)
     def each(self, request: pytest.FixtureRequest) -> Target:
@@ -34,14 +34,14 @@ class TestContract(TargetContract):
     @pytest.fixture(scope="class")
     @classmethod
     def case(cls, target: Target, job: Job, converted: Converted, digits: EagerReference) -> Case:
-        """Digits by every way, with what eager said of it."""
-        said = {one.feed.name: one for one in digits.references}
+        """Digits in every way, with the outputs of the eager model."""
+        references = {one.feed.name: one for one in digits.references}
         return Case(
             target=target,
             job=job,
             converted=converted,
-            feeds={name: said[name].feed.arrays for name in ("min", "opt", "max")},
-            outputs={name: said[name].outputs for name in ("min", "opt", "max")},
+            feeds={name: references[name].feed.arrays for name in ("min", "opt", "max")},
+            outputs={name: references[name].outputs for name in ("min", "opt", "max")},
             parameters=sum(one.numel() for one in digits.model.module.parameters()),
             operators=10,
         )
@@ -49,7 +49,7 @@ class TestContract(TargetContract):
 
 @pytest.mark.needs("onnx")
 class TestContractOfTheSmallNet(TargetContract):
-    """The net that they are offered it with, from eager to a parent and to what is made of it."""
+    """The net of the contract, from the eager model to a parent and to an artifact."""
 
     target = target_named("onnx")
     precision = Precision.FP16
@@ -96,7 +96,7 @@ def test_a_model_is_claimed_by_its_own_target_alone(target: Target, model_file: 
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, and of each member of an archive unpacked."""
+    """The bytes of a file, and of each member of an archive."""
     yield path.read_bytes()
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -105,7 +105,7 @@ def contents(path: Path) -> Iterator[bytes]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[[bytes], list[str]]:
-    """Which places of this machine some bytes name."""
+    """Returns which folders of this machine some bytes name."""
     import torch
 
     root = Path(__file__).parent.parent.parent
@@ -119,7 +119,7 @@ def machine(tmp_path: Path) -> Callable[[bytes], list[str]]:
     return found
 
 
-def test_what_ships_names_no_place_of_this_machine(
+def test_artifacts_name_no_folder_of_this_machine(
     job: Job, converted: Converted, machine: Callable[[bytes], list[str]]
 ) -> None:
     for name, role in converted.files:
@@ -129,7 +129,7 @@ def test_what_ships_names_no_place_of_this_machine(
             assert not any(named)
 
 
-def test_a_plain_save_does_name_places_of_this_machine(
+def test_a_plain_save_names_folders_of_this_machine(
     machine: Callable[[bytes], list[str]], tmp_path: Path
 ) -> None:
     import torch

@@ -1,4 +1,4 @@
-"""Faults that formats plant in copies of their own files: each alters what the copy computes."""
+"""Faults that formats plant in copies of their files: each alters what the copy computes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NONE = {
 }
 
 
-def answer(target: Target, path: Path, digits: EagerReference, sizes: dict[str, int]) -> Outputs:
-    """What a file gives on a feed that is drawn at these sizes."""
+def run(target: Target, path: Path, digits: EagerReference, sizes: dict[str, int]) -> Outputs:
+    """The outputs of a file on a feed that is drawn at these sizes."""
     feed = FeedDrawer.of(digits.signature, 0, None).feed("drawn", sizes)
     with target.open_runner(path, "cpu", digits.signature) as runner:
         return runner.run(feed.arrays)
@@ -38,7 +38,7 @@ def planted(
     target: Plantable, path: Path, kind: FaultKind, seed: int, digits: EagerReference, folder: Path
 ) -> PlantedFault | None:
     place = folder / f"{kind}-{seed}"
-    place.mkdir()
+    place.mkdir(parents=True)
     return target.plant_fault(path, kind, Random(seed), digits.signature, place)
 
 
@@ -60,11 +60,11 @@ def test_a_fault_alters_what_a_copy_computes(
         assert set(fault.sizes) == ({"batch"} if kind is FaultKind.SIZE else set())
         sizes = {"batch": 4, **fault.sizes}
         try:
-            wrong = answer(target, fault.path, digits, sizes)
+            wrong = run(target, fault.path, digits, sizes)
         except RunnerError:
-            altered += 1  # a runtime may refuse what is altered
+            altered += 1  # a runtime may reject what is altered
             continue
-        right = answer(target, model_file, digits, sizes)
+        right = run(target, model_file, digits, sizes)
         altered += any(not np.array_equal(right[name], wrong[name]) for name in right)
     assert altered
     assert sha256_of(model_file) == digest
@@ -75,11 +75,9 @@ def test_the_same_draw_plants_the_same_fault(
 ) -> None:
     if not isinstance(target, Plantable):
         pytest.skip("files of this format cannot be altered")
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    one = planted(target, model_file, FaultKind.WEIGHT, 3, digits, first)
-    other = planted(target, model_file, FaultKind.WEIGHT, 3, digits, second)
+    faults = [
+        planted(target, model_file, FaultKind.WEIGHT, 3, digits, tmp_path / folder)
+        for folder in ("first", "second")
+    ]
+    (one,) = {fault and (fault.place, fault.change) for fault in faults}
     assert one is not None
-    assert other is not None
-    assert (one.place, one.change) == (other.place, other.change)

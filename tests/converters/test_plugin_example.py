@@ -1,4 +1,4 @@
-"""The example package of docs/: installed, listed, exported to, held to the contract."""
+"""The example package of docs/: installed, listed, exported to, and held to the contract."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def run(packages: Path, tmp_path: Path) -> Run:
     return made
 
 
-def test_it_is_listed_with_the_package_that_it_is_from(run: Run) -> None:
+def test_it_is_listed_with_its_package(run: Run) -> None:
     ran = run("-m", "modelc", "targets")
     row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["ort"])
     assert row.split()[1] == "yes"
     assert row.rstrip().endswith("modelc-ort 1.0.0")
 
 
-def test_a_checkpoint_becomes_an_ort_that_is_proven_and_inspected(run: Run, tmp_path: Path) -> None:
+def test_an_exported_ort_passes_and_can_be_inspected(run: Run, tmp_path: Path) -> None:
     digits = ROOT / "sample_models" / "digits.safetensors"
     model = ("--model", "modelc.sample_models.digits:build")
     given = ("--input", "x:float32[batch=1..8,1,8,8]", "--to", "ort", "-o", "out")
@@ -65,12 +65,12 @@ def test_a_checkpoint_becomes_an_ort_that_is_proven_and_inspected(run: Run, tmp_
     assert made.read_bytes()[4:8] == b"ORTM"
     again = run("-m", "modelc", "validate", "out")
     assert again.returncode == 0, again.stdout + again.stderr
-    told = run("-m", "modelc", "inspect", made)
-    assert told.returncode == 0, told.stderr
-    assert "Conv" in told.stdout
+    inspected = run("-m", "modelc", "inspect", made)
+    assert inspected.returncode == 0, inspected.stderr
+    assert "Conv" in inspected.stdout
 
 
-def test_a_project_takes_it_up_again_until_its_package_is_another(
+def test_a_project_reuses_it_until_its_package_changes(
     run: Run, packages: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "modelc.toml").write_text(
@@ -86,11 +86,11 @@ to = ["onnx", "ort"]
     def sources() -> dict[str, str]:
         ran = run("-m", "modelc", "run", "--json", "--cache-dir", "cache")
         assert ran.returncode == 0, ran.stderr
-        told.append(ran.stderr)
+        messages.append(ran.stderr)
         (model,) = json.loads(ran.stdout)["models"]
         return {one["name"]: one["source"] for one in model["artifacts"]}
 
-    told: list[str] = []
+    messages: list[str] = []
     assert sources() == {"onnx": "made", "ort": "made"}
     assert sources() == {"onnx": "kept", "ort": "kept"}
     (metadata,) = packages.glob("modelc_ort*.dist-info/METADATA")
@@ -100,10 +100,10 @@ to = ["onnx", "ort"]
         assert sources() == {"onnx": "made", "ort": "made"}
     finally:
         metadata.write_text(text)
-    assert "modelc-ort changed: 1.0.0 -> 1.0.1" in told[-1]
+    assert {"modelc-ort", "1.0.0", "1.0.1"} <= set(re.split(r"\s|: ", messages[-1]))
 
 
-def test_it_keeps_to_the_contract_of_targets(run: Run) -> None:
+def test_it_passes_the_contract_of_targets(run: Run) -> None:
     ran = run("-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLE / "tests")
     assert ran.returncode == 0, ran.stdout
     (passed,) = re.findall(r"^(\d+) passed in", ran.stdout, re.M)  # and none skipped

@@ -1,8 +1,9 @@
-"""Targets of other packages: by name alone until they are used, and none can break modelc."""
+"""Targets of other packages: loaded when they are used, and none can break modelc."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,15 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import onnx_model
-from modelc.converters.plugins import GROUP, PluginTarget, find_plugins
-from modelc.converters.registry import BUILT_IN, package_of, target_for, target_named
+from modelc.converters.registry import (
+    BUILT_IN,
+    GROUP,
+    PluginTarget,
+    find_plugins,
+    package_of,
+    target_for,
+    target_named,
+)
 from modelc.core.errors import ErrorCode, MissingError
 
 from ..reasons import has_code
@@ -64,91 +72,87 @@ def entry(name: str, value: str = "json") -> metadata.EntryPoint:
     return metadata.EntryPoint(name=name, value=value, group=GROUP)
 
 
-def test_a_name_of_modelcs_own_is_refused() -> None:
+def test_a_name_of_a_target_of_modelc_is_rejected() -> None:
     for name in (*(target.NAME for target in BUILT_IN), "checkpoint"):
-        taken, refused = find_plugins(BUILT_IN, [entry(name)])
-        assert taken == ()
-        assert [repr(name) in text for text in refused] == [True]
+        plugins, (rejected,) = find_plugins(BUILT_IN, [entry(name)])
+        assert plugins == ()
+        assert repr(name) in rejected
 
 
-def test_two_packages_with_one_name_are_both_refused() -> None:
-    taken, refused = find_plugins(
-        BUILT_IN, [entry("mine", "a"), entry("mine", "b"), entry("other")]
-    )
-    assert [one.NAME for one in taken] == ["other"]
-    assert len(refused) == 2
+def test_two_packages_with_one_name_are_both_rejected() -> None:
+    entries = [entry("mine", "a"), entry("mine", "b"), entry("other")]
+    plugins, rejected = find_plugins(BUILT_IN, entries)
+    assert [one.NAME for one in plugins] == ["other"]
+    assert len(rejected) == 2
 
 
 @pytest.mark.parametrize("name", ["Mine", "mine:fp16", "../mine", "", "mine-", "a b"])
-def test_a_name_that_could_be_no_target_is_refused(name: str) -> None:
+def test_an_invalid_name_is_rejected(name: str) -> None:
     assert find_plugins(BUILT_IN, [entry(name)])[0] == ()
 
 
-def test_no_package_is_loaded_for_its_name(installed: Installed) -> None:
+def test_a_package_is_not_loaded_for_its_name(installed: Installed) -> None:
     folder = installed("mine", "raise SystemExit('loaded')")
     code = "from modelc.converters.registry import TARGETS; print(TARGETS[-1].NAME)"
     ran = modelc(folder, "-c", code)
     assert (ran.returncode, ran.stdout) == (0, "mine\n"), ran.stderr
 
 
-def test_a_target_of_another_package_is_listed_with_where_it_is_from(installed: Installed) -> None:
+def test_a_target_of_another_package_is_listed_with_its_package(installed: Installed) -> None:
     ran = modelc(installed("mine", GOOD), "-m", "modelc", "targets")
     row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["mine"])
     assert " ".join(row.split()) == "mine yes a format of mine fp32 7.7 modelc-mine 1.5"
     assert ran.stderr == ""
 
 
-def test_without_such_packages_no_column_says_where_from() -> None:
-    taken, refused = find_plugins(BUILT_IN, [])
-    assert (taken, refused) == ((), ())
+def test_a_target_of_modelc_has_no_package() -> None:
+    assert find_plugins(BUILT_IN, []) == ((), ())
     assert package_of(onnx_model) == ""
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("import no_such_module", "ModuleNotFoundError:"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        (GOOD.replace("def claims", "def claimed"), "it lacks claims()"),
-        (GOOD.replace('"mine", "a format', '"yours", "a format'), "its NAME is 'yours'"),
-        (GOOD.replace('".mine"', '"mine"'), "which does not begin with a dot"),
-        (GOOD.replace('{Precision.FP32: "onnx"}', "{}"), "MADE_FROM names no precision"),
-        (GOOD.replace("Precision.FP32:", '"fp32x":'), "is not a Precision"),
-        (GOOD.replace('("cpu",)', '("tpu",)'), "not cpu or cuda"),
+        (GOOD.replace("def claims", "def claimed"), "claims()"),
+        (GOOD.replace('"mine", "a format', '"yours", "a format'), "'yours'"),
+        (GOOD.replace('".mine"', '"mine"'), "its SUFFIX"),
+        (GOOD.replace('{Precision.FP32: "onnx"}', "{}"), "its MADE_FROM"),
+        (GOOD.replace("Precision.FP32:", '"fp32x":'), "its MADE_FROM"),
+        (GOOD.replace('("cpu",)', '("tpu",)'), "its DEVICES"),
     ],
 )
 def test_a_broken_package_is_one_warning_that_names_it(
-    installed: Installed, code: str, told: str
+    installed: Installed, code: str, reason: str
 ) -> None:
     ran = modelc(installed("mine", code), "-m", "modelc", "targets")
     assert ran.returncode == 0, ran.stderr
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("warning: ")
-    assert "'mine' of modelc-mine 1.5 " in line
-    assert told in line
+    assert re.match(r"warning: .*'mine' of modelc-mine 1\.5 ", line)
+    assert reason in line
     assert "torchscript" in ran.stdout
 
 
-def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> None:
+def test_a_clash_is_a_warning_and_the_target_of_modelc_stays(installed: Installed) -> None:
     code = "from modelc.converters.registry import target_named as t; print(t('onnx').__name__)"
     folder = installed("onnx", GOOD)
     assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_model\n"
-    ran = modelc(folder, "-m", "modelc", "targets")
-    assert "'onnx' of modelc-mine 1.5 " in ran.stderr
+    assert "modelc-mine" in modelc(folder, "-m", "modelc", "targets").stderr
 
 
 def broken() -> PluginTarget:
     return PluginTarget(entry("mine", "no_such_module_at_all"))
 
 
-def test_a_broken_target_that_is_asked_for_is_missing() -> None:
+def test_a_broken_target_that_is_requested_is_missing() -> None:
     with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="'mine'")):
-        target_named("mine", (*BUILT_IN, broken()))  # type: ignore[arg-type]  # only to be read
+        target_named("mine", (*BUILT_IN, broken()))
 
 
 def test_a_broken_target_claims_no_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
+    found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))
     assert found is onnx_model
 
 

@@ -1,8 +1,9 @@
-"""What every format that can be looked into does, on the digits."""
+"""Every format that can be probed, on the digits."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -16,17 +17,18 @@ from modelc.pipeline.manifest_file import read_manifest
 from ..conftest import made_here
 
 PROBED = [one for one in TARGETS if isinstance(one, Probed) and one.NAME != "tensorrt-onnx"]
+Opened: TypeAlias = tuple[Probe, Probed, Path]
 FEED: Feed = {"x": np.random.default_rng(0).random((2, 1, 8, 8), np.float32)}
 
 
-def test_the_formats_that_can_be_looked_into_are_these() -> None:
+def test_these_formats_can_be_probed() -> None:
     assert {one.NAME for one in TARGETS if isinstance(one, Probed)} == {
         "onnx", "openvino", "tensorrt-onnx", "torchscript",
     }  # fmt: skip
 
 
 @pytest.fixture(params=PROBED, ids=lambda target: target.NAME)
-def opened(request: pytest.FixtureRequest, exported_digits: Path) -> tuple[Probe, Probed, Path]:
+def opened(request: pytest.FixtureRequest, exported_digits: Path) -> Opened:
     target: Probed = request.param
     if not made_here(target):
         pytest.skip(f"{target.NAME} cannot be made here")
@@ -46,19 +48,19 @@ def _floating(probe: Probe) -> list[str]:
     return [name for name in made if name in forms and forms[name].is_floating]
 
 
-def test_nodes_know_the_modules_that_they_come_from(opened: tuple[Probe, Probed, Path]) -> None:
+def test_nodes_know_the_modules_that_they_come_from(opened: Opened) -> None:
     modules = {node.module for node in opened[0].nodes}
     assert {"stem_relu", "pool1", "hidden", "head_relu"} <= modules
 
 
-def test_forms_are_those_of_the_tensors(opened: tuple[Probe, Probed, Path]) -> None:
+def test_forms_are_those_of_the_tensors(opened: Opened) -> None:
     probe = opened[0]
     names = _floating(probe)
     forms, found = probe.forms(FEED), probe.tap(FEED, names)
     assert {n: found[n].shape for n in names} == {n: forms[n].shape for n in names}
 
 
-def test_tapping_does_not_change_the_outputs(opened: tuple[Probe, Probed, Path]) -> None:
+def test_tapping_does_not_change_the_outputs(opened: Opened) -> None:
     probe, target, path = opened
     with target.open_runner(path, "cpu", _signature(path.parent)) as runner:
         (expected,) = runner.run(FEED).values()
@@ -66,11 +68,13 @@ def test_tapping_does_not_change_the_outputs(opened: tuple[Probe, Probed, Path])
     np.testing.assert_allclose(found[probe.outputs[0]], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_parts_put_together_give_the_whole(opened: tuple[Probe, Probed, Path]) -> None:
+def test_two_parts_compute_what_the_whole_computes(opened: Opened) -> None:
     probe = opened[0]
     names = _floating(probe)
     middle = names[len(names) // 2]
+    before = probe.runs
     first = probe.part(FEED, [middle])
+    assert probe.runs == before + 1
     last = probe.part({**FEED, **first}, [probe.outputs[0]])
     whole = probe.tap(FEED, [])
     np.testing.assert_allclose(
@@ -78,23 +82,12 @@ def test_parts_put_together_give_the_whole(opened: tuple[Probe, Probed, Path]) -
     )
 
 
-def test_who_reads_a_given_tensor_reads_what_was_given(
-    opened: tuple[Probe, Probed, Path],
-) -> None:
+def test_a_given_tensor_is_computed_but_its_readers_read_the_given(opened: Opened) -> None:
     probe = opened[0]
     names = [node.outputs[0] for node in probe.nodes if node.module == "head_relu"]
     (made,) = probe.part(FEED, names[-1:]).values()
     nothing = {**FEED, names[-1]: np.zeros_like(made)}
     found = probe.part(nothing, [names[-1], probe.outputs[0]])
-    np.testing.assert_allclose(
-        found[names[-1]], made, rtol=1e-4, atol=1e-5
-    )  # computed all the same
+    np.testing.assert_allclose(found[names[-1]], made, rtol=1e-4, atol=1e-5)
     rows = found[probe.outputs[0]]
-    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5, atol=1e-6)  # nothing of x is left in it
-
-
-def test_runs_are_counted(opened: tuple[Probe, Probed, Path]) -> None:
-    probe = opened[0]
-    before = probe.runs
-    probe.part(FEED, [probe.outputs[0]])
-    assert probe.runs == before + 1
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5, atol=1e-6)  # without anything of x

@@ -1,4 +1,4 @@
-"""Where several processes share a machine, a runtime starts no more threads than it is allowed."""
+"""Threads of runtimes where several processes share a machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are in /proc"),
+]
 COUNT = """
 import json, os, sys, threading
 from pathlib import Path
@@ -36,14 +40,10 @@ def started(path: Path, allowed: int | None) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_onnx_runtime_starts_no_more_threads_than_allowed(exported_digits: Path) -> None:
     one, four = (started(exported_digits / "model.onnx", allowed)[0] for allowed in (1, 4))
     assert int(four) - int(one) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_openvino_computes_on_no_more_threads_than_allowed(exported_digits: Path) -> None:
     assert started(exported_digits / "model.xml", 1)[1] == "1"

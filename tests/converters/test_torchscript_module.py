@@ -1,4 +1,4 @@
-"""TorchScript files: what only tracebacks use is cut out, and the weights stay where they are."""
+"""TorchScript files: the debug files are removed in place, and inputs are described."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from modelc.converters.torchscript_module import inspect, strip_debug_files
 
 Save = Callable[[nn.Module, Path], None]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Net(nn.Module):
@@ -41,11 +42,8 @@ def places(path: Path) -> dict[str, int]:
         return {entry.filename: entry.header_offset for entry in archive.infolist()}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("save", [scripted, traced])
-def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
-    save: Save, tmp_path: Path
-) -> None:
+def test_debug_files_are_removed_in_place_once(save: Save, tmp_path: Path) -> None:
     module, path = Net().eval(), tmp_path / "model.torchscript.pt"
     save(module, path)
     whole, before = path.stat(), places(path)
@@ -59,6 +57,10 @@ def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
     assert len(weights) >= 4
     assert all(after[name] == before[name] for name in weights)
 
+    once = path.read_bytes()
+    strip_debug_files(path)
+    assert path.read_bytes() == once
+
     x = torch.randn(3, 4)
     extra: dict[str, Any] = {"modelc.json": ""}
     loaded = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]
@@ -66,17 +68,6 @@ def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
     assert extra["modelc.json"] == b"{}"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_file_without_any_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "model.torchscript.pt"
-    scripted(Net(), path)
-    strip_debug_files(path)
-    once = path.read_bytes()
-    strip_debug_files(path)
-    assert path.read_bytes() == once
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("record", "shown"),
     [
@@ -84,7 +75,7 @@ def test_a_file_without_any_is_left_alone(tmp_path: Path) -> None:
         ("{}", ("Tensor", ())),
     ],
 )
-def test_inputs_are_told_as_they_are_on_record(
+def test_inputs_are_described_as_in_the_record(
     record: str, shown: tuple[str, tuple[str, ...]], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.torchscript.pt"

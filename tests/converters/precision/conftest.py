@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from modelc.core.signature import Signature
 if TYPE_CHECKING:
     import onnx
 
-OnnxFile = Callable[..., Path]
+OnnxFile = Callable[..., Path]  # the fixture of the folder above
 JobFor = Callable[..., Job]
 NOTHING = Signature(inputs=())  # ONNX Runtime asks the model itself what it takes
 
@@ -70,37 +69,6 @@ def forecast(path: Path, feeds: Sequence[Feed], low: Precision) -> tuple[HalfOve
     model = read_with_names(path)
     clamp_masks(model, path.parent, feeds, low)
     return find_overflows(model, path, feeds, low)
-
-
-@pytest.fixture
-def onnx_file(tmp_path: Path) -> OnnxFile:
-    """`onnx_file("g (float[N,4] x) => (...) {...}", modules={"mul": "layers.0"}, w=array)`."""
-
-    def write(
-        graph: str,
-        *,
-        modules: Mapping[str, str] | None = None,
-        opset: int = 20,
-        external: bool = False,
-        **weights: Array,
-    ) -> Path:
-        import onnx
-        from onnx import numpy_helper, parser
-
-        model = parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
-        for name, values in weights.items():
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
-        path = tmp_path / "model.onnx"
-        onnx.save(
-            model, path, save_as_external_data=external, size_threshold=0, location="model.data"
-        )
-        if modules is not None:
-            nodes = {name: {"module": module} for name, module in modules.items()}
-            document = {"schema_version": 1, "nodes": nodes}
-            path.with_suffix(".debug.json").write_text(json.dumps(document), "utf-8")
-        return path
-
-    return write
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ RANDOM = np.random.default_rng(0)
 FEED: Feed = {"x": RANDOM.standard_normal((2, 16), np.float32)}
 SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..4,16]")], {}).with_outputs(("y",))
 SQUARE = RANDOM.standard_normal((16, 16)).astype(np.float32)
+CLIPPED = np.where(np.arange(256).reshape(16, 16) == 0, np.float32(1e6), SQUARE)  # in float16
 TWO = """g (float[batch,16] x) => (float[batch,16] y) {
     [one] a = MatMul(x, w)
     [two] y = MatMul(a, v)
@@ -40,22 +41,17 @@ def run(path: Path) -> Array:
 
 
 def test_a_clipped_weight_is_kept_in_fp32_and_named(onnx_file: OnnxFile, job_for: JobFor) -> None:
-    wide = SQUARE.copy()
-    wide[0, 0] = 1e6
-    path = onnx_file(TWO, modules=MODULES, w=wide, v=SQUARE)
+    path = onnx_file(TWO, modules=MODULES, w=CLIPPED, v=SQUARE)
     ir, made = converted(job_for(path, Precision.FP16, FEED, signature=SIGNATURE))
     (note,) = made.notes
-    assert ": layers.0 (" in note
-    assert note.endswith(" 1e+06 > 65504)")
+    assert {"layers.0", "1e+06", "65504)"} <= set(note.split())
     assert openvino_ir.inspect(ir).weights == {"f32": 256, "f16": 256}
     full, _ = converted(job_for(path, Precision.FP32, FEED, signature=SIGNATURE))
     assert sqnr(run(full), run(ir)) > 50
 
 
 def test_openvino_by_itself_clips_it(onnx_file: OnnxFile, tmp_path: Path) -> None:
-    wide = SQUARE.copy()
-    wide[0, 0] = 1e6
-    path = onnx_file(TWO, w=wide, v=SQUARE)
+    path = onnx_file(TWO, w=CLIPPED, v=SQUARE)
     model = openvino.Core().read_model(str(path))
     openvino.save_model(model, str(tmp_path / "naive.xml"), compress_to_fp16=True)
     assert sqnr(run(path.with_suffix(".onnx")), run(tmp_path / "naive.xml")) < 10
@@ -70,7 +66,7 @@ def test_weights_that_the_user_keeps_stay_fp32(onnx_file: OnnxFile, job_for: Job
     assert {"--keep-fp:", "layers.1"} <= set(note.split())
 
 
-def test_a_pattern_that_means_nothing_is_refused(onnx_file: OnnxFile, job_for: JobFor) -> None:
+def test_a_pattern_without_a_match_is_an_error(onnx_file: OnnxFile, job_for: JobFor) -> None:
     path = onnx_file(TWO, modules=MODULES, w=SQUARE, v=SQUARE)
     job = job_for(path, Precision.FP16, FEED, signature=SIGNATURE, keep=("layers.9",))
     with pytest.raises(UsageError, match=r"layers\.9"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.plugins import GROUP
+from modelc.converters.registry import GROUP
 from modelc.tests.nets import crash_net
 
 PACKAGE = '''\

@@ -13,7 +13,7 @@ from ..core.errors import RunnerError
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
-    from .torchscript_probe import TorchScriptStep
+    from .torchscript_graph import TorchScriptStep
 
 _Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
@@ -80,11 +80,6 @@ _OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict 
 }
 
 
-def is_collection(value: object) -> bool:
-    """Return whether a value is a list, a dict, a tuple or a string."""
-    return isinstance(value, (list, dict, tuple, str))
-
-
 def is_changing(node: Any) -> bool:
     """Return whether a node changes its first argument: a list, dict, or tensor in place."""
     kind = str(node.kind())
@@ -102,10 +97,10 @@ def compute(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
         RunnerError: torch raised.
     """
     run = _PLAIN.get(step.kind)
-    if args and is_collection(args[0]):
+    if args and isinstance(args[0], (list, dict, tuple, str)):
         run = _CHANGES.get(step.kind) or run or _OF_LISTS.get(step.kind)
     try:
-        made = run(args) if run else _by_torch(step, args)
+        made = run(args) if run else _call_torch(step, args)
     except Exception as error:  # any exception of the runtime
         raise runner_error("torch", error, f"{step.name}: {error}") from error
     if len(made) != len(step.outputs):
@@ -116,7 +111,7 @@ def compute(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     return made
 
 
-def _by_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
+def _call_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     import torch
 
     try:
@@ -124,14 +119,12 @@ def _by_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
         named = {name: args[place] for place, name in step.named.items()}
         result = call(*[a for i, a in enumerate(args) if i not in step.named], **named)
     except (RuntimeError, TypeError):
-        if step.node is None:
-            raise
         # with the types of the graph, which torch guesses wrong here
-        result = _alone(step.node)(*args)
+        result = _compile_node(step.node)(*args)
     return [result] * len(step.outputs) if len(step.outputs) <= 1 else list(result)
 
 
-def _alone(node: Any) -> Callable[..., Any]:
+def _compile_node(node: Any) -> Callable[..., Any]:
     """Return a function of one node of a graph, with its types there."""
     import torch
 
