@@ -42,12 +42,12 @@ EXAMPLES = {
     "targets": "modelc targets",
     "verify": "modelc verify out",
 }
-MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
+MAKING = "0 passed, 1 rejected, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
 CODES = {
     "export": MAKING,
     "build-ov": MAKING,
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
-    "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "validate": "0 passed, 1 rejected, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "run": f"{MAKING}; 1 as well where a gate is broken, or anything is worse than BASE",
     "cache": "0 done; of verify 1 where anything was wrong; 2 usage",
     "calibrate": "0 usable, 1 not, 2 usage",

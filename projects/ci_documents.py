@@ -15,7 +15,7 @@ from ..reports.result_rows import Outcome
 from ..reports.text_format import escape_control
 from . import ci_markdown
 from .project_faults import split_faults
-from .project_records import MeasureChange
+from .project_records import NOT_STARTED, MeasureChange
 from .run_record import ArtifactRun, ModelRun, RunRecord, folder_errors
 
 
@@ -92,13 +92,6 @@ def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str =
         return write_document(one.refused(error, link), path, one)
 
 
-_STATE_OUTCOMES = {
-    "passed": Outcome.PASSED,
-    "failed": Outcome.REJECTED,
-    "error": Outcome.FAILED,
-    "pending": Outcome.PENDING,
-    "not-run": Outcome.SKIPPED,
-}
 _MODEL_CASE = "model"  # the case of an error that stopped a whole model
 _BASE_SUITE = "base"  # the suite of regressions of artifacts that are not in this run
 _RUN_SUITE = "run"
@@ -170,8 +163,8 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
     names = {one.name for one in model.artifacts}
     if model.error or not names:
         reason = f"{model.error} (hint: {model.hint})" if model.error else _model_reason(model)
-        outcome = _STATE_OUTCOMES[model.state]  # a model without artifacts has not passed any
-        outcome = Outcome.FAILED if outcome is Outcome.PASSED else outcome
+        # A model without artifacts has not passed any.
+        outcome = Outcome.FAILED if model.state is Outcome.PASSED else model.state
         yield _JunitCase(name=_MODEL_CASE, outcome=outcome, reason=reason)
     for one in model.artifacts:
         yield _artifact_case(one, model, worse)
@@ -181,7 +174,7 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
 
 
 def _model_reason(model: ModelRun) -> str:
-    return "the run did not come to it" if model.state == "not-run" else "nothing is on record"
+    return NOT_STARTED if model.state is Outcome.SKIPPED else "no artifact was made"
 
 
 def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureChange]) -> _JunitCase:
@@ -189,8 +182,8 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     reasons = [one.reason] if one.reason else []
     broken = [b.message for b in model.breaches if b.artifact == one.name]
     lost = [_change_text(change) for change in worse if change.artifact == one.name]
-    outcome = _STATE_OUTCOMES[one.state]
-    if (broken or lost) and outcome in (Outcome.PASSED, Outcome.PENDING):
+    outcome = one.state
+    if (broken or lost) and outcome is not Outcome.FAILED:
         outcome = Outcome.REJECTED
     told = f"{one.source}, {one.size} bytes" if one.source else ""
     return _JunitCase(

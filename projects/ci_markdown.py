@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..core.errors import ModelcError
 from ..reports.comparison import Change
 from ..reports.markdown import (
+    OUTCOME_MARKS,
     MarkdownBlock,
     as_prose,
     code_span,
@@ -16,20 +16,14 @@ from ..reports.markdown import (
     fold_lines,
     markdown_table,
 )
+from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text, figure_text, seconds_text, size_text
 from .project_faults import split_faults
 from .project_records import MeasureChange, Regression
-from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
 
 SUMMARY_MARK = "<!-- modelc run -->"
 _MAX_OPEN = 8  # warnings to show without folding
-_STATE_TEXTS = {
-    "passed": "✅ proven",
-    "failed": "❌ **refused**",
-    "error": "🛑 **not judged**",
-    "pending": "⏳ pending",
-    "not-run": "not run",
-}
 _CHANGE_TITLES = {
     Change.WORSE: "Worse than the base",
     Change.BETTER: "Better than the base",
@@ -84,26 +78,12 @@ def refusal_reasons(error: ModelcError) -> list[str]:
 
 
 def run_headline(record: RunRecord) -> str:
-    """Return the outcome of the run and the counts."""
-    states = Counter(one.state for model in record.models for one in model.artifacts)
-    stopped = Counter(model.state for model in record.models if not model.artifacts)
-    breaches = sum(len(model.breaches) for model in record.models)
+    """Return the result of the run and the counts."""
     worse = 0 if record.regression is None else len(record.regression.worse)
-    pairs = (
-        (states["passed"], "proven"),
-        (states["failed"], "refused"),
-        (states["error"], "not judged"),
-        (states["pending"], "pending"),
-        (breaches, f"gate{'' if breaches == 1 else 's'} broken"),
-        (stopped["error"], f"model{'' if stopped['error'] == 1 else 's'} stopped"),
-        (stopped["not-run"], f"model{'' if stopped['not-run'] == 1 else 's'} not begun"),
-        (worse, "worse than the base"),
-    )
-    told = ", ".join(f"{count} {what}" for count, what in pairs if count)
-    mark = "✅" if record.exit_code == 0 else "❌"
-    ended = "all holds" if record.exit_code == 0 else f"exit {record.exit_code}"
+    counts = count_results(record) + (f", {worse} worse than the base" if worse else "")
+    ended = f"❌ modelc: exit {record.exit_code}" if record.exit_code else "✅ modelc: passed"
     return (
-        f"### {mark} modelc: {ended}\n\n{told or 'nothing was judged'} · "
+        f"### {ended}\n\n{counts} · "
         f"{count_text(len(record.models), 'model')} · {seconds_text(record.seconds)} · "
         f"modelc {as_prose(record.modelc)}"
     )
@@ -115,7 +95,7 @@ def add_title(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def reason_lines(record: RunRecord) -> list[str]:
-    """Return a line for each stopped model, artifact that did not pass, and broken gate."""
+    """Return a line for each model's error, artifact that did not pass, and broken gate."""
     return [f"- {line}" for model in record.models for line in _model_reasons(model)]
 
 
@@ -123,8 +103,8 @@ def _model_reasons(model: ModelRun) -> Iterator[str]:
     if model.error:
         yield f"{code_span(model.name)}: {as_prose(model.error)} *Hint:* {as_prose(model.hint)}"
     for one in model.artifacts:
-        if one.state != "passed":
-            yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason is on record')}"
+        if one.state is not Outcome.PASSED:
+            yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason was recorded')}"
     for breach in model.breaches:
         told = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
         yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{told}"
@@ -157,9 +137,9 @@ def artifact_table(models: Sequence[ModelRun]) -> list[str]:
 
 
 def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
-    seconds = "" if model.state == "not-run" else f"{model.seconds:.1f}"
+    seconds = "" if model.state is Outcome.SKIPPED else f"{model.seconds:.1f}"
     if not model.artifacts:
-        yield (code_span(model.name), "", _STATE_TEXTS[model.state], "", "", "", seconds)
+        yield (code_span(model.name), "", OUTCOME_MARKS[model.state], "", "", "", seconds)
     for number, one in enumerate(model.artifacts):
         first = number == 0
         yield (code_span(model.name), *_artifact_cells(one, model), seconds if first else "")
@@ -167,7 +147,7 @@ def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
 
 def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
     broken = any(breach.artifact == one.name for breach in model.breaches)
-    state = f"{_STATE_TEXTS[one.state]}{', ❌ **gate**' if broken else ''}"
+    state = f"{OUTCOME_MARKS[one.state]}{', ❌ **gate broken**' if broken else ''}"
     sqnr = "exact" if one.exact else figure_text(one.sqnr, ".1f")
     known = one.size > 0
     return (

@@ -17,22 +17,14 @@ from ..reports.html_page import make_page
 from ..reports.html_verdicts import pill
 from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
 from ..reports.report_formats import ReportFormat, find_format
-from ..reports.result_rows import Outcome, make_rows
-from ..reports.summary import SUMMARY_HEAD, WORST_FIRST, SummaryLine, summary_lines
+from ..reports.result_rows import WORST_FIRST, Outcome, make_rows
+from ..reports.summary import SUMMARY_HEAD, SummaryLine, summary_lines
 from ..reports.text_format import count_text, day_text, seconds_text
-from .project_records import Regression
+from .project_records import NOT_STARTED, Regression
 from .project_results import ProjectResults, read_results
 from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 
 INDEX_FILE = "index.html"
-_INDEX_OUTCOMES = {
-    "passed": Outcome.PASSED,
-    "failed": Outcome.REJECTED,
-    "error": Outcome.FAILED,
-    "pending": Outcome.PENDING,
-    "not-run": Outcome.PENDING,
-}
-_JUDGED_STATES = ("passed", "failed")
 _GATE_TEXT = "gate broken"
 _NEWER_TEXT = "changed since"
 _REPLACED_TEXT = "it was replaced after the run: modelc run judges it again"
@@ -125,14 +117,12 @@ def index_lines(results: ProjectResults) -> list[IndexLine]:
 def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
     """Yield a line per artifact of a model, or a single line if the model stopped."""
     manifest = results.manifests.get(end.name)
-    if manifest is None or end.error or end.state == "not-run":
-        outcome = _INDEX_OUTCOMES.get(end.state, Outcome.FAILED)
-        unrun = end.state == "not-run"
-        reason = "the run did not come to it" if unrun else end.error or "its record is gone"
-        outcome = outcome if unrun or end.error else Outcome.FAILED
+    skipped = end.state is Outcome.SKIPPED
+    if manifest is None or end.error or skipped:
+        reason = NOT_STARTED if skipped else end.error or "its manifest is missing"
+        outcome = Outcome.SKIPPED if skipped else Outcome.FAILED
         line = SummaryLine(name="-", place=0, outcome=outcome)
-        said = "not run" if unrun else "stopped" if end.error else ""
-        yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
+        yield IndexLine(model=end.name, line=line, linked=False, reason=reason)
         return
     yield from _artifact_lines(end, manifest)
 
@@ -173,12 +163,12 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
 
 def _is_of_run(artifact: Artifact, end: ArtifactRun) -> bool:
     """Whether the recorded artifact is the result of the run; a failed step has none."""
-    return end.state in _JUDGED_STATES and is_unchanged(artifact, end)
+    return end.state in (Outcome.PASSED, Outcome.REJECTED) and is_unchanged(artifact, end)
 
 
 def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
     """Make the line of an artifact that the folder no longer records."""
-    outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.FAILED), "", one.reason
+    outcome, said, reason = one.state, "", one.reason
     if outcome is Outcome.PASSED:
         outcome, said, reason = Outcome.FAILED, _NEWER_TEXT, _REPLACED_TEXT
     line = SummaryLine(name=one.name, place=0, outcome=outcome)
@@ -235,7 +225,7 @@ def _name_cell(one: IndexLine) -> Child:
 
 def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
     rows = [
-        (_name_cell(one), one.line.name, one.reason or "no reason is on record")
+        (_name_cell(one), one.line.name, one.reason or "no reason was recorded")
         for one in lines
         if one.line.outcome is not Outcome.PASSED
     ]

@@ -231,7 +231,8 @@ def _latency_breach(artifact: Artifact, gate: Gate) -> str:
     )
 
 
-BREACH_EXIT_CODE = 1  # as a verdict that failed
+BREACH_EXIT_CODE = 1  # as of a rejected artifact
+NOT_STARTED = "not started, as an earlier model failed"  # why a model was skipped
 
 
 @dataclass(frozen=True, kw_only=True)

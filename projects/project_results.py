@@ -16,7 +16,7 @@ from ..reports.comparison import Change, ComparedRun, Comparison, Measure, compa
 from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text
 from .model_orders import PlannedProject
-from .project_records import MeasureChange, ModelOrder, ModelOutcome, Regression
+from .project_records import NOT_STARTED, MeasureChange, ModelOrder, ModelOutcome, Regression
 from .run_record import RUN_FILE, RunRecord, make_record, read_record
 
 
@@ -210,7 +210,7 @@ def find_regression(
         if before is None:
             changed.append(_model_change(one.name, before="none", after="new"))
         elif not one.started:
-            left_out.append(f"{one.name}: the run did not come to it")
+            left_out.append(f"{one.name}: {NOT_STARTED}")
         else:
             measures = tuple(_compare_model(before, one, parts, latency=latency))
             compared += len(measures)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER
-from ..core.verdict import State
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import decode_manifest
 from ..pipeline.provenance.artifact_checks import (
@@ -29,6 +28,7 @@ from ..pipeline.provenance.unclaimed_files import (
     manifest_folders,
 )
 from ..pipeline.provenance.verify_folder import ReadManifest, verify_folder
+from ..reports.result_rows import Outcome
 from .run_record import (
     RUN_FILE,
     ArtifactRun,
@@ -149,7 +149,7 @@ def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> Prove
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
         )
-    passed = [one for one in end.artifacts if one.state == State.PASSED]
+    passed = [one for one in end.artifacts if one.state is Outcome.PASSED]
     if not passed:
         detail = f"not claimed: nothing passed in this run ({end.state})"
         return ProvenanceCheck(

@@ -9,6 +9,7 @@ from ..core.manifest import Manifest
 from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, card_table, code_tag, details_tag, join, scroll_box, table_tag, tag
 from .result_rows import (
+    WORST_FIRST,
     FeedCase,
     Outcome,
     ResultRow,
@@ -19,7 +20,7 @@ from .result_rows import (
     overall_outcome,
     sensitivity_lines,
 )
-from .summary import SUMMARY_HEAD, WORST_FIRST, deployment_answer, summary_lines
+from .summary import SUMMARY_HEAD, deployment_answer, summary_lines
 from .text_format import (
     count_text,
     decibel_text,

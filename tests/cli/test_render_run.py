@@ -17,13 +17,16 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.projects.project_records import Breach, ModelOrder, ModelOutcome
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord, make_record
 from modelc.projects.setting_keys import RunSettings
+from modelc.reports.result_rows import Outcome
 from modelc.reports.summary import random_warning
 
 if TYPE_CHECKING:
     import pytest
 
-MADE = ArtifactRun(name="onnx", state="passed", source="made", size=5000, sqnr=120.0)
-NOT_MADE = ArtifactRun(name="openvino", state="error", source="", reason="its parent was refused")
+MADE = ArtifactRun(name="onnx", state=Outcome.PASSED, source="made", size=5000, sqnr=120.0)
+NOT_MADE = ArtifactRun(
+    name="openvino", state=Outcome.SKIPPED, source="", reason="onnx was rejected"
+)
 BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB, and max-size is 1 kB", told=None)
 
 
@@ -35,9 +38,10 @@ def told(*models: ModelRun) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def model(*artifacts: ArtifactRun, state: str = "failed") -> ModelRun:
+def model(*artifacts: ArtifactRun, state: Outcome = Outcome.REJECTED, error: str = "") -> ModelRun:
     return ModelRun(
-        name="net", folder="out/net", state=state, exit_code=1, seconds=1.0, artifacts=artifacts,
+        name="net", folder="out/net", state=state, exit_code=1, seconds=1.0,
+        artifacts=artifacts, error=error,
         breaches=(BREACH,) if artifacts else (),
     )  # fmt: skip
 
@@ -45,13 +49,15 @@ def model(*artifacts: ArtifactRun, state: str = "failed") -> ModelRun:
 def test_a_step_that_was_not_made_is_not_counted_as_made() -> None:
     lines = told(model(MADE, NOT_MADE))
     (row,) = [line for line in lines if "openvino" in line]
-    assert row.split() == ["openvino", "failed"]
-    assert "1 passed, 0 rejected, 1 failed, 1 gate broken · 1 built" in lines[-1]
+    assert row.split() == ["openvino", "skipped"]
+    assert lines[-1].split(" · ")[:2] == [
+        ", ".join(("1 passed", "0 rejected", "1 skipped", "1 gate broken")), "1 built",
+    ]  # fmt: skip
 
 
 def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "1 of 1 model failed" in told(model(state="error"))[-1]
-    assert "1 of 1 model skipped" in told(model(state="not-run"))[-1]
+    assert "1 of 1 model failed" in told(model(state=Outcome.FAILED, error="cut short"))[-1]
+    assert "1 of 1 model skipped" in told(model(state=Outcome.SKIPPED))[-1]
     wanted = (Wanted(target="onnx"),)
     order = Order(source=Source(checkpoint=Path("net.pt")), wanted=wanted, out=Path("out/net"))
     show_plans(

@@ -194,9 +194,9 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
     assert line.reason
 
 
-@pytest.mark.parametrize("state", ["error", "pending"])
+@pytest.mark.parametrize("state", [Outcome.FAILED, Outcome.PENDING])
 def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
-    project: Path, good: Manifest, state: str
+    project: Path, good: Manifest, state: Outcome
 ) -> None:
     results = read_results(project)
     (end,) = [one for one in results.record.models if one.name == "net"]

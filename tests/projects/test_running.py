@@ -119,7 +119,7 @@ def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time
     assert (failure.step, failure.exit_code, again.exit_code) == ("pt2", 5, 5)
     (model,) = make_record([again], seconds=0.0).models
     ends = {one.name: (one.state, one.source) for one in model.artifacts}
-    assert ends == {"pt2": ("error", "kept"), "onnx": ("passed", "kept")}
+    assert ends == {"pt2": ("failed", "kept"), "onnx": ("passed", "kept")}
     source = place.folder / "modelc.toml"
     source.write_text(source.read_text() + "opset = 20\n")
     assert made(place.run()["one"]) == ["pt2", "onnx"]
