@@ -127,7 +127,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
-        print_line(console, f"  [dim]{escape(artifact.capture)} was chosen, {CHOICE_RULE}[/]")
+        print_line(console, f"  [dim]{escape(artifact.capture)} was chosen: {CHOICE_RULE}[/]")
 
 
 def show_pending(console: Console, pending: Pending) -> None:
