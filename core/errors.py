@@ -67,6 +67,7 @@ class ErrorCode(StrEnum):
     FOLDER_BUSY = "folder-busy"  # another process writes to it
     FOLDER_OCCUPIED = "folder-occupied"  # by results of another model
     NOT_WRITABLE = "not-writable"
+    NOT_SIGNED = "not-signed"  # by the key that was given
     # This machine.
     NOT_INSTALLED = "not-installed"
     NO_DEVICE = "no-device"

@@ -179,6 +179,8 @@ def keep_signature(
             " holds",
             hint=f"judge it anew and sign it: modelc validate {folder} --sign-key KEY; or give "
             "another -o",
+            option="sign-key",
+            code=ErrorCode.NOT_SIGNED,
         )
     if not ours:
         text = f"{folder / MANIFEST_FILE} is not signed by this key: {_UNUSED_NOTE}"

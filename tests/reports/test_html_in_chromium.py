@@ -219,9 +219,7 @@ def test_a_command_is_copied_or_at_least_selected(
     tab = opened(render_html(full))
     tab.run("document.querySelector('.copy').click()")
     tab.run("new Promise(done => setTimeout(done, 100))")
-    assert tab.run("getSelection().toString()").startswith(
-        "modelc export models/digits.safetensors"
-    )
+    assert tab.run("getSelection().toString()").startswith("modelc export ")
     assert tab.run("document.querySelector('.copy').textContent") in ("Copied", "Selected")
 
 

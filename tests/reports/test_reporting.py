@@ -42,14 +42,14 @@ def test_a_file_of_somebody_else_is_kept(
     from modelc.reports.report_formats import ReportFormat
 
     assert isinstance(one, ReportFormat)
-    (tmp_path / one.file).write_text("my own notes")
+    (tmp_path / one.file).write_text("mine")
     with pytest.raises(UsageError, match="report"):
         write_reports(made("empty"), tmp_path, [one])
     with pytest.raises(UsageError, match="report"):
         remove_stale_reports(tmp_path, [one]).__enter__()
     with remove_stale_reports(tmp_path, []):
         write_manifest(made("full"), tmp_path)
-    assert (tmp_path / one.file).read_text() == "my own notes"
+    assert (tmp_path / one.file).read_text() == "mine"
 
 
 def test_an_earlier_report_is_gone_while_the_run_goes_on(full: Manifest, tmp_path: Path) -> None:
