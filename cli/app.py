@@ -223,8 +223,7 @@ def _print_faults(
     for one in faults:
         _print_error(one.message, one.hint, error)
     if json and faults:
-        told = [{**asdict(one), "message": _one_line(one.message)} for one in faults]
-        show_json_error(told)
+        show_json_error([{**asdict(one), "message": _one_line(one.message)} for one in faults])
 
 
 def _one_line(text: str) -> str:

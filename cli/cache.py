@@ -125,5 +125,5 @@ def _open_layout(cache_dir: Path | None) -> StoreLayout:
     from ..pipeline.cache.store_layout import StoreLayout
 
     if cache_dir is not None and not cache_dir.is_dir():
-        raise UsageError(f"no such folder: {cache_dir}", hint="give the folder of a cache")
+        raise UsageError(f"{cache_dir} is not a folder", hint="pass the folder of a cache")
     return StoreLayout(folder=(cache_dir or cache_folder()) / RESULTS_FOLDER)

@@ -40,7 +40,7 @@ def process_bounds(call: CallOptions) -> ProcessLimits | None:
         if call.isolate is False and value is not None:
             raise UsageError(
                 f"{name} has no effect with --no-isolate",
-                hint="leave one of them out",
+                hint="remove one of them",
                 option="no-isolate",
                 code=ErrorCode.NO_EFFECT,
             )

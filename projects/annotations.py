@@ -53,8 +53,8 @@ def annotate_run(
 
 def _annotate_model(one: ModelOutcome, place: Place | None) -> Iterator[Annotation]:
     if one.error is not None:
-        told = f"{one.error.text} (hint: {one.error.hint})"
-        yield _annotate_place(one.error.place or place, one.name, told)
+        message = f"{one.error.text} (hint: {one.error.hint})"
+        yield _annotate_place(one.error.place or place, one.name, message)
     for breach in one.breaches:
         title = f"{one.name}/{breach.artifact}: {breach.gate}"
         yield _annotate_place(breach.told or place, title, breach.message)

@@ -23,21 +23,21 @@ from .run_record import ArtifactRun, ModelRun, RunRecord, folder_errors
 class CiDocument:
     """One document; `mark` occurs near its beginning.
 
-    `render` takes the run record and a link; `refused` takes the error that kept a run from
+    `render` takes the run record and a link; `render_error` takes the error that kept a run from
     starting and a link.
     """
 
     file: str
     mark: str
     render: Callable[[RunRecord, str], str]
-    refused: Callable[[ModelcError, str], str]
+    render_error: Callable[[ModelcError, str], str]
 
 
 SUMMARY_DOCUMENT = CiDocument(
     file="summary.md",
     mark=ci_markdown.SUMMARY_MARK,
     render=lambda record, _: ci_markdown.write_summary(record),
-    refused=lambda error, _: ci_markdown.refusal_summary(error),
+    render_error=lambda error, _: ci_markdown.error_summary(error),
 )
 CI_DOCUMENTS = (
     SUMMARY_DOCUMENT,
@@ -45,13 +45,13 @@ CI_DOCUMENTS = (
         file="junit.xml",
         mark='<testsuites name="modelc"',
         render=lambda record, _: write_junit(record),
-        refused=lambda error, _: refusal_junit(error),
+        render_error=lambda error, _: error_junit(error),
     ),
     CiDocument(
         file="comment.md",
         mark=ci_markdown.COMMENT_MARK,
         render=lambda record, link: ci_markdown.write_comment(record, link=link),
-        refused=lambda error, link: ci_markdown.refusal_comment(error, link=link),
+        render_error=lambda error, link: ci_markdown.error_comment(error, link=link),
     ),
 )
 
@@ -79,7 +79,7 @@ def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Pa
     )
 
 
-def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
+def write_error_document(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
     """Write the document of a run that did not start; always remove that of an earlier run.
 
     Raises:
@@ -89,7 +89,7 @@ def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str =
     with folder_errors(out):
         check_own(path, one)
         path.unlink(missing_ok=True)
-        return write_document(one.refused(error, link), path, one)
+        return write_document(one.render_error(error, link), path, one)
 
 
 _MODEL_CASE = "model"  # the case of an error that stopped a whole model
@@ -104,7 +104,7 @@ class _JunitCase:
     name: str
     outcome: Outcome
     reason: str = ""
-    told: str = ""
+    output: str = ""
 
 
 def write_junit(record: RunRecord) -> str:
@@ -126,7 +126,7 @@ def write_junit(record: RunRecord) -> str:
     return join_suites(suites)
 
 
-def refusal_junit(error: ModelcError) -> str:
+def error_junit(error: ModelcError) -> str:
     """Render a run that did not start: one suite with an error per fault."""
     cases = [
         _JunitCase(
@@ -140,9 +140,7 @@ def refusal_junit(error: ModelcError) -> str:
 
 
 def _empty_case() -> _JunitCase:
-    return _JunitCase(
-        name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run made and judged nothing"
-    )
+    return _JunitCase(name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run built no artifact")
 
 
 def _make_suite(
@@ -152,8 +150,8 @@ def _make_suite(
     add_properties(suite, facts)
     for case in cases:
         element = make_case((name, case.name), case.outcome, case.reason)
-        if case.told:
-            ET.SubElement(element, "system-out").text = escape_control(case.told)
+        if case.output:
+            ET.SubElement(element, "system-out").text = escape_control(case.output)
         suite.append(element)
     return suite
 
@@ -185,9 +183,9 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     outcome = one.state
     if (broken or lost) and outcome is not Outcome.FAILED:
         outcome = Outcome.REJECTED
-    told = f"{one.source}, {one.size} bytes" if one.source else ""
+    output = f"{one.source}, {one.size} bytes" if one.source else ""
     return _JunitCase(
-        name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), told=told
+        name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), output=output
     )
 
 

@@ -27,7 +27,7 @@ _MAX_OPEN = 8  # warnings to show without folding
 _CHANGE_TITLES = {
     Change.WORSE: "Worse than the base",
     Change.BETTER: "Better than the base",
-    Change.NEW: "New beside the base",
+    Change.NEW: "Not in the base",
     Change.INFO: "Other changes from the base",
 }
 
@@ -37,7 +37,7 @@ def write_summary(record: RunRecord) -> str:
     regression = record.regression
     blocks = [
         MarkdownBlock("summary", [run_headline(record), ""]),
-        MarkdownBlock("reasons", add_title("Why", reason_lines(record))),
+        MarkdownBlock("reasons", add_title("Reasons", reason_lines(record))),
         MarkdownBlock(
             "worse", add_title(_CHANGE_TITLES[Change.WORSE], change_table(regression, Change.WORSE))
         ),
@@ -54,25 +54,25 @@ def write_summary(record: RunRecord) -> str:
     return fit_blocks(SUMMARY_MARK, [block for block in blocks if block.lines], see=RUN_FILE)
 
 
-def refusal_summary(error: ModelcError) -> str:
+def error_summary(error: ModelcError) -> str:
     """Render a run that did not start as Markdown: each fault with its place and hint."""
     blocks = [
-        MarkdownBlock("summary", [refusal_headline(error), ""]),
-        MarkdownBlock("reasons", add_title("Why", refusal_reasons(error))),
+        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Reasons", error_lines(error))),
     ]
     return fit_blocks(SUMMARY_MARK, blocks, see="the log")
 
 
-def refusal_headline(error: ModelcError) -> str:
+def error_headline(error: ModelcError) -> str:
     """Return the headline of a run that did not start, with the number of faults."""
-    faults = count_text(len(split_faults(error)), "fault")
+    faults = count_text(len(split_faults(error)), "error")
     return (
-        f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
+        f"### ❌ modelc: the run did not start\n\n{faults} · exit {error.exit_code} · "
         f"modelc {as_prose(__version__)}"
     )
 
 
-def refusal_reasons(error: ModelcError) -> list[str]:
+def error_lines(error: ModelcError) -> list[str]:
     """Return a line for each fault, with its hint."""
     return [f"- {as_prose(one.text)} *Hint:* {as_prose(one.hint)}" for one in split_faults(error)]
 
@@ -106,8 +106,8 @@ def _model_reasons(model: ModelRun) -> Iterator[str]:
         if one.state is not Outcome.PASSED:
             yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason was recorded')}"
     for breach in model.breaches:
-        told = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
-        yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{told}"
+        place = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
+        yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{place}"
 
 
 def _fold_warnings(record: RunRecord) -> list[str]:
@@ -182,11 +182,11 @@ def _base_lines(regression: Regression | None) -> list[str]:
     """Name the base run, and what makes the runs hard to compare."""
     if regression is None:
         return []
-    told = (
-        f"{count_text(regression.compared, 'measure')} beside those of {code_span(regression.base)}"
+    text = (
+        f"{count_text(regression.compared, 'measure')} compared with {code_span(regression.base)}"
     )
     more = (*regression.notes, *regression.left_out)
-    return [told, "", *(f"- {as_prose(line)}" for line in more)]
+    return [text, "", *(f"- {as_prose(line)}" for line in more)]
 
 
 def _name(model: ModelRun, artifact: str) -> str:
@@ -206,7 +206,7 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     regression = record.regression
     blocks = [
         MarkdownBlock("summary", [run_headline(record), ""]),
-        MarkdownBlock("reasons", add_title("Why", _first_lines(reason_lines(record)))),
+        MarkdownBlock("reasons", add_title("Reasons", _first_lines(reason_lines(record)))),
         MarkdownBlock(
             "worse", add_title("Worse than the base", change_table(regression, Change.WORSE))
         ),
@@ -221,11 +221,11 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     )
 
 
-def refusal_comment(error: ModelcError, *, link: str = "") -> str:
+def error_comment(error: ModelcError, *, link: str = "") -> str:
     """Render the comment of a run that did not start."""
     blocks = [
-        MarkdownBlock("summary", [refusal_headline(error), ""]),
-        MarkdownBlock("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
+        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Reasons", _first_lines(error_lines(error)))),
         _link_block(link),
     ]
     return fit_blocks(

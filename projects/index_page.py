@@ -27,7 +27,7 @@ from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 INDEX_FILE = "index.html"
 _GATE_TEXT = "gate broken"
 _NEWER_TEXT = "changed since"
-_REPLACED_TEXT = "it was replaced after the run: modelc run judges it again"
+_REPLACED_TEXT = "replaced after the run; modelc run validates it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,8 @@ def render_index(results: ProjectResults) -> str:
     said = " · ".join([*parts, f"modelc {record.modelc}"])
     sections: list[tuple[str, str, Child]] = [
         ("summary", "All artifacts", _index_summary(lines) if lines else None),
-        ("reasons", "Why not", _reason_list(lines)),
-        ("regression", "Beside the base", _regression_table(record.regression)),
+        ("reasons", "Reasons", _reason_list(lines)),
+        ("regression", "Changes from the base", _regression_table(record.regression)),
         ("environment", "Versions", _version_table(list(results.manifests.values()))),
     ]
     return make_page(results.folder.resolve().name, said, _index_banner(lines, results), sections)
@@ -190,24 +190,26 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
         for value, label, kind in numbers
     ]
     word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
-    telling = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
-    return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+    answer = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
+    return tag("div", answer, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
 
 
 def _index_answer(found: Counter[Outcome], worse: int) -> str:
     """Return whether the project may be deployed; `worse` counts regressions from the base."""
     good, total = found[Outcome.PASSED], found.total()
     if not total:
-        told = "No: the run made and judged nothing."
+        answer = "No: the run built no artifact."
     elif good == total:
         what = "the one artifact" if total == 1 else f"all {total} artifacts"
         each = "" if total == 1 else "each "
-        told = f"Yes: {what} may be deployed, {each}within its domain."
+        answer = f"Yes: {what} may be deployed, {each}within its domain."
     elif good:
-        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
+        answer = (
+            f"In part: {good} of {total} artifacts may be deployed; the others are listed first."
+        )
     else:
-        told = f"No: none of {count_text(total, 'artifact')} may be deployed."
-    return f"{told} {count_text(worse, 'measure')} worse than the base." if worse else told
+        answer = f"No: none of {count_text(total, 'artifact')} may be deployed."
+    return f"{answer} {count_text(worse, 'measure')} worse than the base." if worse else answer
 
 
 def _index_summary(lines: Sequence[IndexLine]) -> Markup:
@@ -229,8 +231,8 @@ def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
         for one in lines
         if one.line.outcome is not Outcome.PASSED
     ]
-    return table_tag("Why artifacts may not be deployed", "model", "artifact", "why", rows=rows) \
-        if rows else None  # fmt: skip
+    caption = "Why artifacts may not be deployed"
+    return table_tag(caption, "model", "artifact", "reason", rows=rows) if rows else None
 
 
 def _regression_table(regression: Regression | None) -> Markup | None:
@@ -248,11 +250,11 @@ def _regression_table(regression: Regression | None) -> Markup | None:
         )
         for one in regression.changed
     ]
-    told = f"{count_text(regression.compared, 'measure')} beside {regression.base}"
+    text = f"{count_text(regression.compared, 'measure')} compared with {regression.base}"
     notes = [tag("p", text, class_="note") for text in (*regression.notes, *regression.left_out)]
     head = ("artifact", "measure", ">base", ">now", "change", "why")
     drawn = table_tag("Changes from the base", *head, rows=rows) if rows else None
-    return join([tag("p", told, class_="quiet"), drawn, *notes])
+    return join([tag("p", text, class_="quiet"), drawn, *notes])
 
 
 def _version_table(manifests: Sequence[Manifest]) -> Markup | None:

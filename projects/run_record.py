@@ -176,7 +176,7 @@ def read_record(text: bytes) -> RunRecord:
     record = msgspec.json.decode(text, type=RunRecord)
     for one in record.models:
         if not _is_plain_name(one.name):
-            raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
+            raise ValueError(f"{one.name[:40]!r} is not a valid folder name")
     return record
 
 
@@ -196,8 +196,8 @@ def clear_record(folder: Path) -> None:
     forget_record(folder)
     if path.is_file():
         raise UsageError(
-            f"{path} is no record of modelc run",
-            hint="move it away, or give another folder with -o",
+            f"{path} is not a record of modelc run",
+            hint="move it, or pass another folder with -o",
             code=ErrorCode.FILE_EXISTS,
         )
     with folder_errors(folder):
@@ -230,7 +230,7 @@ def folder_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror or first_line(error)}",
-            hint="give a folder of your own with -o, with room on its disk",
+            hint="pass a writable folder with -o, on a disk with free space",
             code=ErrorCode.NOT_WRITABLE,
         ) from error
 

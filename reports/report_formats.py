@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import UsageError
+from ..core.errors import unknown_name_error
 from ..core.manifest import Manifest
 from . import html_page, junit, markdown, source_findings
 from .result_rows import ReplayCommand
@@ -55,8 +55,7 @@ def find_format(name: str) -> ReportFormat:
     """
     found = next((one for one in REPORT_FORMATS if one.name == name), None)
     if found is None:
-        known = ", ".join(one.name for one in REPORT_FORMATS)
-        raise UsageError(f"unknown report format {name!r}", hint=f"use one of {known}")
+        raise unknown_name_error("report format", name, [one.name for one in REPORT_FORMATS])
     return found
 
 

@@ -29,7 +29,7 @@ NOT_MADE = ArtifactRun(
     name="openvino", state=Outcome.SKIPPED, source="", reason="onnx was rejected"
 )
 NOTE = "drawn feeds do not count (SQNR 4.2 dB)"
-BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB, and max-size is 1 kB", told=None)
+BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB > max-size 1 kB", told=None)
 
 
 def told(*models: ModelRun) -> list[str]:

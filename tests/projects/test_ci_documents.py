@@ -17,8 +17,8 @@ from modelc.projects.ci_documents import (
     CI_DOCUMENTS,
     clear_documents,
     write_documents,
+    write_error_document,
     write_junit,
-    write_refusal,
 )
 from modelc.projects.ci_markdown import COMMENT_MARK, write_comment, write_summary
 from modelc.projects.project_faults import ProjectError
@@ -92,9 +92,7 @@ def test_the_sums_are_those_of_the_cases() -> None:
 
 
 def test_a_passed_artifact_that_breaks_a_gate_is_a_failure() -> None:
-    breach = Breach(
-        artifact="onnx", gate="max-size", message="2 MB, and max-size is 1 MB", told=None
-    )
+    breach = Breach(artifact="onnx", gate="max-size", message="2 MB > max-size 1 MB", told=None)
     assert cases(run(model("net", end("onnx"), breaches=(breach,)))) == {"net/onnx": "failure"}
 
 
@@ -192,7 +190,9 @@ def test_only_documents_of_modelc_are_removed(tmp_path: Path) -> None:
 def test_each_document_of_a_run_that_did_not_start_has_every_fault(tmp_path: Path) -> None:
     faults = [UsageError(f"f.toml:{n}: wrong", hint=f"fix {n}") for n in (4, 9)]
     for one in CI_DOCUMENTS:
-        text = write_refusal(ProjectError(faults), one, tmp_path, link="https://j/1").read_text()
+        text = write_error_document(
+            ProjectError(faults), one, tmp_path, link="https://j/1"
+        ).read_text()
         assert one.mark in text
         assert all(f"f.toml:{n}: wrong" in text and f"fix {n}" in text for n in (4, 9))
     assert "](https://j/1)" in (tmp_path / "comment.md").read_text()
@@ -203,7 +203,7 @@ def test_each_document_of_a_run_that_did_not_start_has_every_fault(tmp_path: Pat
 def test_documents_with_many_faults_are_cut(records: ModuleType, tmp_path: Path) -> None:
     faults = [UsageError(records.HOSTILE + "x" * 900, hint=records.HOSTILE) for _ in range(500)]
     texts = {
-        one.file: write_refusal(ProjectError(faults), one, tmp_path).read_text()
+        one.file: write_error_document(ProjectError(faults), one, tmp_path).read_text()
         for one in CI_DOCUMENTS
     }
     assert len(texts["comment.md"].encode()) <= 16_000
